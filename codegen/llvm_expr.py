@@ -1,0 +1,469 @@
+"""Expressions to LLVM IR: one method for each node, values memoised so that shared subtrees and repeated loads are emitted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.poly import ONE, Op, Poly, Var, poly
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError, InternalError
+
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor", "shl": "shl", "shr": "ashr"}
+_COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+_UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+
+
+class ExprEmitter:
+    """Emits expressions into a growing function body.
+
+    `frames` is a stack of memo tables, one for each control-flow region: what is computed in a region is valid in the regions
+    inside it, never behind it.
+    """
+
+    def __init__(self, declares: set[str], has_avx512: bool) -> None:
+        self.lines: list[str] = []
+        self.declares = declares
+        self.has_avx512 = has_avx512
+        self.count = 0
+        self.env: dict[Var, str] = {}
+        self.ranges: dict[Var, tuple[int, int]] = {}
+        self.base: dict[Buffer, str] = {}
+        self.frames: list[dict[Any, str]] = [{}]
+        self.loads: list[dict[Any, tuple[str, Buffer]]] = [{}]
+        self._alive: list[Any] = []
+
+    # ---- plumbing ------------------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
+        self.count += 1
+        return f"%{hint}{self.count}"
+
+    def op(self, text: str) -> str:
+        """Emit an instruction with a result."""
+        r = self.fresh()
+        self.lines.append(f"  {r} = {text}")
+        return r
+
+    def do(self, text: str) -> None:
+        """Emit an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def call(self, dtype: str, name: str, args: list[tuple[str, str]]) -> str:
+        """Call a declared function; args are (LLVM type, value)."""
+        self.declares.add(f"declare {dtype} @{name}({', '.join(t for t, _ in args)})")
+        text = f"call {dtype} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
+        if dtype == "void":
+            self.do(text)
+            return ""
+        return self.op(text)
+
+    def _memo(self, key: Any, make: Callable[[], str]) -> str:
+        for f in self.frames:
+            if key in f:
+                return f[key]
+        r = make()
+        self.frames[-1][key] = r
+        return r
+
+    # ---- indices -------------------------------------------------------------------------------------------------------
+
+    def index(self, p: Poly) -> str:
+        """An i64 value."""
+        c = p.const
+        if c is not None:
+            return str(c)
+        return self._memo(p, lambda: self._index(p))
+
+    def _index(self, p: Poly) -> str:
+        total: str | None = None
+        offset = 0
+        for m, c in p.terms:
+            if not m:
+                offset = c
+                continue
+            t: str | None = None
+            for a in m:
+                v = self._atom(a)
+                t = v if t is None else self.op(f"mul nsw i64 {t}, {v}")
+            assert t is not None
+            if c != 1:
+                t = self.op(f"mul nsw i64 {t}, {c}")
+            total = t if total is None else self.op(f"add nsw i64 {total}, {t}")
+        assert total is not None
+        return self.op(f"add nsw i64 {total}, {offset}") if offset else total
+
+    def _atom(self, a: Any) -> str:
+        if type(a) is not Op:
+            if a not in self.env:
+                raise InternalError(f"loop variable {a.name} is used outside its loop")
+            return self.env[a]
+        return self._memo(a, lambda: self._operation(a))
+
+    def _operation(self, a: Op) -> str:
+        if a.op in ("min", "max"):
+            r = self.index(a.args[0])
+            for x in a.args[1:]:
+                y = self.index(x)
+                c = self.op(f"icmp {'slt' if a.op == 'min' else 'sgt'} i64 {r}, {y}")
+                r = self.op(f"select i1 {c}, i64 {r}, i64 {y}")
+            return r
+        x, d = a.args
+        if a.op == "ceildiv":
+            return self._floordiv(x + d - 1, d)
+        return self._floordiv(x, d) if a.op == "floordiv" else self._mod(x, d)
+
+    def _nonnegative(self, x: Poly) -> bool:
+        return all(v in self.ranges for v in x.vars) and bounds(x, self.ranges)[0] >= 0
+
+    def _floordiv(self, x: Poly, d: Poly) -> str:
+        n, m = self.index(x), self.index(d)
+        c = d.const
+        if c is not None and c & (c - 1) == 0:
+            return self.op(f"ashr i64 {n}, {c.bit_length() - 1}")
+        if self._nonnegative(x):
+            return self.op(f"udiv i64 {n}, {m}")
+        q, r = self.op(f"sdiv i64 {n}, {m}"), self.op(f"srem i64 {n}, {m}")
+        return self.op(f"add i64 {q}, {self.op(f'ashr i64 {r}, 63')}")
+
+    def _mod(self, x: Poly, d: Poly) -> str:
+        n, m = self.index(x), self.index(d)
+        c = d.const
+        if c is not None and c & (c - 1) == 0:
+            return self.op(f"and i64 {n}, {c - 1}")
+        if self._nonnegative(x):
+            return self.op(f"urem i64 {n}, {m}")
+        r = self.op(f"srem i64 {n}, {m}")
+        fix = self.op(f"select i1 {self.op(f'icmp slt i64 {r}, 0')}, i64 {m}, i64 0")
+        return self.op(f"add i64 {r}, {fix}")
+
+    # ---- addresses -----------------------------------------------------------------------------------------------------
+
+    def address(self, buffer: Buffer, p: Poly) -> str:
+        """The pointer to element `p`: a pointer for the part that varies, which loops carry along, plus a constant."""
+        c = dict(p.terms).get((), 0)
+        root = self.pointer(buffer, p - c)
+        if not c:
+            return root
+        return self._memo((buffer, p), lambda: self.op(f"getelementptr inbounds i8, ptr {root}, i64 {c * dt.nbytes(buffer.dtype)}"))
+
+    def pointer(self, buffer: Buffer, p: Poly) -> str:
+        """The pointer to element `p`, where `p` has no constant term."""
+        if not p.terms:
+            return self.base[buffer]
+        return self._memo((buffer, p), lambda: self._pointer(buffer, p))
+
+    def _pointer(self, buffer: Buffer, p: Poly) -> str:
+        return self.op(f"getelementptr inbounds {llvm_type(buffer.dtype)}, ptr {self.base[buffer]}, i64 {self.index(p)}")
+
+    def mask(self, count: Poly, lanes: int) -> str:
+        """The vector of i1 whose first `count` lanes are true."""
+        c = count.const
+        if c is not None:
+            return vector_literal(["true" if i < c else "false" for i in range(lanes)], "i1")
+        return self._memo(("mask", count, lanes), lambda: self._mask(count, lanes))
+
+    def _mask(self, count: Poly, lanes: int) -> str:
+        n = self.op(f"trunc i64 {self.index(count)} to i32")
+        ids = vector_literal([str(i) for i in range(lanes)], "i32")
+        return self.op(f"icmp slt <{lanes} x i32> {ids}, {self._splat('i32', n, lanes)}")
+
+    def _splat(self, element: str, value: str, lanes: int) -> str:
+        v = f"<{lanes} x {element}>"
+        one = self.op(f"insertelement {v} poison, {element} {value}, i64 0")
+        return self.op(f"shufflevector {v} {one}, {v} poison, <{lanes} x i32> zeroinitializer")
+
+    # ---- expressions ---------------------------------------------------------------------------------------------------
+
+    def value(self, e: Expr) -> str:
+        """The SSA value of an expression."""
+        t = type(e)
+        if t is Const:
+            return literal(e.value, e.dtype)  # type: ignore[attr-defined]
+        if t is Poly:
+            return self.index(e)  # type: ignore[arg-type]
+        if t is BufferLoad:
+            return self._load(e)  # type: ignore[arg-type]
+        if t is Broadcast and type(e.a) is Const:  # type: ignore[attr-defined]
+            return vector_literal([literal(e.a.value, e.a.dtype)] * e.lanes, llvm_type(e.a.dtype))  # type: ignore[attr-defined]
+        if t is Broadcast:
+            scalar = self.value(e.a)  # type: ignore[attr-defined]
+            return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))  # type: ignore[attr-defined]
+        key = ("expr", id(e))
+        known = self.loads[-1].get(key)
+        if known is not None:
+            return known[0]
+        r = _EMIT[t](self, e)
+        self._alive.append(e)  # an id is only a name while its object lives
+        self.loads[-1][key] = (r, _NOWHERE)
+        return r
+
+    def _load(self, e: BufferLoad) -> str:
+        key = (e.buffer, e.indices[0], e.lanes, e.stride, e.mask)
+        for table in self.loads:
+            if key in table:
+                return table[key][0]
+        r = self._emit_load(e)
+        self.loads[-1][key] = (r, e.buffer)
+        return r
+
+    def _emit_load(self, e: BufferLoad) -> str:
+        scalar = llvm_type(e.buffer.dtype)
+        if e.buffer.dtype == "bool":
+            raise BuildError("bool tensors are not supported by the LLVM backend yet; use uint8")
+        size = dt.nbytes(e.buffer.dtype)
+        at = self.address(e.buffer, e.indices[0])
+        if e.lanes == 1:
+            return self.op(f"load {scalar}, ptr {at}, align {size}")
+        vec = f"<{e.lanes} x {scalar}>"
+        if e.stride == ONE:
+            if e.mask is None:
+                return self.op(f"load {vec}, ptr {at}, align {self.alignment(e.buffer, e.indices[0], e.lanes)}")
+            m = self.mask(e.mask, e.lanes)
+            args = [("ptr", at), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
+            return self.call(vec, f"llvm.masked.load.{suffix(e.dtype)}.p0", args)
+        m = self.mask(e.mask if e.mask is not None else poly(e.lanes), e.lanes)
+        args = [(f"<{e.lanes} x ptr>", self.strided(e, at)), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
+        return self.call(vec, f"llvm.masked.gather.{suffix(e.dtype)}.v{e.lanes}p0", args)
+
+    def strided(self, e: Any, at: str) -> str:
+        """The vector of addresses of a strided access."""
+        lanes = dt.lanes(e.dtype if isinstance(e, BufferLoad) else e.value.dtype)
+        step = self.index((ONE if e.stride is None else e.stride) * dt.nbytes(e.buffer.dtype))
+        ids = vector_literal([str(i) for i in range(lanes)], "i64")
+        offsets = self.op(f"mul <{lanes} x i64> {ids}, {self._splat('i64', step, lanes)}")
+        return self.op(f"getelementptr i8, ptr {at}, <{lanes} x i64> {offsets}")
+
+    def alignment(self, buffer: Buffer, p: Poly, lanes: int) -> int:
+        """Known alignment in bytes: element size, or a whole vector for registers, whose accesses are vectors at multiples."""
+        size = dt.nbytes(buffer.dtype)
+        if buffer.scope == "register" and p.const is not None and p.const % lanes == 0:
+            return size * lanes
+        return size
+
+    def forget(self, buffer: Buffer) -> None:
+        """A store to `buffer` was emitted: earlier loads of it, and everything computed, may be stale."""
+        for table in self.loads:
+            for k in [k for k, (_, b) in table.items() if b is buffer or b is _NOWHERE]:
+                del table[k]
+
+    def enter(self) -> None:
+        """Begin a control-flow region."""
+        self.frames.append({})
+        self.loads = [{}]
+
+    def leave(self) -> None:
+        """End a control-flow region."""
+        self.frames.pop()
+        self.loads = [{}]
+
+    # ---- node by node --------------------------------------------------------------------------------------------------
+
+    def _binary(self, e: Binary) -> str:
+        ty = llvm_type(e.a.dtype)
+        fp = dt.is_float(e.a.dtype)
+        if e.op in _COMPARE:
+            kind = _COMPARE[e.op]
+            if fp:
+                cmp = f"fcmp {'u' if kind == 'ne' else 'o'}{kind}"
+            else:
+                cmp = f"icmp {kind if kind in ('eq', 'ne') else ('u' if dt.is_unsigned(e.a.dtype) else 's') + kind}"
+            return self.op(f"{cmp} {ty} {self.value(e.a)}, {self.value(e.b)}")
+        if e.op in ("and", "or"):
+            return self.op(f"{e.op} {ty} {self.value(e.a)}, {self.value(e.b)}")
+        if fp and e.op in ("add", "sub"):
+            fused = self._fused(e, ty)
+            if fused is not None:
+                return fused
+        if fp and e.op in ("min", "max"):
+            return self._float_extremum(e, ty)
+        a, b = self.value(e.a), self.value(e.b)
+        if fp and e.op in _FLOAT:
+            return self.op(f"{_FLOAT[e.op]} {ty} {a}, {b}")
+        unsigned = dt.is_unsigned(e.a.dtype)
+        if e.op in ("min", "max"):
+            return self.call(ty, f"llvm.{'u' if unsigned else 's'}{e.op}.{suffix(e.a.dtype)}", [(ty, a), (ty, b)])
+        if e.op == "shr" and unsigned:
+            return self.op(f"lshr {ty} {a}, {b}")
+        if e.op in _INT and not fp:
+            return self.op(f"{_INT[e.op]} {ty} {a}, {b}")
+        if e.op in ("floordiv", "mod") and not fp:
+            return self._int_division(e.op, ty, a, b, unsigned)
+        raise BuildError(f"the LLVM backend has no code for `{e.op}` on {e.a.dtype}; expand it in lowering first")
+
+    def _int_division(self, op: str, ty: str, a: str, b: str, unsigned: bool) -> str:
+        if unsigned:
+            return self.op(f"{'udiv' if op == 'floordiv' else 'urem'} {ty} {a}, {b}")
+        q, r = self.op(f"sdiv {ty} {a}, {b}"), self.op(f"srem {ty} {a}, {b}")
+        wrong = self.op(f"icmp slt {ty} {self.op(f'xor {ty} {r}, {b}')}, zeroinitializer")
+        nonzero = self.op(f"icmp ne {ty} {r}, zeroinitializer")
+        bit = ty.replace(ty.split()[-1].rstrip(">"), "i1") if ty.startswith("<") else "i1"
+        fix = self.op(f"and {bit} {wrong}, {nonzero}")
+        if op == "floordiv":
+            return self.op(f"add {ty} {q}, {self.op(f'sext {bit} {fix} to {ty}')}")
+        return self.op(f"add {ty} {r}, {self.op(f'select {bit} {fix}, {ty} {b}, {ty} zeroinitializer')}")
+
+    def _fused(self, e: Binary, ty: str) -> str | None:
+        """a + b * c as one rounding, as every vendor library computes it."""
+        for x, y in ((e.a, e.b), (e.b, e.a)):
+            if type(y) is Binary and y.op == "mul" and (e.op == "add" or y is e.b):
+                p, q, r = self.value(y.a), self.value(y.b), self.value(x)
+                if e.op == "sub":
+                    p = self.op(f"fneg {ty} {p}")
+                return self.call(ty, f"llvm.fma.{suffix(e.dtype)}", [(ty, p), (ty, q), (ty, r)])
+        return None
+
+    def _float_extremum(self, e: Binary, ty: str) -> str:
+        """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
+        a, b = self.value(e.a), self.value(e.b)
+        bit = f"<{dt.lanes(e.dtype)} x i1>" if dt.lanes(e.dtype) > 1 else "i1"
+        c = self.op(f"fcmp {'ogt' if e.op == 'min' else 'olt'} {ty} {a}, {b}")
+        m = self.op(f"select {bit} {c}, {ty} {b}, {ty} {a}")
+        plain = e.b.a if type(e.b) is Broadcast else e.b
+        if type(plain) is Const and plain.value == plain.value:
+            return m
+        return self.op(f"select {bit} {self.op(f'fcmp uno {ty} {b}, {b}')}, {ty} {b}, {ty} {m}")
+
+    def _not(self, e: Not) -> str:
+        ones = "true" if dt.lanes(e.dtype) == 1 else vector_literal(["true"] * dt.lanes(e.dtype), "i1")
+        return self.op(f"xor {llvm_type(e.dtype)} {self.value(e.a)}, {ones}")
+
+    def _lt0(self, e: Lt0) -> str:
+        if e.lanes == 1:
+            return self.op(f"icmp slt i64 {self.index(e.index)}, 0")
+        ramp = self._ramp(Ramp(e.index, ONE if e.stride is None else e.stride, e.lanes))
+        return self.op(f"icmp slt <{e.lanes} x i64> {ramp}, zeroinitializer")
+
+    def _ramp(self, e: Ramp) -> str:
+        ids = vector_literal([str(i) for i in range(e.lanes)], "i64")
+        steps = self.op(f"mul <{e.lanes} x i64> {ids}, {self._splat('i64', self.index(e.stride), e.lanes)}")
+        return self.op(f"add <{e.lanes} x i64> {steps}, {self._splat('i64', self.index(e.base), e.lanes)}")
+
+    def _select(self, e: Select) -> str:
+        if dt.lanes(e.cond.dtype) == 1 and self._touches_memory(e):
+            return self._branch_select(e)
+        c = self.value(e.cond)
+        ty = llvm_type(e.dtype)
+        return self.op(f"select {llvm_type(e.cond.dtype)} {c}, {ty} {self.value(e.a)}, {ty} {self.value(e.b)}")
+
+    @staticmethod
+    def _touches_memory(e: Select) -> bool:
+        stack: list[Any] = [e.a, e.b]
+        while stack:
+            x = stack.pop()
+            if type(x) is BufferLoad:
+                return True
+            if type(x) is not Poly:
+                x.each_child(stack.append)
+        return False
+
+    def _branch_select(self, e: Select) -> str:
+        """A scalar condition in front of a load is a branch: the other side's address may be out of range."""
+        c = self.value(e.cond)
+        yes, no, end = self.label("then"), self.label("else"), self.label("join")
+        self.do(f"br i1 {c}, label %{yes}, label %{no}")
+        out: list[tuple[str, str]] = []
+        for name, side in ((yes, e.a), (no, e.b)):
+            self.start(name)
+            keep = self.loads
+            self.frames.append({})
+            self.loads = [*keep, {}]
+            v = self.value(side)
+            self.loads = keep
+            self.frames.pop()
+            out.append((v, self.block))
+            self.do(f"br label %{end}")
+        self.start(end)
+        return self.op(f"phi {llvm_type(e.dtype)} " + ", ".join(f"[ {v}, %{b} ]" for v, b in out))
+
+    block = "entry"
+
+    def label(self, hint: str) -> str:
+        """A new label."""
+        self.count += 1
+        return f"{hint}{self.count}"
+
+    def start(self, name: str) -> None:
+        """Begin the basic block `name`."""
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def _cast(self, e: Cast) -> str:
+        v, src, dst = self.value(e.a), e.a.dtype, e.dtype
+        a, b = llvm_type(src), llvm_type(dst)
+        if a == b:
+            return v
+        sf, df = dt.is_float(src), dt.is_float(dst)
+        if sf and df:
+            kind = "fpext" if dt.bits(dst) > dt.bits(src) else "fptrunc"
+        elif sf:
+            if dt.element(dst) == "bool":
+                return self.op(f"fcmp une {a} {v}, zeroinitializer")
+            kind = "fptoui" if dt.is_unsigned(dst) else "fptosi"
+        elif df:
+            kind = "uitofp" if dt.is_unsigned(src) or dt.element(src) == "bool" else "sitofp"
+        elif dt.element(dst) == "bool":
+            return self.op(f"icmp ne {a} {v}, zeroinitializer")
+        elif dt.element(src) == "bool" or dt.bits(dst) > dt.bits(src):
+            kind = "zext" if dt.is_unsigned(src) or dt.element(src) == "bool" else "sext"
+        else:
+            kind = "trunc"
+        return self.op(f"{kind} {a} {v} to {b}")
+
+    def _call(self, e: Call) -> str:
+        ty = llvm_type(e.dtype)
+        if e.name in _UNARY:
+            return self.call(ty, f"llvm.{_UNARY[e.name]}.{suffix(e.dtype)}", [(ty, self.value(e.args[0]))])
+        if e.name in ("fma", "copysign"):
+            return self.call(ty, f"llvm.{e.name}.{suffix(e.dtype)}", [(ty, self.value(a)) for a in e.args])
+        if e.name == "isnan":
+            src = llvm_type(e.args[0].dtype)
+            v = self.value(e.args[0])
+            return self.op(f"fcmp uno {src} {v}, {v}")
+        if e.name == "reinterpret":
+            return self.op(f"bitcast {llvm_type(e.args[0].dtype)} {self.value(e.args[0])} to {ty}")
+        if e.name == "ldexp":
+            return self._ldexp(e, ty)
+        if e.name.startswith("reduce_"):
+            return self._reduce(e)
+        raise BuildError(f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering")
+
+    def _ldexp(self, e: Call, ty: str) -> str:
+        x, n = self.value(e.args[0]), self.value(e.args[1])
+        if self.has_avx512 and e.dtype == "float32x16":
+            full = [(ty, x), (ty, n), (ty, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+            return self.call(ty, "llvm.x86.avx512.mask.scalef.ps.512", full)
+        lanes = dt.lanes(e.dtype)
+        it = llvm_type(dt.vector("int32", lanes))
+        whole = self.op(f"fptosi {ty} {n} to {it}")
+        return self.call(ty, f"llvm.ldexp.{suffix(e.dtype)}.{suffix(dt.vector('int32', lanes))}", [(ty, x), (it, whole)])
+
+    def _reduce(self, e: Call) -> str:
+        src = e.args[0]
+        vt, st, v = llvm_type(src.dtype), llvm_type(e.dtype), self.value(e.args[0])
+        if not dt.is_float(e.dtype):
+            kind = {"reduce_add": "add", "reduce_max": "smax", "reduce_min": "smin"}[e.name]
+            return self.call(st, f"llvm.vector.reduce.{kind}.{suffix(src.dtype)}", [(vt, v)])
+        if e.name == "reduce_add":
+            name = f"llvm.vector.reduce.fadd.{suffix(src.dtype)}"
+            self.declares.add(f"declare {st} @{name}({st}, {vt})")
+            return self.op(f"call reassoc {st} @{name}({st} {literal(-0.0, e.dtype)}, {vt} {v})")
+        return self.call(st, f"llvm.vector.reduce.f{e.name[7:]}imum.{suffix(src.dtype)}", [(vt, v)])
+
+
+_NOWHERE = Buffer("nowhere", (1,))
+_EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
+    Binary: ExprEmitter._binary,
+    Not: ExprEmitter._not,
+    Lt0: ExprEmitter._lt0,
+    Ramp: ExprEmitter._ramp,
+    Select: ExprEmitter._select,
+    Cast: ExprEmitter._cast,
+    Call: ExprEmitter._call,
+}

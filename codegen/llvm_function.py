@@ -1,0 +1,362 @@
+"""Functions to LLVM IR: loops that carry their pointers, parallel loops as outlined bodies, one scratch arena for a kernel.
+
+The program arrives scheduled, unrolled and vectorised, so that no LLVM optimisation but `sroa` is needed
+(docs/design/002-llvm.md): what it would do, hoisting and strength reduction of addresses, is done here on index
+polynomials.  Every loop carries one pointer for each distinct varying part of an address; constant distances, such as the
+rows of a register tile, become displacements of the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunesmith.codegen.llvm_expr import ExprEmitter
+from tunesmith.codegen.llvm_text import llvm_type, suffix
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Call
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
+from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.clip_loops import coefficient
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+PAGE = 4096
+SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
+"""Stand in the text for sizes that are known at the end of a kernel."""
+
+
+@dataclass(slots=True)
+class Module:
+    """Text under construction: globals, functions, and the declarations they need."""
+
+    target: Target
+    declares: set[str] = field(default_factory=set)
+    globals: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The module."""
+        attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
+        return "\n".join([*self.globals, *sorted(self.declares), *self.functions, attributes, ""])
+
+
+def emit_kernel(func: PrimFunc, module: Module) -> str:
+    """Emit `void <name>_kernel(ptr, ...)`, one data pointer for each parameter; returns its global name."""
+    return _Kernel(func, module).emit()
+
+
+class _Kernel:
+    """One exported kernel, with the arena its allocations share."""
+
+    def __init__(self, func: PrimFunc, module: Module) -> None:
+        self.func, self.module = func, module
+        self.name = f"{func.name}_kernel"
+        self.bodies = 0
+        self.shared = 0
+        self.private = 0
+
+    def emit(self) -> str:
+        params = [p for p in self.func.params if isinstance(p, Buffer)]
+        if len(params) != len(self.func.params):
+            raise BuildError(f"{self.func.name}: scalar arguments are not supported by the LLVM backend yet")
+        f = _Function(self, {b: f"%a{i}" for i, b in enumerate(params)})
+        first = len(self.module.functions)
+        f.statement(self.func.body)
+        inputs = ", ".join(f"ptr noalias %a{i}" for i in range(len(params)))
+        body = [*f.allocas, *f.lines]
+        total = self.shared + self.private * self.module.target.num_cores
+        body = [*self._acquire(total), *body, *self._release()] if total else ["  br label %entry", "entry:", *body]
+        text = [f"define void @{self.name}({inputs}) #0 {{", "start:", *body, "  ret void", "}"]
+        self.module.functions.append("\n".join(text))
+        for i in range(first, len(self.module.functions)):
+            done = self.module.functions[i].replace(SHARED, str(self.shared)).replace(PRIVATE, str(self.private))
+            self.module.functions[i] = done.replace(WORKSPACE, "%ws" if total else "null")
+        return self.name
+
+    def reserve(self, size: int, private: bool) -> int:
+        """The place of a scratch buffer in the arena, page aligned so that panels do not share cache lines or pages."""
+        size = -(-size // PAGE) * PAGE
+        if private:
+            self.private += size
+            return self.private - size
+        self.shared += size
+        return self.shared - size
+
+    def _acquire(self, total: int) -> list[str]:
+        """Take the static arena, or, when another thread is inside the same kernel, memory of our own."""
+        n = self.name
+        self.module.globals.append(f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0")
+        self.module.declares |= {"declare ptr @aligned_alloc(i64, i64)", "declare void @free(ptr)"}
+        return [
+            "  br label %try",
+            "try:",
+            f"  %seen = cmpxchg ptr @{n}.busy, i8 0, i8 1 acquire monotonic",
+            "  %own = extractvalue { i8, i1 } %seen, 1",
+            "  br i1 %own, label %have, label %more",
+            "more:",
+            f"  %heap = call ptr @aligned_alloc(i64 {PAGE}, i64 {total})",
+            "  %none = icmp eq ptr %heap, null",
+            "  br i1 %none, label %try, label %have",
+            "have:",
+            f"  %ws = phi ptr [ @{n}.arena, %try ], [ %heap, %more ]",
+            "  br label %entry",
+            "entry:",
+        ]
+
+    def _release(self) -> list[str]:
+        n = self.name
+        return [
+            "  br i1 %own, label %give, label %drop",
+            "give:",
+            f"  store atomic i8 0, ptr @{n}.busy release, align 1",
+            "  br label %end",
+            "drop:",
+            "  call void @free(ptr %ws)",
+            "  br label %end",
+            "end:",
+        ]
+
+
+class _Function(ExprEmitter):
+    """One LLVM function: a kernel or the body of a parallel loop."""
+
+    def __init__(self, kernel: _Kernel, base: dict[Buffer, str], parallel: bool = False) -> None:
+        super().__init__(kernel.module.declares, kernel.module.target.has_feature("avx512f"))
+        self.kernel = kernel
+        self.base = dict(base)
+        self.parallel = parallel
+        self.allocas: list[str] = []
+        self.workspace = WORKSPACE
+        self.block = "entry"
+
+    def statement(self, n: Stmt) -> None:
+        """Emit one statement."""
+        t = type(n)
+        if t is Seq:
+            for k in n.stmts:  # type: ignore[attr-defined]
+                self.statement(k)
+        elif t is BufferStore:
+            self._store(n)  # type: ignore[arg-type]
+        elif t is For:
+            self._for(n)  # type: ignore[arg-type]
+        elif t is If:
+            self._if(n)  # type: ignore[arg-type]
+        elif t is Allocate:
+            self._allocate(n)  # type: ignore[arg-type]
+        elif t is Evaluate:
+            self._evaluate(n)  # type: ignore[arg-type]
+        else:
+            raise BuildError(f"the LLVM backend was given a {t.__name__}; run the lowering pipeline first")
+
+    # ---- memory --------------------------------------------------------------------------------------------------------
+
+    def _allocate(self, n: Allocate) -> None:
+        b = n.buffer
+        count = b.shape[0].as_int()
+        if b.scope == "register":
+            slot = self.fresh("r")
+            self.allocas.append(f"  {slot} = alloca [{count} x {llvm_type(b.dtype)}], align 64")
+            self.base[b] = slot
+        else:
+            offset = self.kernel.reserve(count * dt.nbytes(b.dtype), self.parallel)
+            self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {offset}")
+        self.statement(n.body)
+
+    def _store(self, n: BufferStore) -> None:
+        v = self.value(n.value)
+        size = dt.nbytes(n.buffer.dtype)
+        lanes = dt.lanes(n.value.dtype)
+        ty = llvm_type(n.value.dtype)
+        at = self.address(n.buffer, n.indices[0])
+        if lanes == 1:
+            self.do(f"store {ty} {v}, ptr {at}, align {size}")
+        elif n.stride is None or n.stride == ONE:
+            if n.mask is None:
+                self.do(f"store {ty} {v}, ptr {at}, align {self.alignment(n.buffer, n.indices[0], lanes)}")
+            elif n.buffer.scope == "register":
+                # Registers are SSA values after sroa: a masked store would keep them in memory, a blend does not.
+                align = self.alignment(n.buffer, n.indices[0], lanes)
+                old = self.op(f"load {ty}, ptr {at}, align {align}")
+                new = self.op(f"select <{lanes} x i1> {self.mask(n.mask, lanes)}, {ty} {v}, {ty} {old}")
+                self.do(f"store {ty} {new}, ptr {at}, align {align}")
+            else:
+                m = self.mask(n.mask, lanes)
+                args = [(ty, v), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", m)]
+                self.call("void", f"llvm.masked.store.{suffix(n.value.dtype)}.p0", args)
+        else:
+            m = self.mask(n.mask if n.mask is not None else ONE * lanes, lanes)
+            args = [(ty, v), (f"<{lanes} x ptr>", self.strided(n, at)), ("i32", str(size)), (f"<{lanes} x i1>", m)]
+            self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
+        self.forget(n.buffer)
+
+    def _evaluate(self, n: Evaluate) -> None:
+        e: Any = n.value
+        if type(e) is Call and e.name == "prefetch":
+            load: Any = e.args[0]
+            at = self.address(load.buffer, load.indices[0])
+            self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+            return
+        raise BuildError(f"the LLVM backend cannot run {getattr(e, 'name', e)!r} for its effect")
+
+    # ---- control -------------------------------------------------------------------------------------------------------
+
+    def _if(self, n: If) -> None:
+        c = self.value(n.cond)
+        yes, end = self.label("then"), self.label("end")
+        no = self.label("else") if n.orelse is not None else end
+        self.do(f"br i1 {c}, label %{yes}, label %{no}")
+        for name, part in ((yes, n.then), (no, n.orelse)):
+            if part is not None:
+                self.start(name)
+                self.enter()
+                self.statement(part)
+                self.leave()
+                self.do(f"br label %{end}")
+        self.start(end)
+
+    def _for(self, n: For) -> None:
+        if n.kind == "parallel" and not self.parallel and n.extent != ONE and self.kernel.module.target.num_cores > 1:
+            self._parallel(n)
+        else:
+            self._loop(n, "0", self.index(n.extent), bounds(n.extent, self.ranges))
+
+    def _loop(self, n: For, first: str, end: str, extent: tuple[int, int]) -> None:
+        """A counted loop from `first` to `end`; tested before the first iteration only where it may not run."""
+        if extent[1] <= 0:
+            return
+        keys = self._carried(n)
+        starts = [(b, p, self._start_pointer(b, p, n.var, first)) for b, p, c in keys if c]
+        for b, p, c in keys:
+            if not c and p.terms:
+                self.pointer(b, p)  # loop invariant: computed once, in front
+        head, done = self.label("loop"), self.label("done")
+        before = self.block
+        if extent[0] <= 0 or first != "0":
+            some = self.op(f"icmp slt i64 {first}, {end}")
+            self.do(f"br i1 {some}, label %{head}, label %{done}")
+        else:
+            self.do(f"br label %{head}")
+        self.start(head)
+        self.enter()
+        slot = len(self.lines)
+        i = self.fresh("i")
+        self.env[n.var] = i
+        self.ranges[n.var] = (0, max(extent[1] - 1, 0))
+        carried: list[tuple[str, str, Buffer, int]] = []
+        steps = {(b, p): c for b, p, c in keys}
+        for b, p, start in starts:
+            r = self.fresh("p")
+            self.frames[-1][(b, p)] = r
+            carried.append((r, start, b, steps[(b, p)]))
+        self.statement(n.body)
+        latch = self.block
+        phis = [f"  {i} = phi i64 [ {first}, %{before} ], [ {i}.next, %{latch} ]"]
+        for r, start, b, c in carried:
+            self.do(f"{r}.next = getelementptr inbounds i8, ptr {r}, i64 {c * dt.nbytes(b.dtype)}")
+            phis.append(f"  {r} = phi ptr [ {start}, %{before} ], [ {r}.next, %{latch} ]")
+        self.lines[slot:slot] = phis
+        self.do(f"{i}.next = add nuw nsw i64 {i}, 1")
+        again = self.op(f"icmp slt i64 {i}.next, {end}")
+        self.do(f"br i1 {again}, label %{head}, label %{done}")
+        self.leave()
+        self.start(done)
+
+    def _start_pointer(self, b: Buffer, p: Poly, var: Var, first: str) -> str:
+        root = self.pointer(b, substitute(p, {var: ZERO}))
+        if first == "0":
+            return root
+        split = coefficient(p, var)
+        assert split is not None
+        step = self.op(f"mul nsw i64 {first}, {split[0] * dt.nbytes(b.dtype)}")
+        return self.op(f"getelementptr inbounds i8, ptr {root}, i64 {step}")
+
+    def _carried(self, n: For) -> list[tuple[Buffer, Poly, int]]:
+        """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
+        inner: dict[Var, Poly] = {}
+        found: dict[tuple[Buffer, Poly], int] = {}
+
+        def add(b: Buffer, p: Poly) -> None:
+            p = substitute(p, inner) if inner else p
+            p = p - dict(p.terms).get((), 0)
+            if any(v is not n.var and v not in self.env for v in p.vars):
+                return
+            split = coefficient(p, n.var)
+            if split is not None:
+                found.setdefault((b, p), split[0])
+
+        def go(x: Any) -> None:
+            if type(x) is For:
+                if x.kind == "parallel" and not self.parallel:
+                    return
+                inner[x.var] = ZERO
+                go(x.body)
+                return
+            if type(x) in (BufferLoad, BufferStore) and x.buffer in self.base:
+                add(x.buffer, x.indices[0])
+            x.each_child(lambda k: None if type(k) is Poly else go(k))
+
+        go(n.body)
+        return [(b, p, c) for (b, p), c in found.items()]
+
+    # ---- threads -------------------------------------------------------------------------------------------------------
+
+    def _parallel(self, n: For) -> None:
+        """Outline the loop; each thread runs one contiguous share of the iterations."""
+        k = self.kernel
+        name = f"{k.name}.parallel{k.bodies}"
+        k.bodies += 1
+        used = {x.buffer for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)}
+        captured = [b for b in self.base if b in used and b.scope != "register"]
+        outer = sorted({v for x in walk(n) if type(x) is Poly for v in x.vars if v in self.env}, key=lambda v: v.key)
+        slots = [*[self.base[b] for b in captured], self.workspace]
+        body = _Function(k, {b: f"%c{i}" for i, b in enumerate(captured)}, parallel=True)
+        body.ranges = dict(self.ranges)
+        head = [f"define internal void @{name}(ptr %context) #0 {{", "start:"]
+        for i in range(len(slots)):
+            head += [f"  %s{i} = getelementptr inbounds i8, ptr %context, i64 {8 * i}", f"  %c{i} = load ptr, ptr %s{i}, align 8"]
+        for j, v in enumerate(outer):
+            at = len(slots) + j
+            head += [f"  %s{at} = getelementptr inbounds i8, ptr %context, i64 {8 * at}", f"  %o{j} = load i64, ptr %s{at}, align 8"]
+            body.env[v] = f"%o{j}"
+        end = body.index(n.extent)
+        body.lines += [
+            "  %t32 = call i32 @omp_get_thread_num()",
+            "  %n32 = call i32 @omp_get_num_threads()",
+            "  %t = zext i32 %t32 to i64",
+            "  %n = zext i32 %n32 to i64",
+            f"  %e = add i64 {end}, 0",
+            "  %m0 = mul i64 %e, %t",
+            "  %first = udiv i64 %m0, %n",
+            "  %t1 = add i64 %t, 1",
+            "  %m1 = mul i64 %e, %t1",
+            "  %last = udiv i64 %m1, %n",
+        ]
+        slot = len(body.lines)
+        body.workspace = "%mine"
+        body._loop(n, "%first", "%last", bounds(n.extent, self.ranges))
+        # The arena is one shared part, then a private part for each thread; the sizes are filled in when all is emitted.
+        body.lines[slot:slot] = [
+            f"  %stride = mul i64 %t, {PRIVATE}",
+            f"  %arena = getelementptr inbounds i8, ptr %c{len(slots) - 1}, i64 {SHARED}",
+            "  %mine = getelementptr inbounds i8, ptr %arena, i64 %stride",
+        ]
+        k.module.declares |= {
+            "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
+            "declare i32 @omp_get_thread_num()",
+            "declare i32 @omp_get_num_threads()",
+        }
+        k.module.functions.append("\n".join([*head, *body.allocas, "  br label %entry", "entry:", *body.lines, "  ret void", "}"]))
+        context = self.fresh("context")
+        self.allocas.append(f"  {context} = alloca [{len(slots) + len(outer)} x i64], align 64")
+        for i, v in enumerate([*slots, *[self.env[x] for x in outer]]):
+            at = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
+            self.do(f"store {'ptr' if i < len(slots) else 'i64'} {v}, ptr {at}, align 8")
+        threads = k.module.target.num_cores
+        self.do(f"call void @GOMP_parallel(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
+        for b in captured:
+            self.forget(b)

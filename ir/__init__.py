@@ -1,0 +1,1 @@
+"""Rank 1: expressions, statements, functions, targets; their text, their equality, their interpreter."""

@@ -1,0 +1,112 @@
+"""Which elements a block reads and writes, as boxes (lowest index, extent) under the loops that are relaxed.
+
+Regions are never clipped to the buffer: clipping would put `min` into extents and hide the affine structure that
+schedules rely on (docs/design/001-parametric.md); guards protect the accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.poly import Poly, Var, maximum, minimum, poly, substitute
+from tunesmith.ir.stmt import Block, BufferStore, Stmt
+from tunesmith.ir.visit import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store of a block, indices in terms of the block's iteration variables."""
+
+    buffer: Buffer
+    indices: tuple[Poly, ...]
+    is_write: bool
+
+
+Box = tuple[tuple[Poly, Poly], ...]
+"""(lowest index, extent) for each dimension."""
+
+
+def accesses(block: Block) -> list[Access]:
+    """The loads and stores of the body and the init in program order; nothing is merged, because two accesses that
+    coincide for some tile sizes may differ for others."""
+    out: list[Access] = []
+    for part in (block.init, block.body):
+        if part is None:
+            continue
+        for n in walk(part):
+            if type(n) is BufferLoad:
+                out.append(Access(n.buffer, n.indices, False))
+            elif type(n) is BufferStore:
+                out.append(Access(n.buffer, n.indices, True))
+    return out
+
+
+def reads(block: Block) -> list[Access]:
+    """The loads of the block, except those of the element a reduction accumulates into."""
+    written = [a for a in accesses(block) if a.is_write]
+    return [a for a in accesses(block) if not a.is_write and not any(a.buffer is w.buffer and a.indices == w.indices for w in written)]
+
+
+def writes(block: Block) -> list[Access]:
+    """The stores of the block."""
+    return [a for a in accesses(block) if a.is_write]
+
+
+def written_buffers(stmt: Stmt) -> list[Buffer]:
+    """Buffers stored to anywhere below `stmt`, each once, in program order."""
+    return list(dict.fromkeys(n.buffer for n in walk(stmt) if type(n) is BufferStore))
+
+
+def iteration_box(block: Block, ranges: Mapping[Var, Poly]) -> tuple[dict[Var, Poly], dict[Var, Poly]]:
+    """Iteration variables as `low + t`, t over [0, width]: (values by variable, width by t), when loops go over [0, ranges[v]]."""
+    values: dict[Var, Poly] = {}
+    widths: dict[Var, Poly] = {}
+    for it, binding in zip(block.iters, block.bindings, strict=True):
+        if binding.vars.isdisjoint(ranges):
+            values[it.var] = binding
+            continue
+        low, high = interval(binding, ranges)
+        t = Var(it.var.name)
+        values[it.var] = low + t
+        widths[t] = high - low
+    return values, widths
+
+
+def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) -> Box:
+    """The box that `indices` (in iteration variables) of `block` covers when loops go over [0, ranges[v]].
+
+    Args:
+        block: the accessing block.
+        indices: one expression for each dimension, in terms of the iteration variables.
+        ranges: loops to relax, with their highest values; all others stay symbolic.
+    """
+    values, widths = iteration_box(block, ranges)
+    box: list[tuple[Poly, Poly]] = []
+    for e in indices:
+        low, high = interval(substitute(e, values), widths)
+        box.append((low, high - low + 1))
+    return tuple(box)
+
+
+def union(boxes: list[Box]) -> Box:
+    """The smallest box that holds all of `boxes`."""
+    out: list[tuple[Poly, Poly]] = []
+    for dims in zip(*boxes, strict=True):
+        low = minimum(*[d[0] for d in dims])
+        high = maximum(*[d[0] + d[1] for d in dims])
+        out.append((low, high - low))
+    return tuple(out)
+
+
+def plain_iter(e: Poly, block: Block) -> int | None:
+    """The position of the iteration variable that `e` is, None when `e` is anything else."""
+    v = e.as_var()
+    return next((i for i, it in enumerate(block.iters) if it.var is v), None) if v is not None else None
+
+
+def loop_ranges(loops: list[tuple[Var, Poly]]) -> dict[Var, Poly]:
+    """Highest value of each loop variable, from (variable, extent) pairs."""
+    return {v: poly(e) - 1 for v, e in loops}

@@ -1,0 +1,1 @@
+"""Interval arithmetic and simplification of index expressions."""

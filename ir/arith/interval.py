@@ -1,0 +1,216 @@
+"""Intervals of index expressions, twice: symbolic for scheduling primitives, exact integers for lowering.
+
+`interval` gives the ends as expressions and never asks what can be proved, so that it commutes with putting numbers in
+place of Params (docs/design/001-parametric.md).  `bounds` gives numbers, as tight as it can, for concrete programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+
+from tunesmith.ir.poly import MAKE, ONE, ZERO, Atom, Monomial, Op, Poly, Var, add, maximum, minimum, mul, poly, scale
+from tunesmith.support.errors import InternalError
+
+Range = tuple[int, int]
+"""Lowest and highest value, both inclusive."""
+
+
+# ---- symbolic ----------------------------------------------------------------------------------------------------------
+
+
+def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
+    """The lowest and the highest value of `p` when each variable of `ranges` goes over [0, ranges[v]], upper end included.
+
+    Every atom and every argument of an operation is taken to be >= 0, so each monomial grows with each of its atoms and an
+    end of the interval is `p` with an end in place of each variable.  Ends are sound, not always attained: monomials are
+    bounded one by one.
+
+    It commutes with putting numbers in place of all Params, except where the numbers let `mod` absorb a coefficient
+    (q*i mod p with q a multiple of p): then one side has seen more than the other, as with any `mod`.
+
+    Args:
+        p: the expression.
+        ranges: the highest value of each variable to relax; it must not contain a relaxed variable itself.
+
+    Returns:
+        (low, high), free of the relaxed variables.
+    """
+    if p.vars.isdisjoint(ranges):
+        return p, p
+    low = high = ZERO
+    for m, c in p.terms:
+        lo = hi = ONE
+        for a in m:
+            al, ah = _atom_interval(a, ranges)
+            lo, hi = mul(lo, al), mul(hi, ah)
+        if c < 0:
+            lo, hi = hi, lo
+        low, high = add(low, scale(lo, c)), add(high, scale(hi, c))
+    return low, high
+
+
+def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
+    if a.vars.isdisjoint(ranges):
+        same = poly(a)  # type: ignore[arg-type]
+        return same, same
+    if type(a) is not Op:
+        return ZERO, ranges[a]  # type: ignore[index]
+    ends = [interval(x, ranges) for x in a.args]
+    if a.op in ("min", "max"):
+        return MAKE[a.op](*[e[0] for e in ends]), MAKE[a.op](*[e[1] for e in ends])
+    (low, high), (d_low, d_high) = ends
+    if a.op == "mod":
+        # Also when x < d could be proved: with numbers in place of Params more could be proved, and the ends would differ.
+        return ZERO, minimum(high, d_high - 1)
+    if not a.args[1].vars.isdisjoint(ranges):
+        d_low = maximum(d_low, 1)
+    return MAKE[a.op](low, d_high), MAKE[a.op](high, d_low)
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
+    """The lowest and the highest value that `p` can take, as numbers; sound always, exact in the cases that index code makes.
+
+    Args:
+        p: an expression without unknown variables.
+        ranges: lowest and highest value of each variable, both inclusive; negative values are allowed.
+
+    Raises:
+        InternalError: a variable of `p` has no range, or a divisor is never >= 1.
+    """
+    try:
+        return _bounds(p, ranges)
+    except KeyError as e:
+        raise InternalError(f"no range is known for the variable {e.args[0]!r} of {p!r}") from None
+
+
+def _bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
+    low = high = ops = 0
+    for m, c in p.terms:
+        if len(m) == 1:
+            a = m[0]
+            if type(a) is Op:
+                ops += 1
+                lo, hi = _op_bounds(a.op, a.args, ranges)
+            else:
+                lo, hi = ranges[a]  # type: ignore[index]
+        elif m:
+            lo, hi = _monomial_bounds(m, ranges)
+        else:
+            lo = hi = 1
+        if c < 0:
+            lo, hi = hi, lo
+        low += c * lo
+        high += c * hi
+    return _correlated(p, low, high, ranges) if ops and len(p.terms) > 1 and low != high else (low, high)
+
+
+def _monomial_bounds(m: Monomial, ranges: Mapping[Var, Range]) -> Range:
+    """The product of atoms; equal atoms are one power, so that a square is never negative."""
+    low = high = 1
+    i = 0
+    while i < len(m):
+        a, n = m[i], m.count(m[i])
+        lo, hi = _op_bounds(a.op, a.args, ranges) if type(a) is Op else ranges[a]  # type: ignore[index]
+        if n % 2 == 0 and lo < 0:
+            lo, hi = (0 if hi > 0 else hi**n), max(lo**n, hi**n)
+        else:
+            lo, hi = lo**n, hi**n
+        corners = (low * lo, low * hi, high * lo, high * hi)
+        low, high = min(corners), max(corners)
+        i += n
+    return low, high
+
+
+def _op_bounds(op: str, args: tuple[Poly, ...], ranges: Mapping[Var, Range]) -> Range:
+    x = _bounds(args[0], ranges)
+    if op == "min" or op == "max":
+        pick = min if op == "min" else max
+        ends = [x, *[_bounds(y, ranges) for y in args[1:]]]
+        return pick([e[0] for e in ends]), pick([e[1] for e in ends])
+    low, high = x
+    d_low, d_high = _bounds(args[1], ranges)
+    if d_high < 1:
+        raise InternalError(f"the divisor {args[1]!r} is never >= 1")
+    d_low = max(d_low, 1)
+    if op == "mod":
+        return _mod_bounds(args[0], low, high, d_low, d_high)
+    sign = 1 if op == "floordiv" else -1  # ceildiv(x, d) is -floordiv(-x, d)
+    return (
+        sign * (sign * low // (d_high if low >= 0 else d_low)),
+        sign * (sign * high // (d_low if high >= 0 else d_high)),
+    )
+
+
+def _mod_bounds(x: Poly, low: int, high: int, d_low: int, d_high: int) -> Range:
+    if low >= 0 and high < d_low:
+        return low, high
+    if d_low != d_high:
+        return 0, min(high, d_high - 1) if low >= 0 else d_high - 1
+    d = d_low
+    if low // d == high // d:
+        return low % d, high % d
+    # All values of x are `rest` plus a multiple of g, and so is their remainder because g divides d.
+    g, rest = d, 0
+    for m, c in x.terms:
+        if m:
+            g = gcd(g, c)
+        else:
+            rest = c
+    return rest % g, min(high, d - g + rest % g) if low >= 0 else d - g + rest % g
+
+
+_CORRELATED_OPS = 4
+"""Each correlated operation doubles the work; more than these are bounded on their own."""
+
+
+def _correlated(p: Poly, low: int, high: int, ranges: Mapping[Var, Range]) -> Range:
+    """Tighten [low, high] where an operation and the rest of the sum speak of the same variables, as in min(8, n - 8*i) + 8*i.
+
+    The first such operation is taken apart by an identity and the sum is bounded again:
+    min(a, b) + u = min(a + u, b + u), and x mod d = x - d*(x // d).
+    """
+    if sum(type(a) is Op for m, _ in p.terms for a in m) > _CORRELATED_OPS:
+        return low, high
+    for i, (m, c) in enumerate(p.terms):
+        if len(m) != 1 or type(m[0]) is not Op:
+            continue
+        op = m[0]
+        rest = Poly(p.terms[:i] + p.terms[i + 1 :])
+        if op.vars.isdisjoint(rest.vars):
+            continue
+        if op.op in ("min", "max"):
+            pick = min if (op.op == "min") == (c > 0) else max
+            ends = [_bounds(add(scale(x, c), rest), ranges) for x in op.args]
+            return max(low, pick([e[0] for e in ends])), min(high, pick([e[1] for e in ends]))
+        lo, hi = _divided(op, c, rest, ranges)
+        return max(low, lo), min(high, hi)
+    return low, high
+
+
+def _divided(op: Op, c: int, rest: Poly, ranges: Mapping[Var, Range]) -> Range:
+    """Bounds of c*op + rest, op a division with remainder, through x = d*(x // d) + x mod d; unbounded where d does not divide."""
+    x, d = op.args
+    number = d.const
+    if number is None:
+        return _UNBOUNDED
+    if op.op == "mod":
+        outside, factor = add(scale(x, c), rest), -c * number
+        inside = _op_bounds("floordiv", (x, d), ranges)
+    elif c % number == 0:
+        outside, factor = add(scale(x, c // number), rest), c // number
+        if op.op == "floordiv":
+            factor, inside = -factor, _op_bounds("mod", (x, d), ranges)
+        else:
+            inside = _op_bounds("mod", (scale(x, -1), d), ranges)
+    else:
+        return _UNBOUNDED
+    low, high = _bounds(outside, ranges)
+    a, b = factor * inside[0], factor * inside[1]
+    return low + min(a, b), high + max(a, b)
+
+
+_UNBOUNDED = (-(1 << 200), 1 << 200)

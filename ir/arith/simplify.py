@@ -1,0 +1,240 @@
+"""Simplification of index expressions from the ranges of their variables, for concrete programs: every rule is one line of a table.
+
+These rules look at ranges, so they do not commute with substitution: scheduling primitives must not use them
+(docs/design/001-parametric.md); lowering does.  Each rule is fuzzed against `evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from tunesmith.ir.arith.interval import Range, bounds
+from tunesmith.ir.poly import MAKE, ONE, Atom, Monomial, Op, Poly, Var, add, ceildiv, floordiv, mod, mul, poly, scale
+
+Args = tuple[Poly, ...]
+
+
+def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
+    """An expression that equals `p` for all values in `ranges`, with fewer or cheaper operations.
+
+    Args:
+        p: an expression of a concrete program.
+        ranges: lowest and highest value of every variable of `p`, both inclusive.
+
+    Raises:
+        InternalError: a variable of `p` has no range.
+    """
+    facts = Facts(ranges)
+    for _ in range(_ROUNDS):
+        simpler = _round(p, facts)
+        if simpler == p:
+            break
+        p = simpler
+    return p
+
+
+_ROUNDS = 8
+"""A round goes bottom up and applies one rule to each operation; nested index arithmetic is done after two or three."""
+
+
+class Facts:
+    """What is known of expressions: their bounds, each computed once."""
+
+    __slots__ = ("_memo", "ranges")
+
+    def __init__(self, ranges: Mapping[Var, Range]) -> None:
+        self.ranges = ranges
+        self._memo: dict[Poly, Range] = {}
+
+    def range(self, p: Poly) -> Range:
+        """Lowest and highest value of `p`."""
+        known = self._memo.get(p)
+        if known is None:
+            known = self._memo[p] = bounds(p, self.ranges)
+        return known
+
+    def bucket(self, x: Poly, d: Poly) -> int | None:
+        """c when all values of x lie in [c*d, (c + 1)*d), else None."""
+        if d.const is not None:
+            low, high = self.range(x)
+            return low // d.const if low // d.const == high // d.const else None
+        return 0 if self.range(x)[0] >= 0 and self.range(x - d)[1] < 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rewrite of one operation.
+
+    Attributes:
+        op: the operation it looks at.
+        text: the rule, for people.
+        apply: (arguments, facts) to the simpler expression, None when the rule does not fit.
+    """
+
+    op: str
+    text: str
+    apply: Callable[[Args, Facts], Poly | None]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("floordiv", "x // d -> c  when x stays in [c*d, (c+1)*d)", lambda a, f: _constant(f.bucket(a[0], a[1]))),
+    Rule("floordiv", "(x // a + c) // b -> (x + a*c) // (a*b)", lambda a, f: _merged(floordiv, "floordiv", a)),
+    Rule("floordiv", "(g*k + r) // (g*d) -> (k + c) // d  when r stays in [c*g, (c+1)*g)", lambda a, f: _split_floordiv(a, f)),
+    Rule("mod", "x % d -> x - c*d  when x stays in [c*d, (c+1)*d)", lambda a, f: _shifted(a, f.bucket(a[0], a[1]))),
+    Rule("mod", "(c*(x % a) + y) % d -> (c*x + y) % d  when d divides c*a", lambda a, f: _inner_mod(a)),
+    Rule("mod", "(g*k + r) % (g*d) -> g*((k + c) % d) + r - c*g  when r stays in [c*g, (c+1)*g)", lambda a, f: _split_mod(a, f)),
+    Rule("ceildiv", "ceil(x / d) -> c  when x stays in ((c-1)*d, c*d]", lambda a, f: _constant(f.bucket(a[0] + a[1] - 1, a[1]))),
+    Rule("ceildiv", "ceil((ceil(x / a) + c) / b) -> ceil((x + a*c) / (a*b))", lambda a, f: _merged(ceildiv, "ceildiv", a)),
+    Rule("ceildiv", "ceil((g*k + r) / (g*d)) -> ceil((k + c) / d)  when r stays in ((c-1)*g, c*g]", lambda a, f: _split_ceildiv(a, f)),
+    Rule("min", "min(x, y, ...) -> min(x, ...)  when x <= y everywhere", lambda a, f: _undominated("min", a, f)),
+    Rule("max", "max(x, y, ...) -> max(x, ...)  when x >= y everywhere", lambda a, f: _undominated("max", a, f)),
+)
+
+
+def _round(p: Poly, facts: Facts) -> Poly:
+    """One bottom-up round over `p`."""
+    low, high = facts.range(p)
+    if low == high:
+        return poly(low)
+    out: dict[Monomial, int] = {}
+    changed = False
+    for m, c in p.terms:
+        value: Poly | None = None
+        for i, a in enumerate(m):
+            new = _atom_round(a, facts)
+            if new is not None and value is None:
+                value = Poly(((m[:i], 1),))
+            if value is not None:
+                value = mul(value, poly(a) if new is None else new)  # type: ignore[arg-type]
+        changed |= value is not None
+        for tm, tc in ((m, 1),) if value is None else value.terms:
+            out[tm] = out.get(tm, 0) + c * tc
+    if changed:
+        p = _sum(out)
+    return _recombined(p)
+
+
+def _atom_round(a: Atom, facts: Facts) -> Poly | None:
+    """The simpler form of an atom, None when there is none."""
+    if type(a) is not Op:
+        low, high = facts.ranges[a]  # type: ignore[index]
+        return poly(low) if low == high else None
+    args = tuple([_round(x, facts) for x in a.args])
+    if args != a.args:
+        return MAKE[a.op](*args)  # its operations are seen in the next round
+    for rule in _BY_OP[a.op]:
+        done = rule.apply(a.args, facts)
+        if done is not None:
+            return done
+    return None
+
+
+_BY_OP = {op: [r for r in RULES if r.op == op] for op in MAKE}
+
+
+def _sum(terms: dict[Monomial, int]) -> Poly:
+    out = Poly(())
+    for m, c in terms.items():
+        if c:
+            out = add(out, Poly(((m, c),)))
+    return out
+
+
+def _constant(c: int | None) -> Poly | None:
+    return None if c is None else poly(c)
+
+
+def _shifted(args: Args, bucket: int | None) -> Poly | None:
+    return None if bucket is None else args[0] - args[1] * bucket
+
+
+def _merged(make: Callable[[Poly, Poly], Poly], op: str, args: Args) -> Poly | None:
+    """(x op a + c) op b = (x + a*c) op (a*b), for rounding down and for rounding up."""
+    x, d = args
+    for i, (m, c) in enumerate(x.terms):
+        if c == 1 and len(m) == 1 and type(m[0]) is Op and m[0].op == op:
+            inner, a = m[0].args
+            return make(add(inner, mul(Poly(x.terms[:i] + x.terms[i + 1 :]), a)), mul(a, d))
+    return None
+
+
+def _splits(args: Args) -> Iterator[tuple[Poly, Poly, int, int]]:
+    """Ways to write x = g*k + r for a divisor g > 1 of d = g*e: (k, r, g, e), the largest g first."""
+    x, d = args
+    number = d.const
+    if number is None:
+        return
+    for g in sorted({gcd(c, number) for m, c in x.terms if m} - {1}, reverse=True):
+        k = Poly(tuple([(m, c // g) for m, c in x.terms if m and c % g == 0]))
+        r = Poly(tuple([(m, c) for m, c in x.terms if not m or c % g]))
+        yield k, r, g, number // g
+
+
+def _split_floordiv(args: Args, facts: Facts) -> Poly | None:
+    for k, r, g, e in _splits(args):
+        c = facts.bucket(r, poly(g))
+        if c is not None:
+            return floordiv(k + c, e)
+    return None
+
+
+def _split_ceildiv(args: Args, facts: Facts) -> Poly | None:
+    for k, r, g, e in _splits(args):
+        c = facts.bucket(r + (g - 1), poly(g))
+        if c is not None:
+            return ceildiv(k + c, e)
+    return None
+
+
+def _split_mod(args: Args, facts: Facts) -> Poly | None:
+    for k, r, g, e in _splits(args):
+        c = facts.bucket(r, poly(g))
+        if c is not None:
+            return scale(mod(k + c, e), g) + r - c * g
+    return None
+
+
+def _inner_mod(args: Args) -> Poly | None:
+    """A remainder inside a remainder is not needed when the outer divisor divides what the inner one took away."""
+    x, d = args
+    number = d.const
+    if number is None:
+        return None
+    for i, (m, c) in enumerate(x.terms):
+        if len(m) == 1 and type(m[0]) is Op and m[0].op == "mod":
+            inner, a = m[0].args
+            if a.const is not None and (c * a.const) % number == 0:
+                return mod(add(scale(inner, c), Poly(x.terms[:i] + x.terms[i + 1 :])), d)
+    return None
+
+
+def _undominated(op: str, args: Args, facts: Facts) -> Poly | None:
+    """The arguments that may be the extreme one; of two that are equal everywhere the first stays."""
+    keep = list(args)
+    for x in args:
+        for y in args:
+            if x is not y and x in keep and y in keep and _never_beyond(op, x, y, facts):
+                keep.remove(y)
+    return None if len(keep) == len(args) else MAKE[op](*keep)
+
+
+def _never_beyond(op: str, x: Poly, y: Poly, facts: Facts) -> bool:
+    low, high = facts.range(x - y)
+    return high <= 0 if op == "min" else low >= 0
+
+
+def _recombined(p: Poly) -> Poly:
+    """c*d*(x // d) + c*(x % d) -> c*x: what a split and a fuse of the same loop leave behind."""
+    coefficients = dict(p.terms)
+    for m, c in p.terms:
+        for i, a in enumerate(m):
+            if type(a) is not Op or a.op != "mod":
+                continue
+            x, d = a.args
+            factor = Poly(((m[:i] + m[i + 1 :], c),)) if len(m) > 1 else scale(ONE, c)
+            whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))  # type: ignore[arg-type]
+            if all(coefficients.get(n) == k for n, k in whole.terms):
+                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x))  # type: ignore[arg-type]
+    return p

@@ -1,0 +1,78 @@
+"""Buffers: named, shaped, typed memory in a storage scope.  Identity is the buffer; the name is for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.node import node
+from tunesmith.ir.poly import Index, Poly, poly, product
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+SCOPES = ("global", "workspace", "register", "shared", "shared.dyn", "local")
+"""`workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access
+must have constant indices once loops are unrolled and vectorised.  The last three are GPU scopes."""
+
+
+class Buffer:
+    """A multi-dimensional array in row-major order.
+
+    Args:
+        name: for people; need not be unique.
+        shape: extent of each dimension, ints or index expressions.
+        dtype: scalar element type.
+        scope: one of `SCOPES`.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "name", "scope", "shape")
+
+    def __init__(self, name: str, shape: Iterable[Index], dtype: str = "float32", scope: str = "global") -> None:
+        if scope not in SCOPES:
+            raise ScriptError(f"buffer {name}: unknown storage scope {scope!r}; scopes are {', '.join(SCOPES)}")
+        if dt.lanes(dtype) != 1:
+            raise ScriptError(f"buffer {name}: element type must be a scalar, got {dtype}")
+        self.name = name
+        self.shape = tuple(poly(s) for s in shape)
+        self.dtype = dtype
+        self.scope = scope
+
+    @property
+    def nbytes(self) -> Poly:
+        """Size in bytes."""
+        return product(self.shape) * dt.nbytes(self.dtype)
+
+    def like(self, name: str | None = None, shape: Iterable[Index] | None = None, scope: str | None = None) -> Buffer:
+        """A new buffer that differs in the given properties."""
+        return Buffer(name or self.name, self.shape if shape is None else shape, self.dtype, scope or self.scope)
+
+    def __getitem__(self, indices: Index | tuple[Index, ...]) -> BufferLoad:
+        return load(self, *(indices if isinstance(indices, tuple) else (indices,)))
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(repr, self.shape))}]"
+
+
+@node
+class BufferLoad(Expr):
+    """The element at `indices`.  With `lanes` > 1 a vector: lane l is `stride` * l elements further along the last dimension.
+
+    `mask`, when given, is the number of leading lanes that are read; the others are zero.
+    """
+
+    buffer: Buffer
+    indices: tuple[Poly, ...]
+    lanes: int = 1
+    stride: Poly | None = None
+    mask: Poly | None = None
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return dt.vector(self.buffer.dtype, self.lanes)
+
+
+def load(buffer: Buffer, *indices: Index) -> BufferLoad:
+    """The element of `buffer` at `indices`, one for each dimension."""
+    if len(indices) != len(buffer.shape):
+        raise ScriptError(f"buffer {buffer.name} has {len(buffer.shape)} dimensions and was indexed with {len(indices)}")
+    return BufferLoad(buffer, tuple([poly(i) for i in indices]))

@@ -1,0 +1,279 @@
+"""Expressions: what a program computes.  Index arithmetic is a `Poly` (poly.py), kept in normal form; the rest are trees.
+
+Every expression has a `dtype`.  Operators build expressions; `==` is identity, so write `equal(a, b)` for a comparison,
+and `bool(expr)` raises, because a Python `if` on a symbolic value is always a mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Union
+
+from tunesmith.ir.node import Node, node
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+if TYPE_CHECKING:
+    from tunesmith.ir.poly import Poly
+
+Value = Union["Expr", int, float, bool]
+
+ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "bitand", "bitor", "bitxor", "shl", "shr")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+LOGIC = ("and", "or")
+
+
+class Expr(Node):
+    """Root of expressions."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __bool__(self) -> bool:
+        raise ScriptError(
+            "a symbolic expression has no truth value in Python; use select(cond, a, b), a T.If, or ir.structural.equal(a, b) to compare programs"
+        )
+
+    def __add__(self, other: Value) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Value) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Value) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Value) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Value) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Value) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Value) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Value) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Value) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Value) -> Expr:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return binary("sub", const(0, self.dtype), self)
+
+    def __lt__(self, other: Value) -> Expr:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Value) -> Expr:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Value) -> Expr:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Value) -> Expr:
+        return compare("ge", self, other)
+
+
+@node
+class Const(Expr):
+    """A literal: bool, int or float.  NaN and infinities are allowed for floats."""
+
+    value: bool | int | float
+    dtype: str  # type: ignore[misc]
+
+
+@node
+class Binary(Expr):
+    """`a op b`, both of one dtype.  Integer `floordiv` and `mod` round to minus infinity; `div` is for floats only."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return dt.vector("bool", dt.lanes(self.a.dtype)) if self.op in COMPARISONS else self.a.dtype
+
+
+@node
+class Not(Expr):
+    """Logical negation of a bool."""
+
+    a: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.a.dtype
+
+
+@node
+class Lt0(Expr):
+    """The index condition `index < 0`; with `lanes` > 1 the vector of `index + lane * stride < 0`."""
+
+    index: Poly
+    lanes: int = 1
+    stride: Poly | None = None
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return dt.vector("bool", self.lanes)
+
+
+@node
+class Select(Expr):
+    """`a` where `cond` holds, else `b`.  Only the chosen side is evaluated: an out-of-range load may stand in the other."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.a.dtype
+
+
+@node
+class Cast(Expr):
+    """Value conversion.  Float to int truncates toward zero."""
+
+    dtype: str  # type: ignore[misc]
+    a: Expr
+
+
+@node
+class Call(Expr):
+    """An intrinsic of `intrinsics.py` applied to values."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str  # type: ignore[misc]
+
+
+@node
+class Broadcast(Expr):
+    """A scalar repeated over `lanes`."""
+
+    a: Expr
+    lanes: int
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return dt.vector(self.a.dtype, self.lanes)
+
+
+@node
+class Ramp(Expr):
+    """The index vector `base + lane * stride`."""
+
+    base: Poly
+    stride: Poly
+    lanes: int
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return dt.vector(dt.INDEX, self.lanes)
+
+
+def const(value: bool | int | float, dtype: str) -> Const:
+    """A literal of `dtype`; an int is turned into a float for float types, a float with a fraction is refused for int types."""
+    scalar = dt.element(dtype)
+    if dt.is_float(scalar):
+        return Const(float(value), scalar)
+    if scalar == "bool":
+        return Const(bool(value), scalar)
+    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
+        raise ScriptError(f"the literal {value} is not a value of {scalar}")
+    return Const(int(value), scalar)
+
+
+def as_expr(value: Value, dtype: str) -> Expr:
+    """`value` itself when it is an expression, else a literal of `dtype`."""
+    return value if isinstance(value, Expr) else const(value, dtype)
+
+
+def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
+    like = a if isinstance(a, Expr) else b
+    if not isinstance(like, Expr):
+        raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}")
+    x, y = as_expr(a, like.dtype), as_expr(b, like.dtype)
+    if dt.element(x.dtype) != dt.element(y.dtype):
+        raise ScriptError(f"{what}: operands have different types {x.dtype} and {y.dtype}; write an explicit cast")
+    return x, y
+
+
+def binary(op: str, a: Value, b: Value) -> Expr:
+    """`a op b` of one dtype; both index polynomials give an index polynomial.  Raises ScriptError for mixed types."""
+    x, y = _pair(a, b, op)
+    if x.dtype == dt.INDEX and _index_binary is not None:
+        done = _index_binary(op, x, y)
+        if done is not None:
+            return done
+    if op == "div" and not dt.is_float(x.dtype):
+        raise ScriptError(f"`/` is for floats, got {x.dtype}; use // for integers")
+    return Binary(op, x, y)
+
+
+def compare(op: str, a: Value, b: Value) -> Expr:
+    """The bool `a op b`, op one of lt, le, gt, ge, eq, ne."""
+    x, y = _pair(a, b, op)
+    if x.dtype == dt.INDEX and _index_compare is not None:
+        done = _index_compare(op, x, y)
+        if done is not None:
+            return done
+    return Binary(op, x, y)
+
+
+# Set by poly.py, which imports this module: index arithmetic goes to the normal form.
+_index_binary: Callable[[str, Any, Any], Expr | None] | None = None
+_index_compare: Callable[[str, Any, Any], Expr | None] | None = None
+
+
+def conjunction(conds: tuple[Expr, ...]) -> Expr:
+    """All of `conds`; true when empty."""
+    if not conds:
+        return Const(True, "bool")
+    out = conds[0]
+    for c in conds[1:]:
+        out = Binary("and", out, c)
+    return out
+
+
+def select(cond: Expr, a: Value, b: Value) -> Expr:
+    """`a` where `cond`, else `b`."""
+    if dt.element(cond.dtype) != "bool":
+        raise ScriptError(f"select needs a bool condition, got {cond.dtype}")
+    x, y = _pair(a, b, "select")
+    return Select(cond, x, y)
+
+
+def cast(dtype: str, a: Expr) -> Expr:
+    """`a` as `dtype`; `a` itself when it already is."""
+    dt.split(dtype)
+    return a if a.dtype == dtype else Cast(dtype, a)
+
+
+def minimum(a: Value, b: Value) -> Expr:
+    """The smaller; NaN when either is (IEEE 754 minimum is not promised for signed zeros)."""
+    return binary("min", a, b)
+
+
+def maximum(a: Value, b: Value) -> Expr:
+    """The larger; see `minimum`."""
+    return binary("max", a, b)
+
+
+def equal(a: Value, b: Value) -> Expr:
+    """The bool expression `a == b`."""
+    return compare("eq", a, b)
+
+
+def call(name: str, *args: Expr, dtype: str | None = None) -> Expr:
+    """Intrinsic `name` of `args`; the result has the first argument's dtype unless given."""
+    return Call(name, args, dtype or args[0].dtype)

@@ -1,0 +1,202 @@
+"""What interpreted programs call: poisoned memory, checked lanes, races, bfloat16, and errors that name the place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import RunError
+
+Indices = tuple[int, ...]
+Lanes = tuple[tuple[Any, ...], np.ndarray]
+"""(numpy index of the lanes that take part, which lanes those are)."""
+
+
+class InterpretError(RunError):
+    """The interpreted program does something undefined, or was given wrong arguments."""
+
+
+class Place:
+    """A point of the program, for errors raised by the generated code.
+
+    Args:
+        function: its name.
+        path: loops and blocks on the way to the point.
+        names: program variable of each Python name in scope.
+        buffer: the buffer accessed there.
+    """
+
+    __slots__ = ("buffer", "function", "names", "path")
+
+    def __init__(self, function: str, path: str, names: Mapping[str, str], buffer: Buffer | None) -> None:
+        self.function, self.path, self.names, self.buffer = function, path, names, buffer
+
+    def outside(self, what: str, index: Indices, shape: Indices) -> NoReturn:
+        """An access out of range; called by generated code, whose loop variables are shown."""
+        name = "?" if self.buffer is None else self.buffer.name
+        where = f"{name}[{', '.join(map(str, index))}]"
+        raise InterpretError(f"{what} {where} is out of range: the shape is {tuple(shape)}\n{self._where(sys._getframe(1))}")
+
+    def binding(self, values: Indices, extents: Indices) -> NoReturn:
+        """A block instance whose iteration variables are not in their ranges."""
+        text = f"the bindings {tuple(values)} are out of range: the extents are {tuple(extents)}; a guard is missing"
+        raise InterpretError(f"{text}\n{self._where(sys._getframe(1))}")
+
+    def _where(self, frame: Any) -> str:
+        state = [f"{v} = {frame.f_locals[n]}" for n, v in self.names.items() if n in frame.f_locals]
+        return f"in function {self.function}, at {self.path}{', where ' if state else ''}{', '.join(state)}"
+
+
+def poison(array: np.ndarray) -> None:
+    """Fill with what nobody wrote: NaN, the bytes A5, or true."""
+    if array.dtype.kind == "f":
+        array.fill(np.nan)
+    elif array.dtype.kind == "b":
+        array.fill(True)
+    else:
+        array.fill(np.frombuffer(b"\xa5" * array.dtype.itemsize, array.dtype)[0])
+
+
+def poisoned(shape: Indices, kind: str | np.dtype) -> np.ndarray:
+    """New memory that nobody has written."""
+    if any(n < 0 for n in shape):
+        raise InterpretError(f"a buffer has the shape {shape}")
+    array = np.empty(shape, kind)
+    poison(array)
+    return array
+
+
+def round_bfloat16(x: Any) -> Any:
+    """The nearest bfloat16, ties to even, of a float32 scalar or array, held in float32."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    up = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    return np.where(np.isnan(x), np.float32(np.nan), (up & np.uint32(0xFFFF0000)).view(np.float32))[()]
+
+
+def reinterpret(x: Any, old: str, new: str) -> Any:
+    """The same bits as another type of the same width."""
+    bits = np.asarray(x)
+    if dt.element(old) == "bfloat16":
+        bits = (bits.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    if dt.element(new) == "bfloat16":
+        return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)[()]
+    return bits.view(dt.to_numpy(new))[()]
+
+
+def ramp(base: int, stride: int, lanes: int) -> np.ndarray:
+    """base + lane * stride."""
+    return np.int64(base) + np.int64(stride) * np.arange(lanes, dtype=np.int64)
+
+
+def lanes(
+    array: np.ndarray, place: Place, what: str, index: Indices, count: int, stride: int, mask: int | None, active: np.ndarray | None
+) -> Lanes:
+    """The lanes of a vector access that take part, each checked: `mask` leading ones, of those that are `active`."""
+    taking = np.ones(count, bool) if mask is None else np.arange(count) < mask
+    if active is not None:
+        taking = taking & active
+    last = ramp(index[-1], stride, count)[taking]
+    inside = all(0 <= i < n for i, n in zip(index[:-1], array.shape[:-1], strict=True))
+    for i in last:
+        if not (inside and 0 <= i < array.shape[-1]):
+            place.outside(f"vector {what}", (*index[:-1], int(i)), array.shape)
+    return (*index[:-1], last), taking
+
+
+class Races:
+    """Who touched what in one run of a loop whose iterations may run at the same time.
+
+    Args:
+        loop: the loop, for the message.
+    """
+
+    __slots__ = ("iteration", "loop", "readers", "writers")
+
+    def __init__(self, loop: str) -> None:
+        self.loop = loop
+        self.iteration = 0
+        self.writers: dict[tuple[Buffer, Indices], int] = {}
+        self.readers: dict[tuple[Buffer, Indices], set[int]] = {}
+
+    def read(self, b: Buffer, index: Indices) -> None:
+        """An element is read in the current iteration."""
+        key = (b, index)
+        writer = self.writers.get(key, self.iteration)
+        if writer != self.iteration:
+            self._fail(b, index, "written", writer, "read")
+        self.readers.setdefault(key, set()).add(self.iteration)
+
+    def write(self, b: Buffer, index: Indices) -> None:
+        """An element is written in the current iteration."""
+        key = (b, index)
+        writer = self.writers.setdefault(key, self.iteration)
+        if writer != self.iteration:
+            self._fail(b, index, "written", writer, "written")
+        for reader in self.readers.get(key, ()):
+            if reader != self.iteration:
+                self._fail(b, index, "read", reader, "written")
+
+    def read_lanes(self, b: Buffer, at: Lanes) -> None:
+        """`read` of each lane that takes part."""
+        for i in at[0][-1]:
+            self.read(b, (*at[0][:-1], int(i)))
+
+    def write_lanes(self, b: Buffer, at: Lanes) -> None:
+        """`write` of each lane that takes part."""
+        for i in at[0][-1]:
+            self.write(b, (*at[0][:-1], int(i)))
+
+    def _fail(self, b: Buffer, index: Indices, first: str, other: int, second: str) -> NoReturn:
+        raise InterpretError(
+            f"a race in {self.loop}: {b.name}[{', '.join(map(str, index))}] is {first} in iteration {other}"
+            f" and {second} in iteration {self.iteration}, which may run at the same time"
+        )
+
+
+def _integer_division(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(a: Any, b: Any) -> Any:
+        if b.dtype.kind != "f" and not np.all(b):
+            raise ZeroDivisionError("integer division by zero")
+        return divide(a, b)
+
+    return checked
+
+
+def _shift(shift: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(a: Any, b: Any) -> Any:
+        width = 8 * np.asarray(a).dtype.itemsize
+        if np.any(b < 0) or np.any(b >= width):
+            raise ValueError(f"a shift of {width} bit integers by {b}")
+        return shift(a, b)
+
+    return checked
+
+
+def runtime() -> dict[str, Any]:
+    """The names that generated code uses."""
+    return {
+        "Races": Races,
+        "binary_floordiv": _integer_division(np.floor_divide),
+        "binary_max": np.maximum,
+        "binary_min": np.minimum,
+        "binary_mod": _integer_division(np.mod),
+        "binary_pow": np.power,
+        "binary_shl": _shift(np.left_shift),
+        "binary_shr": _shift(np.right_shift),
+        "bool_": np.bool_,
+        "full": np.full,
+        "int64": np.int64,
+        "lanes": lanes,
+        "logical_not": np.logical_not,
+        "poison": poison,
+        "poisoned": poisoned,
+        "ramp": ramp,
+        "reinterpret": reinterpret,
+        "round_bfloat16": round_bfloat16,
+        "zeros": np.zeros,
+    }

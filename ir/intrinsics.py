@@ -1,0 +1,96 @@
+"""The intrinsics a `Call` may name: arity, meaning in numpy, and whether lowering expands them into arithmetic.
+
+The numpy meaning is what the interpreter computes, so it is the definition; code generators are tested against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunesmith.support.errors import ScriptError
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """One intrinsic.
+
+    Attributes:
+        name: as spelled in scripts, `T.<name>`.
+        arity: number of arguments.
+        numpy: its meaning on numpy scalars or arrays, elementwise; reductions fold the last axis.
+        flops: floating point operations an evaluation counts as, for features and rates.
+        expanded: lowering replaces it by arithmetic (vector_math), so code generators never see it.
+        reduces: a vector goes in, a scalar comes out.
+        effect: run for its effect, has no value.
+    """
+
+    name: str
+    arity: int
+    numpy: Callable[..., Any]
+    flops: int = 1
+    expanded: bool = False
+    reduces: bool = False
+    effect: bool = False
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x) if np.ndim(x) else np.asarray(x).dtype.type(math.erf(x))
+
+
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    kind = np.result_type(a, b, c)
+    return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(kind)[()]
+
+
+def _ldexp(x: Any, n: Any) -> Any:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.ldexp(x, np.clip(np.nan_to_num(n), -100000, 100000).astype(np.int32))
+
+
+def _sigmoid(x: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return (1.0 / (1.0 + np.exp(-np.asarray(x, np.float64)))).astype(np.asarray(x).dtype)[()]
+
+
+_ALL = (
+    Intrinsic("exp", 1, np.exp, 12, expanded=True),
+    Intrinsic("exp2", 1, np.exp2, 10, expanded=True),
+    Intrinsic("log", 1, np.log, 14, expanded=True),
+    Intrinsic("log2", 1, np.log2, 14, expanded=True),
+    Intrinsic("tanh", 1, np.tanh, 18, expanded=True),
+    Intrinsic("erf", 1, _erf, 20, expanded=True),
+    Intrinsic("sigmoid", 1, _sigmoid, 14, expanded=True),
+    Intrinsic("sin", 1, np.sin, 14, expanded=True),
+    Intrinsic("cos", 1, np.cos, 14, expanded=True),
+    Intrinsic("rsqrt", 1, lambda x: (1.0 / np.sqrt(x)).astype(np.asarray(x).dtype)[()], 2, expanded=True),
+    Intrinsic("sqrt", 1, np.sqrt),
+    Intrinsic("abs", 1, np.abs),
+    Intrinsic("floor", 1, np.floor),
+    Intrinsic("ceil", 1, np.ceil),
+    Intrinsic("trunc", 1, np.trunc),
+    Intrinsic("round", 1, np.rint),
+    Intrinsic("copysign", 2, np.copysign),
+    Intrinsic("isnan", 1, np.isnan),
+    Intrinsic("fma", 3, _fma, 2),
+    Intrinsic("ldexp", 2, _ldexp),
+    Intrinsic("reinterpret", 1, lambda x: x, 0),
+    Intrinsic("reduce_add", 1, lambda v: np.add.reduce(v, axis=-1), 4, reduces=True),
+    Intrinsic("reduce_max", 1, lambda v: np.maximum.reduce(v, axis=-1), 4, reduces=True),
+    Intrinsic("reduce_min", 1, lambda v: np.minimum.reduce(v, axis=-1), 4, reduces=True),
+    Intrinsic("prefetch", 1, lambda x: None, 0, effect=True),
+)
+INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
+"""`round` is half to even; `ldexp(x, n)` is x * 2**n with a float n that holds an integer; `reinterpret` keeps the bits and
+changes the dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched."""
+
+
+def intrinsic(name: str) -> Intrinsic:
+    """The intrinsic of that name; ScriptError with the known names otherwise."""
+    if name not in INTRINSICS:
+        raise ScriptError(f"unknown intrinsic {name!r}; known are {', '.join(sorted(INTRINSICS))}")
+    return INTRINSICS[name]

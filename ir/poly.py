@@ -1,0 +1,517 @@
+"""Index arithmetic in normal form: polynomials over loop variables and Params, with atoms floordiv, mod, ceildiv, min, max.
+
+This is the only arithmetic scheduling primitives may use.  Its constructors are *context free*: they look at their
+arguments, never at loop ranges, and they commute with substitution,
+
+    substitute(make(a, b), s) == make(substitute(a, s), substitute(b, s)),
+
+which is what lets one code path schedule both concrete and parametric programs (docs/design/001-parametric.md).  A rule
+that is true of values may still break this law; every rule here is fuzzed staged against direct (tests/fuzz/test_poly.py).
+
+A `Poly` is a value, like an int: equal normal forms compare equal and hash equal; nothing is interned.  Variables are >= 0,
+Params >= 1, divisors >= 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union
+
+from tunesmith.ir import expr as _expr
+from tunesmith.ir.expr import Binary, Const, Expr, Lt0
+from tunesmith.support.dtype import INDEX
+from tunesmith.support.errors import InternalError, ScriptError
+
+_serial = itertools.count()
+
+Index = Union["Poly", "Var", int]
+Monomial = tuple["Atom", ...]
+"""Sorted by `Atom.key`, an atom repeated for each power; () is the constant monomial."""
+
+
+class Atom:
+    """What a polynomial is made of: a Var, a Param, or an Op over polynomials."""
+
+    __slots__ = ("key", "vars")
+    key: tuple[Any, ...]
+    vars: frozenset[Var]
+
+
+class Var(Atom):
+    """A binder: a loop or block iteration variable.  Identity is the variable; the name is for people."""
+
+    __slots__ = ("__weakref__", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.key = (0, next(_serial))
+        self.vars = frozenset((self,))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Param(Var):
+    """A tunable integer with a finite, sorted domain of values >= 0.  `concretize` puts one of them in its place."""
+
+    __slots__ = ("domain",)
+
+    def __init__(self, name: str, domain: Iterable[int]) -> None:
+        super().__init__(name)
+        self.domain = tuple(sorted(set(int(d) for d in domain)))
+        if not self.domain or self.domain[0] < 0:
+            raise ScriptError(f"Param {name}: its domain must hold at least one value, all >= 0, got {self.domain}")
+
+
+class Op(Atom):
+    """floordiv, mod, ceildiv (two arguments), min or max (two or more), of polynomials.  Made only by the constructors."""
+
+    __slots__ = ("_hash", "args", "op")
+
+    def __init__(self, op: str, args: tuple[Poly, ...]) -> None:
+        self.op, self.args = op, args
+        self.key = (1, op, tuple([a.key for a in args]))
+        self.vars = frozenset().union(*[a.vars for a in args])
+        self._hash = hash((op, args))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is Op and self._hash == other._hash and self.op == other.op and self.args == other.args)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{self.op}({', '.join(map(repr, self.args))})"
+
+
+def _mono_key(term: tuple[Monomial, int]) -> list[tuple[Any, ...]]:
+    return [a.key for a in term[0]]
+
+
+class Poly(Expr):
+    """A polynomial: `terms` is a tuple of (monomial, nonzero coefficient), sorted; equality is equality of normal forms."""
+
+    __slots__ = ("_hash", "terms", "vars")
+    terms: tuple[tuple[Monomial, int], ...]
+    vars: frozenset[Var]
+    """Every Var and Param that occurs, also inside Ops."""
+    dtype = INDEX
+    fields = ("terms",)
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        if len(terms) == 1:
+            m = terms[0][0]
+            self.vars = m[0].vars if len(m) == 1 else frozenset().union(*[a.vars for a in m])
+        else:
+            self.vars = frozenset().union(*[a.vars for m, _ in terms for a in m])
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, int):
+            return self.const == other
+        return isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def const(self) -> int | None:
+        """The value when it is a number.  Scheduling primitives must not ask (a lint forbids it in schedule/primitives)."""
+        t = self.terms
+        if not t:
+            return 0
+        if len(t) == 1 and not t[0][0]:
+            return t[0][1]
+        return None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A total order of polynomials that only depends on their structure and the serials of their variables."""
+        return tuple([(tuple([a.key for a in m]), c) for m, c in self.terms])
+
+    def as_int(self) -> int:
+        """The value; InternalError when symbolic.  For lowering and code generation, where programs are concrete."""
+        c = self.const
+        if c is None:
+            raise InternalError(f"a number was needed, got the symbolic expression {self!r}")
+        return c
+
+    def as_atom(self) -> Atom | None:
+        """The atom when the polynomial is exactly one atom, else None."""
+        t = self.terms
+        return t[0][0][0] if len(t) == 1 and t[0][1] == 1 and len(t[0][0]) == 1 else None
+
+    def as_var(self) -> Var | None:
+        """The variable when the polynomial is exactly one variable, else None."""
+        a = self.as_atom()
+        return a if isinstance(a, Var) else None
+
+    def map_children(self, f: Callable[[Any], Any]) -> Poly:
+        return self
+
+    def each_child(self, f: Callable[[Any], Any]) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        out = []
+        for m, c in self.terms:
+            fs = [repr(a) for a in m]
+            if c != 1 or not fs:
+                fs.insert(0, str(c))
+            out.append("*".join(fs))
+        return " + ".join(out) or "0"
+
+    def __add__(self, o: Any) -> Any:
+        return add(self, poly(o)) if isinstance(o, (Poly, Var, int)) else Expr.__add__(self, o)
+
+    __radd__ = __add__
+
+    def __sub__(self, o: Any) -> Any:
+        return add(self, scale(poly(o), -1)) if isinstance(o, (Poly, Var, int)) else Expr.__sub__(self, o)
+
+    def __rsub__(self, o: Any) -> Any:
+        return add(poly(o), scale(self, -1)) if isinstance(o, (Poly, Var, int)) else Expr.__rsub__(self, o)
+
+    def __mul__(self, o: Any) -> Any:
+        return mul(self, poly(o)) if isinstance(o, (Poly, Var, int)) else Expr.__mul__(self, o)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, o: Any) -> Any:
+        return floordiv(self, o) if isinstance(o, (Poly, Var, int)) else Expr.__floordiv__(self, o)
+
+    def __mod__(self, o: Any) -> Any:
+        return mod(self, o) if isinstance(o, (Poly, Var, int)) else Expr.__mod__(self, o)
+
+    def __neg__(self) -> Any:
+        return scale(self, -1)
+
+
+def _make(d: dict[Monomial, int]) -> Poly:
+    items = [(m, c) for m, c in d.items() if c]
+    if len(items) > 1:
+        items.sort(key=_mono_key)
+    return Poly(tuple(items))
+
+
+ZERO = Poly(())
+ONE = Poly((((), 1),))
+_SMALL = {0: ZERO, 1: ONE, **{i: Poly((((), i),)) for i in (*range(-64, 0), *range(2, 257))}}
+
+
+def poly(x: Index) -> Poly:
+    """`x` as a polynomial: an int, a Var, a Param, or already one."""
+    if type(x) is Poly:
+        return x
+    if isinstance(x, Var):
+        return Poly((((x,), 1),))
+    if isinstance(x, int):
+        small = _SMALL.get(x)
+        return Poly((((), int(x)),)) if small is None else small
+    if type(x) is Op:
+        return Poly((((x,), 1),))
+    raise ScriptError(f"an index expression was expected (int, loop variable or arithmetic on them), got {type(x).__name__}: {x!r}")
+
+
+def add(a: Poly, b: Poly) -> Poly:
+    """a + b."""
+    if not a.terms:
+        return b
+    if not b.terms:
+        return a
+    d = dict(a.terms)
+    for m, c in b.terms:
+        d[m] = d.get(m, 0) + c
+    return _make(d)
+
+
+def scale(a: Poly, c: int) -> Poly:
+    """a * c for an int c."""
+    if c == 1:
+        return a
+    return Poly(tuple([(m, k * c) for m, k in a.terms])) if c else ZERO
+
+
+def _atom_key(a: Atom) -> tuple[Any, ...]:
+    return a.key
+
+
+def mul(a: Poly, b: Poly) -> Poly:
+    """a * b, expanded."""
+    ca, cb = a.const, b.const
+    if ca is not None:
+        return scale(b, ca)
+    if cb is not None:
+        return scale(a, cb)
+    d: dict[Monomial, int] = {}
+    for m1, c1 in a.terms:
+        for m2, c2 in b.terms:
+            m = tuple(sorted(m1 + m2, key=_atom_key)) if m1 and m2 else m1 or m2
+            d[m] = d.get(m, 0) + c1 * c2
+    return _make(d)
+
+
+def product(xs: Iterable[Index]) -> Poly:
+    """The product of `xs`; 1 when empty."""
+    out = ONE
+    for x in xs:
+        out = mul(out, poly(x))
+    return out
+
+
+def _divide_mono(m: Monomial, d: Monomial) -> Monomial | None:
+    rest = list(m)
+    for a in d:
+        if a not in rest:
+            return None
+        rest.remove(a)
+    return tuple(rest)
+
+
+def _pull(x: Poly, d: Poly) -> tuple[Poly, Poly]:
+    """x = q*d + r: every multiple of a one-term d is pulled out, and each coefficient of r is reduced, so r is unique."""
+    if len(d.terms) != 1:
+        return (ONE, ZERO) if x == d else (ZERO, x)
+    dm, dc = d.terms[0]
+    q: dict[Monomial, int] = {}
+    r: dict[Monomial, int] = {}
+    for m, c in x.terms:
+        e = _divide_mono(m, dm) if dm else m
+        if e is None:
+            r[m] = r.get(m, 0) + c
+            continue
+        cq, cr = divmod(c, dc)
+        if cq:
+            q[e] = q.get(e, 0) + cq
+        if cr:
+            r[m] = r.get(m, 0) + cr
+    return _make(q), _make(r)
+
+
+def _check_divisor(d: Poly) -> None:
+    c = d.const
+    if c is not None and c <= 0:
+        raise ScriptError(f"division by {c}: index divisors must be >= 1")
+
+
+def floordiv(x: Index, d: Index) -> Poly:
+    """floor(x / d), d >= 1."""
+    x, d = poly(x), poly(d)
+    _check_divisor(d)
+    q, r = _pull(x, d)
+    rc, dc = r.const, d.const
+    if rc is not None and dc is not None:
+        return add(q, poly(rc // dc))
+    if rc == 0:
+        return q
+    if rc == -1:
+        return q - 1
+    return add(q, poly(Op("floordiv", (r, d))))  # type: ignore[arg-type]
+
+
+def mod(x: Index, d: Index) -> Poly:
+    """x - d * floor(x / d), d >= 1."""
+    x, d = poly(x), poly(d)
+    _check_divisor(d)
+    _, r = _pull(x, d)
+    rc, dc = r.const, d.const
+    if rc is not None and dc is not None:
+        return poly(rc % dc)
+    if rc == 0:
+        return ZERO
+    return poly(Op("mod", (r, d)))  # type: ignore[arg-type]
+
+
+def ceildiv(x: Index, d: Index) -> Poly:
+    """ceil(x / d), d >= 1."""
+    x, d = poly(x), poly(d)
+    _check_divisor(d)
+    q, r = _pull(x, d)
+    rc, dc = r.const, d.const
+    if rc is not None and dc is not None:
+        return q - (-rc) // dc
+    if rc == 0:
+        return q
+    return add(q, poly(Op("ceildiv", (r, d))))  # type: ignore[arg-type]
+
+
+def is_param_only(x: Poly) -> bool:
+    """True when no loop variable occurs: such an expression is a number in every concrete program."""
+    return all(isinstance(v, Param) for v in x.vars)
+
+
+def _flatten(op: str, xs: Iterable[Poly]) -> list[Poly]:
+    """min(min(a, b) + u, c) = min(a + u, b + u, c), on Param-only arguments alone: over loop variables it is not confluent."""
+    flat: list[Poly] = []
+    for x in xs:
+        ops = [(m, c) for m, c in x.terms if any(type(a) is Op and a.op == op for a in m)]
+        if len(ops) == 1 and ops[0][1] == 1 and len(ops[0][0]) == 1 and is_param_only(x):
+            atom: Any = ops[0][0][0]
+            rest = x - poly(atom)
+            flat.extend([y + rest for y in atom.args])
+        else:
+            flat.append(x)
+    return flat
+
+
+def _roundup_min(keep: list[Poly]) -> Poly | None:
+    """min(n, ceildiv(n, q) * q) is n, whatever n and q are; Param-only, because there any sound rule is confluent."""
+    if any(not is_param_only(x) for x in keep):
+        return None
+    for a, b in (keep, keep[::-1]):
+        for m, c in a.terms:
+            for at in m:
+                if c == 1 and type(at) is Op and at.op == "ceildiv" and a - b == mul(poly(at), at.args[1]) - at.args[0]:  # type: ignore[arg-type]
+                    return b
+    return None
+
+
+def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
+    """Normal form of min / max: arguments at a constant distance are merged, and the common part of every monomial is
+    pulled out, so that min(x + u, y + u) is min(x, y) + u for every u (shift equivariance)."""
+    keep: list[Poly] = []
+    for x in _flatten(op, [poly(x) for x in xs]):
+        for i, y in enumerate(keep):
+            c = (x - y).const
+            if c is not None:
+                if c != 0 and (c < 0) == (op == "min"):
+                    keep[i] = x
+                break
+        else:
+            keep.append(x)
+    if len(keep) == 1:
+        return keep[0]
+    if len(keep) == 2 and op == "min":
+        known = _roundup_min(keep)
+        if known is not None:
+            return known
+    ds = [dict(x.terms) for x in keep]
+    common = _make({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
+    if common.terms:
+        keep = [x - common for x in keep]
+    return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), common)  # type: ignore[arg-type]
+
+
+def minimum(*xs: Index) -> Poly:
+    """The smallest of `xs`."""
+    return _extremum("min", xs)
+
+
+def maximum(*xs: Index) -> Poly:
+    """The largest of `xs`."""
+    return _extremum("max", xs)
+
+
+MAKE: Mapping[str, Callable[..., Poly]] = {"floordiv": floordiv, "mod": mod, "ceildiv": ceildiv, "min": minimum, "max": maximum}
+
+
+def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = None) -> Poly:
+    """`p` with variables replaced, by running the constructors again.
+
+    Args:
+        p: the polynomial.
+        s: the replacement of each Var or Param.
+        memo: shared by one substitution over a whole program.
+    """
+    if p.vars.isdisjoint(s):
+        return p
+    if memo is not None:
+        done = memo.get(p)
+        if done is not None:
+            return done
+    out: dict[Monomial, int] = {}
+    for m, c in p.terms:
+        t: Poly | None = None
+        plain: list[Atom] = []
+        for a in m:
+            if a.vars.isdisjoint(s):
+                plain.append(a)
+                continue
+            if type(a) is Op:
+                v = MAKE[a.op](*[substitute(x, s, memo) for x in a.args])
+            else:
+                v = s[a]  # type: ignore[index]
+            t = v if t is None else mul(t, v)
+        if t is None:
+            out[m] = out.get(m, 0) + c
+            continue
+        if plain:
+            t = mul(t, Poly(((tuple(plain), 1),)))
+        for tm, tc in t.terms:
+            out[tm] = out.get(tm, 0) + tc * c
+    result = _make(out)
+    if memo is not None:
+        memo[p] = result
+    return result
+
+
+def evaluate(p: Poly, env: Mapping[Var, int]) -> int:
+    """The value of `p` where every variable has a value in `env`."""
+    total = 0
+    for m, c in p.terms:
+        for a in m:
+            if type(a) is Op:
+                x = [evaluate(y, env) for y in a.args]
+                c *= _EVAL[a.op](x)
+            else:
+                c *= env[a]  # type: ignore[index]
+        total += c
+    return total
+
+
+_EVAL: Mapping[str, Callable[[list[int]], int]] = {
+    "floordiv": lambda x: x[0] // x[1],
+    "mod": lambda x: x[0] % x[1],
+    "ceildiv": lambda x: -(-x[0] // x[1]),
+    "min": min,
+    "max": max,
+}
+
+
+# ---- operators on expressions of index type ---------------------------------------------------------------------------
+
+
+def _binary(op: str, a: Any, b: Any) -> Expr | None:
+    if isinstance(a, Const):
+        a = poly(int(a.value))
+    if isinstance(b, Const):
+        b = poly(int(b.value))
+    if not (isinstance(a, Poly) and isinstance(b, Poly)):
+        return None
+    if op in ("add", "sub", "mul"):
+        return add(a, b) if op == "add" else a - b if op == "sub" else mul(a, b)
+    make = MAKE.get(op)
+    return make(a, b) if make else None
+
+
+def below(a: Index, b: Index) -> Expr:
+    """The condition a < b on indices, kept as `a - b < 0`; a literal when it is a number."""
+    d = poly(a) - poly(b)
+    return Const(d.const < 0, "bool") if d.const is not None else Lt0(d)
+
+
+def _compare(op: str, a: Any, b: Any) -> Expr | None:
+    if isinstance(a, Const):
+        a = poly(int(a.value))
+    if isinstance(b, Const):
+        b = poly(int(b.value))
+    if not (isinstance(a, Poly) and isinstance(b, Poly)):
+        return None
+    if op == "lt":
+        return below(a, b)
+    if op == "le":
+        return below(a, b + 1)
+    if op == "gt":
+        return below(b, a)
+    if op == "ge":
+        return below(b, a + 1)
+    both = Binary("and", below(a, b + 1), below(b, a + 1))
+    return both if op == "eq" else _expr.Not(both)
+
+
+_expr._index_binary = _binary
+_expr._index_compare = _compare

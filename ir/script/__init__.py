@@ -1,0 +1,1 @@
+"""The script form of TIR: programs as Python text, and back."""

@@ -1,0 +1,97 @@
+"""Errors and marks that point into program text: the source line, and carets under the fault."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from tunesmith.support.errors import ScriptError
+
+OPEN, CLOSE = "\x01", "\x02"
+"""Put around a piece of printed text to have carets drawn under it by `underlined`.  No name or literal prints as either."""
+
+_WIDTH = 140
+
+
+class SourceError(ScriptError):
+    """A fault at one place of a script; `line` counts from 1 in `file`, `column` from 0."""
+
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """`text` fit for a message: at most `width` characters, without control characters."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: width + 1])
+    return clean if len(clean) <= width else clean[: width - 3] + "..."
+
+
+def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
+    """A line of at most `_WIDTH` characters that shows `start`, with the place of the fault in it."""
+    left = 0
+    if len(line) > _WIDTH:
+        left = max(0, min(start - _WIDTH // 3, len(line) - _WIDTH))
+        line = line[left : left + _WIDTH]
+    clean = "".join(c if c.isprintable() else " " for c in line)
+    start, end = start - left, min(end - left, len(clean))
+    return clean, start, max(end, start + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text that is being parsed, and where it came from."""
+
+    lines: tuple[str, ...]
+    file: str = "<script>"
+    first_line: int = 1
+
+    @staticmethod
+    def of(text: str, file: str = "<script>", first_line: int = 1) -> Source:
+        """`text` cut into lines the way Python counts them."""
+        return Source(tuple(re.split(r"\r\n|\r|\n", text)), file, first_line)
+
+    def error(self, at: ast.AST | None, what: str, hint: str = "") -> SourceError:
+        """The error `what` at the place of `at` (the first line when None); the caller raises it."""
+        line = getattr(at, "lineno", 1)
+        text = self.lines[line - 1].encode("utf-8", "replace") if line <= len(self.lines) else b""
+        first = getattr(at, "col_offset", 0)
+        last = getattr(at, "end_col_offset", None)
+        if last is None or getattr(at, "end_lineno", line) != line:
+            last = len(text)
+        # ast counts UTF-8 bytes, people count characters.
+        start, end = len(text[:first].decode("utf-8", "replace")), len(text[:last].decode("utf-8", "replace"))
+        return self.error_at(line, start, end, what, hint)
+
+    def error_at(self, line: int, start: int, end: int, what: str, hint: str = "") -> SourceError:
+        """As `error`, for characters `start` to `end` of the `line`-th line, counted from 1."""
+        shown = self.lines[line - 1] if 1 <= line <= len(self.lines) else ""
+        shown, left, right = _window(shown, start, end)
+        number = str(line + self.first_line - 1)
+        message = f"{self.file}:{number}: {what}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * left}{'^' * (right - left)}"
+        error = SourceError(f"{message}\n  {hint}" if hint else message)
+        error.file, error.line, error.column = self.file, line + self.first_line - 1, start
+        return error
+
+
+def underlined(text: str) -> str:
+    """`text` without its `OPEN` / `CLOSE` marks, and below each line that had some a line of carets."""
+    out: list[str] = []
+    for line in text.split("\n"):
+        if OPEN not in line:
+            out.append(line)
+            continue
+        plain: list[str] = []
+        carets: list[str] = []
+        depth = 0
+        for c in line:
+            if c == OPEN:
+                depth += 1
+            elif c == CLOSE:
+                depth -= 1
+            else:
+                plain.append(c)
+                carets.append("^" if depth else " ")
+        out += ["".join(plain), "".join(carets).rstrip()]
+    return "\n".join(out)

@@ -1,0 +1,272 @@
+"""Script text to programs: `parse` for text, `parse_python` for a decorated Python function.
+
+The text is read with `ast` and never evaluated: it may come from a log.  Whatever it holds, the answer is a program or a
+ScriptError that points to the fault.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Param, Var, poly
+from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
+from tunesmith.ir.script.parser_block import BlockParser
+from tunesmith.ir.script.parser_stmt import statement_word
+from tunesmith.ir.stmt import Annotations
+from tunesmith.support.errors import ScriptError
+
+MAX_TEXT = 16_000_000
+MAX_DOMAIN = 65_536
+"""Characters of a text, values of a Param."""
+
+
+def parse(text: str, file: str = "<script>") -> PrimFunc | IRModule:
+    """The program that `text` describes: one `@T.prim_func`, or one `@T.ir_module` class of them.
+
+    Args:
+        text: as `printer.script` writes it.
+        file: what messages call the text.
+
+    Raises:
+        ScriptError: the text is not a program; the message shows the place.
+    """
+    if not isinstance(text, str):
+        raise ScriptError(f"a script is text, got {type(text).__name__}")
+    source, tree = _read(text, file, 1)
+    if len(tree.body) != 1:
+        at = tree.body[1] if tree.body else None
+        raise source.error(
+            at, f"one function or module is expected, found {len(tree.body)} statements", "Put several functions into a @T.ir_module class."
+        )
+    try:
+        return _program(source, tree.body[0])
+    except RecursionError:
+        raise _too_deep(source) from None
+
+
+def parse_python(func: FunctionType, local: Mapping[str, object]) -> PrimFunc:
+    """The program that the source of a decorated Python function describes; the function is never run.
+
+    Args:
+        func: the function; int, float and str constants of its closure and globals may be used.
+        local: the names at the place of the decorator, for constants that occur in annotations only.
+    """
+    try:
+        text, first = "".join(inspect.getsourcelines(func)[0]), func.__code__.co_firstlineno
+        file = inspect.getsourcefile(func) or "<script>"
+    except (OSError, TypeError) as e:
+        raise ScriptError(
+            f"the source of {func.__name__} cannot be found ({e}); put it into a file, or parse its text with script.parser.parse"
+        ) from e
+    cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
+
+    def constant(name: str) -> object:
+        if name in cells:
+            return cells[name].cell_contents
+        return local.get(name, func.__globals__.get(name))
+
+    source, tree = _read(textwrap.dedent(text), file, first)
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise source.error(definition, "T.prim_func decorates a function")
+    alias, name = _decorator(definition)
+    try:
+        return FunctionParser(source, constant, alias).function(definition, name)
+    except RecursionError:
+        raise _too_deep(source) from None
+
+
+def _read(text: str, file: str, first_line: int) -> tuple[Source, ast.Module]:
+    """The syntax tree; every way in which Python refuses a text becomes a ScriptError."""
+    if len(text) > MAX_TEXT:
+        raise ScriptError(f"{file}: the text has {len(text)} characters; at most {MAX_TEXT} are read")
+    source = Source.of(text, file, first_line)
+    try:
+        return source, ast.parse(text)
+    except SyntaxError as e:
+        line, column = min(e.lineno or 1, len(source.lines)), max((e.offset or 1) - 1, 0)
+        end = (e.end_offset or 0) - 1 if e.end_lineno == e.lineno else -1
+        raise source.error_at(line, column, max(end, column + 1), f"Python syntax: {shorten(e.msg or '', 200)}") from None
+    except (RecursionError, MemoryError):
+        raise _too_deep(source) from None
+    except ValueError as e:  # null bytes, lone surrogates
+        raise source.error(None, f"this is not text that Python reads: {shorten(str(e), 100)}") from None
+
+
+def _too_deep(source: Source) -> SourceError:
+    return source.error(None, "the text is nested too deeply")
+
+
+def _decorator(d: ast.FunctionDef | ast.ClassDef) -> tuple[str, ast.expr | None]:
+    """The namespace's name in `@T.prim_func` and the argument of `@T.prim_func(name=...)`."""
+    for e in d.decorator_list:
+        f = e.func if isinstance(e, ast.Call) else e
+        name = next((k.value for k in e.keywords if k.arg == "name"), None) if isinstance(e, ast.Call) else None
+        if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.attr == "prim_func":
+            return f.value.id, name
+    return "T", None
+
+
+def _program(source: Source, d: ast.stmt) -> PrimFunc | IRModule:
+    if isinstance(d, ast.FunctionDef):
+        return _function(source, d)
+    if not isinstance(d, ast.ClassDef):
+        raise source.error(
+            d, f"unsupported at the top of a script: {statement_word(d)}", "A script is a @T.prim_func function or a @T.ir_module class."
+        )
+    if d.bases or d.keywords or [ast.unparse(x) for x in d.decorator_list] != ["T.ir_module"]:
+        raise source.error(d, "a module is a class without bases under the decorator @T.ir_module")
+    functions: dict[str, PrimFunc] = {}
+    for i, s in enumerate(d.body):
+        if isinstance(s, ast.Pass) or (i == 0 and _is_docstring(s)):
+            continue
+        if not isinstance(s, ast.FunctionDef):
+            raise source.error(s, f"unsupported in a module: {statement_word(s)}", "A module holds @T.prim_func functions.")
+        f = _function(source, s)
+        if f.name in functions:
+            raise source.error(s, f"the module has two functions named {shorten(f.name)!r}")
+        functions[f.name] = f
+    return IRModule(functions)
+
+
+def _function(source: Source, d: ast.FunctionDef) -> PrimFunc:
+    """A function of a text, where the decorator must be spelled `@T.prim_func`."""
+    e = d.decorator_list[0] if len(d.decorator_list) == 1 else None
+    f = e.func if isinstance(e, ast.Call) and not e.args and [k.arg for k in e.keywords] == ["name"] else e
+    if f is None or not isinstance(f, ast.Attribute) or ast.unparse(f) != "T.prim_func":
+        raise source.error(
+            e or d, f"the function {shorten(d.name)} needs the decorator @T.prim_func and no other", "Or @T.prim_func(name=...)."
+        )
+    return FunctionParser(source).function(d, _decorator(d)[1])
+
+
+def _is_docstring(s: ast.stmt) -> bool:
+    return isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)
+
+
+class FunctionParser(BlockParser):
+    """Parses one function: symbolic sizes and Params first, because shapes in the signature speak of them."""
+
+    def __init__(self, source: Source, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
+        super().__init__(source, constants, alias)
+        self._allocs: list[Buffer] = []
+        self._attrs: Annotations | None = None
+
+    def function(self, d: ast.FunctionDef, name: ast.expr | None = None) -> PrimFunc:
+        """The function `d`, exported as `name` when that is given."""
+        a = d.args
+        extra = (
+            a.vararg
+            or a.kwarg
+            or next(iter(a.kwonlyargs + a.posonlyargs), None)
+            or next((x for x in (*a.defaults, *a.kw_defaults) if x), None)
+        )
+        if extra is not None:
+            self.fail(extra, "parameters have no defaults, no `*` and no `/`")
+        exported = d.name if name is None else self.text(name, "the name of a function")
+        rest = list(d.body[1:] if _is_docstring(d.body[0]) else d.body)
+        rest = [s for s in rest if not self._size(s)]
+        types = [(x, self._annotation(x)) for x in a.args]
+        params: dict[str, Buffer | Var] = {x.arg: self._scalar_param(x, t) for x, t in types if not self._is_buffer(t)}
+        for x, t in types:
+            if self._is_buffer(t):
+                assert isinstance(t, ast.Call)
+                b = params[x.arg] = self.new_buffer(t, x.arg)
+                self.declare(x, x.arg, b)
+        rest = [s for s in rest if not self._declaration(s)]
+        body = self.body(rest, d)
+        return PrimFunc(exported, tuple([params[x.arg] for x in a.args]), tuple(self._allocs), body, self._attrs or ())
+
+    # ---- signature -------------------------------------------------------------------------------------------------
+
+    def _annotation(self, x: ast.arg) -> ast.expr:
+        """The type of a parameter; one in quotes, as Python needs for names that are declared later, is read too."""
+        t = x.annotation
+        if isinstance(t, ast.Constant) and isinstance(t.value, str):
+            try:
+                inner = ast.parse(t.value, mode="eval").body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self.fail(t, "this type is not a Python expression")
+            for n in ast.walk(inner):
+                ast.copy_location(n, t)
+            t = inner
+        if t is None:
+            self.fail(
+                x, f"the parameter `{shorten(x.arg)}` has no type", 'Write T.Buffer((m, n), "float32"), or T.int64 for a symbolic size.'
+            )
+        return t
+
+    def _is_buffer(self, t: ast.expr) -> bool:
+        call = self.t_call(t)
+        return call is not None and call[0] == "Buffer"
+
+    def _scalar_param(self, x: ast.arg, t: ast.expr) -> Var:
+        call = self.t_call(t)
+        if self.t_name(t) == "int64":
+            v = Var(x.arg)
+        elif call is not None and call[0] == "param":
+            v = self._param(call[1])
+        else:
+            hint = "Parameters are T.Buffer(shape, dtype), T.int64, or T.param(name, values); pass another scalar as a buffer of shape ()."
+            self.fail(t, f"the parameter `{shorten(x.arg)}` has an unsupported type", hint)
+        self.declare(x, x.arg, poly(v))
+        return v
+
+    # ---- declarations ----------------------------------------------------------------------------------------------
+
+    def _size(self, s: ast.stmt) -> bool:
+        """Read `n = T.int64()` or `t = T.param(...)`; False when `s` is neither."""
+        t = self.t_call(s.value) if isinstance(s, ast.Assign) else None
+        if t is None or t[0] not in ("int64", "param"):
+            return False
+        word, call = t
+        name = self._single(s, word)
+        if word == "int64":
+            self.arguments(call, (), 0)
+        self.declare(s, name, poly(self._param(call) if word == "param" else Var(name)))
+        return True
+
+    def _declaration(self, s: ast.stmt) -> bool:
+        """Read `x = T.alloc_buffer(...)` or `T.func_attr({...})`; False when `s` is neither."""
+        attrs = self.attributes(s, "func_attr")
+        if attrs is not None:
+            if self._attrs is not None:
+                self.fail(s, "T.func_attr stands here a second time", "Put all attributes into one dict.")
+            self._attrs = self.notes(attrs)
+            return True
+        t = self.t_call(s.value) if isinstance(s, ast.Assign) else None
+        if t is None or t[0] != "alloc_buffer":
+            return False
+        name = self._single(s, "alloc_buffer")
+        b = self.new_buffer(t[1], name)
+        self.declare(s, name, b)
+        self._allocs.append(b)
+        return True
+
+    def _single(self, s: Any, word: str) -> str:
+        names = self.targets(s.targets[0])
+        if len(names) != 1 or len(s.targets) != 1:
+            self.fail(s, f"T.{word} declares one name")
+        return names[0]
+
+    def _param(self, call: ast.Call) -> Param:
+        """`T.param("t", [1, 2, 4])` or `T.param("t", range(1, 65))`."""
+        a = self.arguments(call, ("name", "domain"), 2)
+        name, d = self.text(a["name"], "the name of a Param"), a["domain"]
+        if isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "range" and not d.keywords and 1 <= len(d.args) <= 3:
+            bounds = [self.integer(x, "a bound", -(2**62)) for x in d.args]
+            if len(bounds) == 3 and bounds[2] == 0:
+                self.fail(d, "the step of a range cannot be 0")
+            values: range | list[int] = range(*bounds)
+        else:
+            values = [self.integer(x, "a value of a Param", 0) for x in self.items(d, "the values of a Param")]
+        if len(values) > MAX_DOMAIN:
+            self.fail(d, f"a Param has at most {MAX_DOMAIN} values")
+        return self.make(call, Param, name, values)

@@ -1,0 +1,146 @@
+"""Blocks of the script: the T.axis and T.where lines, then attributes, init and body in terms of the block's own variables."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.script.diagnostics import shorten
+from tunesmith.ir.script.parser_expr import OPERATORS
+from tunesmith.ir.script.parser_stmt import StmtParser
+from tunesmith.ir.stmt import Annotations, Block, Iter, Stmt
+
+_AXES = {"spatial": "S", "S": "S", "reduce": "R", "R": "R"}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A T.axis line: the name in the text stands for `iter.var + start` (start: of a shifted loop)."""
+
+    at: ast.AST
+    name: str
+    iter: Iter
+    binding: Poly
+    start: Poly
+
+
+class BlockParser(StmtParser):
+    """Parses blocks."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._lines: dict[str, int] = {}
+
+    def block(self, s: ast.With, call: ast.Call) -> Stmt:
+        """`with T.block(name):` and what stands in it."""
+        at = self.arguments(call, ("name",), 1)["name"]
+        name = self.text(at, "the name of a block")
+        if name in self._lines:
+            what = f"the block name {shorten(name)!r} is taken by the block in line {self._lines[name]}"
+            self.fail(at, what, "Names of blocks are unique in a function.")
+        self._lines[name] = s.lineno + self.source.first_line - 1
+        axes: list[Axis] = []
+        predicate: list[Poly] = []
+        n = 0
+        while n < len(s.body) and self._header(s.body[n], axes, predicate):
+            n += 1
+        # From here on the block knows its own iteration variables only.
+        around = self.hidden, self.locals
+        self.hidden, self.locals = {**self.hidden, **dict.fromkeys(self.locals, name)}, set()
+        for a in axes:
+            self.declare(a.at, a.name, poly(a.iter.var) + a.start)
+            self.locals.add(a.name)
+        annotations, init, body = self._content(s.body[n:], s)
+        self.release([a.name for a in axes])
+        self.hidden, self.locals = around
+        return Block(name, tuple([a.iter for a in axes]), tuple([a.binding for a in axes]), tuple(predicate), init, body, annotations)
+
+    def _content(self, stmts: Sequence[ast.stmt], at: ast.AST) -> tuple[Annotations, Stmt | None, Stmt]:
+        """What follows the T.axis and T.where lines."""
+        annotations: Annotations | None = None
+        init: Stmt | None = None
+        for n, s in enumerate(stmts):
+            attrs = self.attributes(s, "block_attr")
+            t = self.t_call(s.items[0].context_expr) if isinstance(s, ast.With) else None
+            if attrs is not None and annotations is None:
+                annotations = self.notes(attrs)
+            elif isinstance(s, ast.With) and t is not None and t[0] == "init" and init is None and len(s.items) == 1:
+                self.arguments(t[1], (), 0)
+                init = self.body(s.body, s)
+            else:
+                return annotations or (), init, self.body(stmts[n:], at)
+        return annotations or (), init, self.body((), at)
+
+    def _header(self, s: ast.stmt, axes: list[Axis], predicate: list[Poly]) -> bool:
+        """Read a T.axis or T.where line; False when `s` is neither."""
+        if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call):
+            f = s.value.func
+            if isinstance(f, ast.Attribute) and self.t_name(f.value) == "axis" and len(s.targets) == 1:
+                names = self.targets(s.targets[0])
+                axes += self._remap(s.value, names) if f.attr == "remap" else [self._axis(s.value, f.attr, names)]
+                return True
+        t = self.t_call(s.value) if isinstance(s, ast.Expr) else None
+        if t is not None and t[0] == "where":
+            predicate += self._negatives(self.arguments(t[1], ("condition",), 1)["condition"])
+            return True
+        return False
+
+    def _axis(self, call: ast.Call, word: str, names: list[str]) -> Axis:
+        """`T.axis.spatial(extent, binding)`."""
+        kind = _AXES.get(word)
+        if kind is None:
+            self.fail(call.func, f"unknown T.axis.{shorten(word)}", "Axes are T.axis.spatial, T.axis.reduce and T.axis.remap.")
+        if len(names) != 1:
+            self.fail(call, f"T.axis.{word} makes one iteration variable, here are {len(names)} names")
+        a = self.arguments(call, ("extent", "binding"), 2)
+        start, extent = poly(0), a["extent"]
+        if isinstance(extent, ast.Tuple) and len(extent.elts) == 2:  # TVM's (first, end)
+            start = self.index(extent.elts[0])
+            end: Poly = self.index(extent.elts[1]) - start
+        else:
+            end = self.index(extent)
+        return Axis(call, names[0], Iter(Var(names[0]), end, kind), self.index(a["binding"]) - start, start)
+
+    def _remap(self, call: ast.Call, names: list[str]) -> list[Axis]:
+        """`T.axis.remap("SR", [i, k])`: one iteration variable for each loop, of the loop's extent."""
+        a = self.arguments(call, ("kinds", "bindings"), 2)
+        kinds = self.text(a["kinds"], "the kinds of T.axis.remap")
+        bindings = self.items(a["bindings"], "the loops of T.axis.remap")
+        if len(kinds) != len(bindings) or not set(kinds) <= {"S", "R"} or len(names) != len(kinds):
+            self.fail(
+                call,
+                f"T.axis.remap got {len(names)} names, the kinds {shorten(kinds)!r} and {len(bindings)} loops",
+                "Give one S or R for each.",
+            )
+        out = []
+        for n, kind, b in zip(names, kinds, bindings, strict=True):
+            if not isinstance(b, ast.Name) or not isinstance(self.lookup(b), Poly) or b.id not in self.loops:
+                self.fail(b, "T.axis.remap takes loop variables only", "Write T.axis.spatial(extent, expression) for an expression.")
+            loop = self.loops[b.id]
+            out.append(Axis(b, n, Iter(Var(n), loop.extent, kind), poly(loop.var), loop.start))
+        return out
+
+    def _negatives(self, e: ast.expr) -> list[Poly]:
+        """The index conditions of a T.where, each as an expression that must be < 0."""
+        if isinstance(e, ast.BoolOp) and isinstance(e.op, ast.And):
+            return [p for v in e.values for p in self._negatives(v)]
+        if not isinstance(e, ast.Compare):
+            self.fail(e, "T.where takes comparisons of index expressions, joined by `and`")
+        out: list[Poly] = []
+        left = self.index(e.left)
+        for sign, x in zip(e.ops, e.comparators, strict=True):
+            right = self.index(x)
+            op = OPERATORS.get(type(sign))
+            if op in ("lt", "le"):
+                out.append(left - right - int(op == "le"))
+            elif op in ("gt", "ge"):
+                out.append(right - left - int(op == "ge"))
+            elif op == "eq":
+                out += [left - right - 1, right - left - 1]
+            else:
+                self.fail(e, "T.where takes < <= > >= ==")
+            left = right
+        return out

@@ -1,0 +1,144 @@
+"""What every part of the parser needs: errors that point into the text, names in scope, arguments of calls."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, TypeVar
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.poly import Poly
+from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
+from tunesmith.ir.script.naming import MAX_NAME
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+R = TypeVar("R")
+
+MAX_DEPTH = 120
+"""Nesting of expressions, of statements, of loops."""
+
+
+class ScopeParser:
+    """The scope of the moment.
+
+    Attributes:
+        scope: index variables (as polynomials: a shifted loop is `i + 4`) and buffers by name.
+        hidden: names bound around the block that is being parsed, which it must not use, with the name of the block.
+    """
+
+    def __init__(self, source: Source, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
+        self.source = source
+        self.alias = alias
+        self.scope: dict[str, Poly | Buffer] = {}
+        self.hidden: dict[str, str] = {}
+        self._constants = constants
+        self._depth = 0
+
+    # ---- errors ----------------------------------------------------------------------------------------------------
+
+    def fail(self, at: ast.AST, what: str, hint: str = "") -> NoReturn:
+        """Raise the ScriptError `what` that points to `at`."""
+        raise self.source.error(at, what, hint)
+
+    def make(self, at: ast.AST, f: Callable[..., R], *args: Any) -> R:
+        """`f(*args)`; a refusal of the IR's constructors is made to point to `at`."""
+        try:
+            return f(*args)
+        except SourceError:
+            raise
+        except ScriptError as e:
+            raise self.source.error(at, str(e)) from None
+
+    def enter(self, at: ast.AST, levels: int = 1) -> None:
+        """Go `levels` deeper; the caller must `leave` as many."""
+        self._depth += levels
+        if self._depth > MAX_DEPTH:
+            self.fail(at, f"this is nested more than {MAX_DEPTH} levels deep")
+
+    def leave(self, levels: int = 1) -> None:
+        """Undo `enter`."""
+        self._depth -= levels
+
+    # ---- names -----------------------------------------------------------------------------------------------------
+
+    def lookup(self, e: ast.Name, kind: str = "name") -> Poly | Buffer | int | float | str:
+        """What the name stands for."""
+        name = e.id
+        if name in self.hidden:
+            why = f"It is bound outside the block {shorten(self.hidden[name])!r}, which sees its own iteration variables only:"
+            self.fail(e, f"`{name}` cannot be used here", f"{why} add `v = T.axis.spatial(extent, {name})` at its top and use `v`.")
+        found = self.scope.get(name)
+        if found is not None:
+            return found
+        value = self._constants(name) if self._constants is not None and name != self.alias else None
+        if value is None:
+            known = [n for n in self.scope if n not in self.hidden]
+            near = difflib.get_close_matches(name, known, 1) if len(name) <= MAX_NAME else []
+            have = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(known[:20]) or 'nothing'}."
+            self.fail(e, f"unknown {kind} `{shorten(name)}`", have)
+        if isinstance(value, (bool, int, float, str)):
+            return value
+        self.fail(
+            e,
+            f"`{shorten(name)}` is a {type(value).__name__}",
+            "Only int, float and str constants may be taken from the Python program around.",
+        )
+
+    def t_name(self, e: ast.expr) -> str | None:
+        """`x` when `e` is spelled `T.x`, else None."""
+        if isinstance(e, ast.Attribute) and isinstance(e.value, ast.Name) and e.value.id == self.alias and self.alias not in self.scope:
+            return e.attr
+        return None
+
+    def t_call(self, e: ast.expr | None) -> tuple[str, ast.Call] | None:
+        """`("x", call)` when `e` is a call of `T.x`."""
+        name = self.t_name(e.func) if isinstance(e, ast.Call) else None
+        return None if name is None else (name, e)  # type: ignore[return-value]
+
+    # ---- arguments -------------------------------------------------------------------------------------------------
+
+    def arguments(self, call: ast.Call, names: Iterable[str], required: int) -> dict[str, ast.expr]:
+        """The arguments of `call` by name; the first `required` of `names` must be there."""
+        names = list(names)
+        what = f"`{shorten(ast.unparse(call.func))}`"
+        takes = f"It takes ({', '.join(n if i < required else f'{n}=...' for i, n in enumerate(names))})."
+        if len(call.args) > len(names):
+            self.fail(call, f"{what} got {len(call.args)} arguments", takes)
+        out: dict[str, ast.expr] = {}
+        for name, a in zip(names, call.args, strict=False):
+            if isinstance(a, ast.Starred):
+                self.fail(a, "`*` arguments are not supported", takes)
+            out[name] = a
+        for k in call.keywords:
+            if k.arg is None or k.arg not in names or k.arg in out:
+                self.fail(
+                    k, f"{what} got {'the unexpected' if k.arg not in out else 'twice the'} argument `{shorten(k.arg or '**')}`", takes
+                )
+            out[k.arg] = k.value
+        missing = [n for n in names[:required] if n not in out]
+        if missing:
+            self.fail(call, f"{what} needs the argument `{missing[0]}`", takes)
+        return out
+
+    def text(self, e: ast.expr, what: str) -> str:
+        """A text constant."""
+        v = e.value if isinstance(e, ast.Constant) else self.lookup(e) if isinstance(e, ast.Name) else None
+        if not isinstance(v, str):
+            self.fail(e, f"{what} must be text in quotes")
+        return v
+
+    def dtype(self, e: ast.expr) -> str:
+        """The name of a dtype."""
+        name = self.text(e, "a dtype")
+        if len(name) > 20:
+            self.fail(e, f"unknown dtype {shorten(name)!r}")
+        self.make(e, dt.split, name)
+        return name
+
+    def items(self, e: ast.expr, what: str) -> list[ast.expr]:
+        """The elements of a tuple or list display."""
+        if not isinstance(e, (ast.Tuple, ast.List)):
+            self.fail(e, f"{what} must be a list or tuple")
+        return e.elts

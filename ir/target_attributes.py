@@ -1,0 +1,210 @@
+"""The schema of targets: every attribute, its type, the kinds that have it, and whether it names the target or only describes it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tunesmith.support.errors import TargetError
+
+CPU_KINDS = ("llvm", "c")
+GPU_KINDS = ("cuda", "opencl")
+KINDS = CPU_KINDS + GPU_KINDS
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute.
+
+    Attributes:
+        name: spelling in Python and JSON; in text `_` is written `-`.
+        type: int, float or str.
+        kinds: the target kinds that have it.
+        identity: True when code or its legality depends on it, so that records of two values must not be mixed; False for facts
+            that only guide choices (cache sizes, measured rates).
+        doc: meaning and unit.
+        check: for texts, returns the canonical spelling or raises `TargetError`.
+        minimum: smallest legal number.
+    """
+
+    name: str
+    type: type[int] | type[float] | type[str]
+    kinds: tuple[str, ...]
+    identity: bool
+    doc: str
+    check: Callable[[str], str] | None = None
+    minimum: int = 1
+
+    @property
+    def flag(self) -> str:
+        """Spelling in text: `-num-cores`."""
+        return "-" + self.name.replace("_", "-")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """` Did you mean ...?` naming the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _matching(pattern: str, what: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise TargetError(f"expected {what}, got {text!r}")
+        return text
+
+    return check
+
+
+def canonical_mattr(text: str) -> str:
+    """LLVM feature flags in canonical order, the last mention of a feature winning: `+b,+a,-b` -> `+a,-b`."""
+    chosen: dict[str, str] = {}
+    for flag in filter(None, (part.strip() for part in text.split(","))):
+        if not re.fullmatch(r"[+-][A-Za-z0-9._-]+", flag):
+            raise TargetError(f"expected features like '+avx512f,-avx512vnni', got {flag!r}")
+        chosen[flag[1:]] = flag[0]
+    return ",".join(sign + name for name, sign in sorted(chosen.items()))
+
+
+def _attribute_list() -> list[Attribute]:
+    every, cpu, gpu = KINDS, CPU_KINDS, GPU_KINDS
+    rate = "GB/s"
+    return [
+        Attribute(
+            "mcpu", str, cpu, True, "processor name as LLVM spells it, or `native`", _matching(r"[A-Za-z0-9._-]+", "a processor name")
+        ),
+        Attribute("mattr", str, cpu, True, "features added to or taken from the processor's: `+avx512fp16,-avx512vnni`", canonical_mattr),
+        Attribute(
+            "mtriple",
+            str,
+            cpu,
+            True,
+            "LLVM triple",
+            _matching(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+){1,4}", "a triple like x86_64-unknown-linux-gnu"),
+        ),
+        Attribute("arch", str, gpu, True, "GPU architecture: `sm_90`", _matching(r"[A-Za-z0-9_.-]+", "an architecture name like sm_90")),
+        Attribute(
+            "model", str, gpu, True, "the card: `h200`; it fixes size and rates", _matching(r"[A-Za-z0-9_.-]+", "a card name like h200")
+        ),
+        Attribute("num_cores", int, every, True, "threads of a parallel loop; on a GPU multiprocessors (compute units)"),
+        Attribute("vector_bits", int, cpu, True, "width of the widest vector register used, bits"),
+        Attribute("vector_registers", int, cpu, False, "vector registers a kernel may hold values in"),
+        Attribute("l1_bytes", int, cpu, False, "L1 data cache of a core, bytes"),
+        Attribute("l2_bytes", int, every, False, "L2 cache of a core (of the whole GPU), bytes"),
+        Attribute("l3_bytes", int, cpu, False, "last-level cache shared by cores, bytes; 0 if there is none", minimum=0),
+        Attribute("cache_line", int, every, False, "bytes"),
+        Attribute("clock_ghz", float, every, False, "sustained clock (GPU: boost clock), GHz"),
+        Attribute("peak_gflops_core", float, cpu, False, "float32 multiply-add peak of one core, GFLOP/s"),
+        Attribute("peak_gflops", float, every, False, "float32 multiply-add peak of all cores, GFLOP/s"),
+        Attribute("tensor_gflops", float, gpu, False, "dense 16-bit matrix peak with float32 accumulation, GFLOP/s"),
+        Attribute("l2_gbs_core", float, cpu, False, f"L2 read bandwidth of one core alone, {rate}"),
+        Attribute("l2_gbs", float, every, False, f"L2 read bandwidth of all cores, {rate}"),
+        Attribute("l3_gbs_core", float, cpu, False, f"L3 read bandwidth of one core alone, {rate}"),
+        Attribute("l3_gbs", float, cpu, False, f"L3 read bandwidth of all cores, {rate}"),
+        Attribute("dram_gbs_core", float, cpu, False, f"memory read bandwidth of one core alone, {rate}"),
+        Attribute("dram_gbs", float, every, False, f"memory bandwidth of all cores, {rate}"),
+        Attribute("fork_join_us", float, cpu, False, "starting and joining a parallel region, microseconds"),
+        Attribute("launch_us", float, gpu, False, "launching a kernel, microseconds"),
+        Attribute("max_threads_per_block", int, gpu, True, "threads of a block (work items of a group)"),
+        Attribute("warp_size", int, gpu, True, "threads that advance together"),
+        Attribute("shared_memory_per_block", int, gpu, True, "shared (local) memory a block may use, opt-in included, bytes"),
+        Attribute("static_shared_memory_per_block", int, gpu, False, "shared memory without the opt-in, bytes"),
+        Attribute("shared_memory_per_sm", int, gpu, False, "shared memory of a multiprocessor, bytes"),
+        Attribute("shared_memory_reserved", int, gpu, False, "shared memory a resident block costs by itself, bytes", minimum=0),
+        Attribute("max_threads_per_sm", int, gpu, False, "resident threads of a multiprocessor"),
+        Attribute("max_blocks_per_sm", int, gpu, False, "resident blocks of a multiprocessor"),
+        Attribute("registers_per_sm", int, gpu, False, "32-bit registers of a multiprocessor"),
+        Attribute("registers_per_thread", int, gpu, False, "32-bit registers a thread may use"),
+        Attribute("memory_bytes", int, gpu, False, "device memory, bytes"),
+    ]
+
+
+ATTRIBUTES: dict[str, Attribute] = {attribute.name: attribute for attribute in _attribute_list()}
+
+ALIASES = {
+    "max_shared_memory_per_block": "shared_memory_per_block",
+    "thread_warp_size": "warp_size",
+    "l2_cache_size_bytes": "l2_bytes",
+    "max_num_threads": "max_threads_per_block",
+}
+"""TVM's names of attributes that are spelled otherwise here."""
+
+ALL_CORE_RATES = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs", "fork_join_us")
+"""Facts that hold for one number of cores only."""
+
+
+def attributes_of(kind: str) -> list[Attribute]:
+    """The attributes of a kind, in order of the schema."""
+    return [attribute for attribute in ATTRIBUTES.values() if kind in attribute.kinds]
+
+
+def check_kind(kind: object, where: str) -> str:
+    """The kind itself, or `TargetError`."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(KINDS)}.{suggestion(str(kind), KINDS)}")
+    return kind
+
+
+def check_attributes(kind: str, given: Mapping[str, object], where: str) -> dict[str, Value]:
+    """Names and values as the schema has them.
+
+    Args:
+        kind: a known kind.
+        given: attribute names (Python, text or TVM spelling) to values; texts are converted.
+        where: the target as the user wrote it, for messages.
+    """
+    known = {attribute.name: attribute for attribute in attributes_of(kind)}
+    checked: dict[str, Value] = {}
+    for spelled, value in given.items():
+        name = spelled.replace("-", "_")
+        name = ALIASES.get(name, name)
+        if name not in known:
+            raise TargetError(_unknown(kind, spelled, name, list(known), where))
+        if name in checked:
+            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
+        try:
+            checked[name] = _convert(known[name], value)
+        except TargetError as error:
+            raise TargetError(f"{where}: attribute {name!r} ({known[name].doc}): {error}.") from None
+    return checked
+
+
+def _unknown(kind: str, spelled: str, name: str, known: list[str], where: str) -> str:
+    if name in ATTRIBUTES:
+        owners = ", ".join(ATTRIBUTES[name].kinds)
+        return f"{where}: attribute {spelled!r} belongs to {owners} targets, not to {kind}. {kind} has: {', '.join(known)}."
+    return f"{where}: unknown attribute {spelled!r}. {kind} targets have: {', '.join(known)}.{suggestion(name, [*known, *ALIASES])}"
+
+
+def _convert(attribute: Attribute, value: object) -> Value:
+    """The value in the attribute's type; `TargetError` says what was expected."""
+    if attribute.type is str:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            value = ",".join(value)
+        if not isinstance(value, str):
+            raise TargetError(f"expected text, got {value!r}")
+        return attribute.check(value) if attribute.check else value
+    number = _number(attribute, value)
+    if number < attribute.minimum if attribute.type is int else number <= 0:
+        raise TargetError(
+            f"expected {'at least ' + str(attribute.minimum) if attribute.type is int else 'a positive number'}, got {value!r}"
+        )
+    return number
+
+
+def _number(attribute: Attribute, value: object) -> int | float:
+    expected = "a whole number" if attribute.type is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TargetError(f"expected {expected}, got {value!r}")
+    try:
+        number = attribute.type(value) if isinstance(value, str) else value
+    except ValueError:
+        raise TargetError(f"expected {expected}, got {value!r}") from None
+    if not isinstance(number, int | float) or not math.isfinite(number) or (attribute.type is int and number != int(number)):
+        raise TargetError(f"expected {expected}, got {value!r}")
+    return int(number) if attribute.type is int else float(number)

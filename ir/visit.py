@@ -1,0 +1,130 @@
+"""Walking and rewriting programs.  A rewrite that changes nothing returns the very same object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.node import Node
+from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.poly import substitute as substitute_poly
+from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For, Stmt
+
+N = TypeVar("N", bound=Node)
+Handler = Callable[[Any, Callable[[Any], Any]], Any]
+
+
+def walk(root: Node) -> Iterator[Any]:
+    """Every node below `root`, itself first, in program order; polynomials are leaves."""
+    stack: list[Any] = [root]
+    while stack:
+        n = stack.pop()
+        yield n
+        if type(n) is not Poly:
+            kids: list[Any] = []
+            n.each_child(kids.append)
+            stack.extend(reversed(kids))
+
+
+def transform(root: N, handlers: Mapping[type, Handler]) -> N:
+    """Rewrite top down: a node whose type has a handler becomes `handler(node, recurse)`, others map their children."""
+
+    def recurse(n: Any) -> Any:
+        h = handlers.get(type(n))
+        return n.map_children(recurse) if h is None else h(n, recurse)
+
+    return recurse(root)  # type: ignore[no-any-return]
+
+
+def _annotations(old: Annotations, f: Callable[[Poly], Poly]) -> Annotations:
+    if not old:
+        return old
+    new = tuple([(k, f(v) if isinstance(v, Poly) else v) for k, v in old])
+    return old if all(a[1] is b[1] for a, b in zip(old, new, strict=True)) else new
+
+
+def substitute(root: N, values: Mapping[Var, Poly], buffers: Mapping[Buffer, Buffer] | None = None) -> N:
+    """`root` with variables and buffers replaced everywhere, also in extents, bindings, predicates and annotations.
+
+    Binders are not renamed: the caller must not substitute a variable that is bound inside `root`.
+    """
+    memo: dict[Poly, Poly] = {}
+    swap = buffers or {}
+
+    def index(p: Poly) -> Poly:
+        return p if p.vars.isdisjoint(values) else substitute_poly(p, values, memo)
+
+    def on_poly(p: Poly, _: Any) -> Poly:
+        return index(p)
+
+    def on_for(n: For, recurse: Any) -> For:
+        m: For = n.map_children(recurse)
+        notes = _annotations(m.annotations, index)
+        return m if notes is m.annotations else m.with_(annotations=notes)
+
+    def on_access(n: Any, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        b = swap.get(m.buffer)
+        return m if b is None else m.with_(buffer=b)
+
+    handlers: dict[type, Handler] = {Poly: on_poly, For: on_for, Block: on_for}
+    if swap:
+        handlers |= {BufferLoad: on_access, BufferStore: on_access, Allocate: on_access}
+    return transform(root, handlers)
+
+
+def fresh_copy(root: N) -> N:
+    """A copy with new binders: every loop and block iteration variable of `root` is replaced by a new one of the same name."""
+    values: dict[Var, Poly] = {}
+
+    def rename(v: Var) -> Var:
+        w = Var(v.name)
+        values[v] = poly(w)
+        return w
+
+    def on_poly(p: Poly, _: Any) -> Poly:
+        return substitute_poly(p, values) if values else p
+
+    def on_for(n: For, recurse: Any) -> For:
+        extent = recurse(n.extent)
+        var = rename(n.var)
+        return n.with_(var=var, extent=extent, body=recurse(n.body))
+
+    def on_block(n: Block, recurse: Any) -> Block:
+        bindings = tuple([recurse(b) for b in n.bindings])
+        predicate = tuple([recurse(p) for p in n.predicate])
+        iters = tuple([i.with_(var=rename(i.var), extent=recurse(i.extent)) for i in n.iters])
+        init = None if n.init is None else recurse(n.init)
+        return n.with_(iters=iters, bindings=bindings, predicate=predicate, init=init, body=recurse(n.body))
+
+    return transform(root, {Poly: on_poly, For: on_for, Block: on_block})
+
+
+def blocks_under(root: Stmt) -> list[Block]:
+    """The blocks of `root` in program order (blocks inside blocks too)."""
+    return [n for n in walk(root) if type(n) is Block]
+
+
+def path_to_block(root: Stmt, name: str) -> list[Any] | None:
+    """The loops (and other statements) from `root` down to the block `name`, the block last; None when there is none."""
+
+    def find(n: Any) -> list[Any] | None:
+        if type(n) is Block and n.name == name:
+            return [n]
+        kids: list[Any] = []
+        n.each_child(kids.append)
+        for k in kids:
+            if isinstance(k, Stmt):
+                below = find(k)
+                if below is not None:
+                    return [n, *below]
+        return None
+
+    return find(root)
+
+
+def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
+    """`func` with another body; `func` itself when the body is the same object."""
+    return func if body is func.body else func.with_(body=body)

@@ -1,0 +1,91 @@
+"""clip_loops: a loop whose whole body stands under a guard on its variable runs only over the iterations that pass it.
+
+`for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`: a tail, or the rows of a
+convolution window that fall into the padding, cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.expr import Lt0
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ZERO, Op, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
+from tunesmith.ir.stmt import For, If, Seq, Stmt
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import substitute, transform, with_body
+from tunesmith.lower.passes import function_pass
+from tunesmith.lower.simplify import Simplifier, symbol_ranges
+
+
+def coefficient(p: Poly, v: Var) -> tuple[int, Poly] | None:
+    """(c, rest) with p = c * v + rest and v not in rest; None when p is not linear in v with a constant coefficient."""
+    c = 0
+    rest: dict[Any, int] = {}
+    for m, k in p.terms:
+        if m == (v,):
+            c = k
+        elif any(v in a.vars for a in m):
+            return None
+        else:
+            rest[m] = k
+    return c, Poly(tuple(rest.items()))
+
+
+@function_pass(needs="OPAQUE")
+def clip_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """Clip serial loops, innermost first; see the module's text."""
+    s = Simplifier(symbol_ranges(func))
+
+    def on_for(n: For, recurse: Any) -> Stmt:
+        s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
+        body = recurse(n.body)
+        del s.ranges[n.var]
+        n = n if body is n.body else n.with_(body=body)
+        return _clip(n, s) if n.kind == "serial" else n
+
+    return with_body(func, transform(func.body, {For: on_for}))
+
+
+def _guards(body: Stmt, v: Var) -> tuple[list[Poly], Stmt]:
+    """Guards on `v` that all statements share, and the body without them."""
+    if type(body) is If and body.orelse is None and type(body.cond) is Lt0 and body.cond.lanes == 1:
+        inner, rest = _guards(body.then, v)
+        e = body.cond.index
+        split = coefficient(e, v)
+        if split is not None and split[0] and not any(type(a) is Op and v in a.vars for m, _ in e.terms for a in m):
+            return [e, *inner], rest
+        return inner, body if rest is body.then else If(body.cond, rest)
+    if type(body) is For and body.kind in ("serial", "unrolled", "vectorized"):
+        # A guard below an inner loop that does not depend on that loop is a guard of this one too.
+        found, rest = _guards(body.body, v)
+        mine = [e for e in found if body.var not in e.vars]
+        if len(mine) != len(found) or not mine:
+            return [], body
+        return mine, body.with_(body=rest)
+    if type(body) is Seq:
+        parts = [_guards(k, v) for k in body.stmts]
+        common = [e for e in parts[0][0] if all(e in p[0] for p in parts)]
+        if common and all(set(p[0]) == set(common) for p in parts):
+            return common, Seq(tuple([p[1] for p in parts]))
+    return [], body
+
+
+def _clip(n: For, s: Simplifier) -> Stmt:
+    found, body = _guards(n.body, n.var)
+    if not found:
+        return n
+    low, high = ZERO, n.extent
+    for e in found:
+        split = coefficient(e, n.var)
+        assert split is not None
+        c, rest = split
+        if c > 0:  # c * v < -rest
+            high = minimum(high, ceildiv(-rest, c))
+        else:  # v > rest / -c
+            low = maximum(low, floordiv(rest, -c) + 1)
+    low, high = s.index(low), s.index(high)
+    extent = s.index(maximum(high - low, 0)) if s.bounds(high - low)[0] < 0 else s.index(high - low)
+    if low.const != 0:
+        body = substitute(body, {n.var: poly(n.var) + low})
+    return For(n.var, extent, body, n.kind, n.thread, n.annotations)

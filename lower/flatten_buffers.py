@@ -1,0 +1,47 @@
+"""flatten_buffers: every buffer becomes one-dimensional, every access one index in row-major order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ZERO, Poly, Var, product
+from tunesmith.ir.stmt import Allocate, BufferStore, For
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import transform
+from tunesmith.lower.passes import function_pass
+from tunesmith.lower.simplify import Simplifier, symbol_ranges
+
+
+def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
+    """The row-major position of `indices`."""
+    out = ZERO
+    for i, n in zip(indices, buffer.shape, strict=True):
+        out = out * n + i
+    return out
+
+
+@function_pass(needs="OPAQUE", gives="FLAT")
+def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
+    """Flatten parameters, allocations and accesses; indices are simplified under the loops' ranges."""
+    s = Simplifier(symbol_ranges(func))
+    flat: dict[Buffer, Buffer] = {b: b.like(shape=(product(b.shape),)) for b in func.buffers}
+
+    def on_access(n: Any, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        return m.with_(buffer=flat[n.buffer], indices=(s.index(flat_index(n.buffer, n.indices)),))
+
+    def on_allocate(n: Allocate, recurse: Any) -> Allocate:
+        flat[n.buffer] = n.buffer.like(shape=(product(n.buffer.shape),))
+        return Allocate(flat[n.buffer], recurse(n.body))
+
+    def on_for(n: For, recurse: Any) -> For:
+        s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+        out: For = n.map_children(recurse)
+        del s.ranges[n.var]
+        return out
+
+    body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for})
+    params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])
+    return func.with_(params=params, allocs=tuple([flat[b] for b in func.allocs]), body=body)

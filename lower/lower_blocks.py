@@ -1,0 +1,38 @@
+"""lower_blocks: blocks become plain statements: bindings substituted, predicates become ifs, inits run at the first reduction step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.expr import Expr, conjunction
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Poly, Var, below
+from tunesmith.ir.stmt import Block, If, Stmt, seq
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import substitute, transform, with_body
+from tunesmith.lower.passes import function_pass
+
+
+@function_pass(needs="SCHEDULED", gives="OPAQUE")
+def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
+    """Before: `with block("C"): vi = bind(e); where(p); init: I; body`.  After: `if p: { if reduction starts: I }; body` with e for vi."""
+
+    def on_block(b: Block, recurse: Any) -> Stmt:
+        values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
+        body = substitute(recurse(b.body), values)
+        if b.init is not None:
+            first = tuple([below(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
+            init = substitute(b.init, values)
+            body = seq([If(conjunction(first), init) if first else init, body])
+        return guarded(tuple([below(e, 0) for e in b.predicate]), body)
+
+    return with_body(func, transform(func.body, {Block: on_block}))
+
+
+def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:
+    """`body` under all of `conds`, one `If` each, so that every guard can be peeled by itself."""
+    for c in reversed(conds):
+        body = If(c, body)
+    return body
+
+

@@ -1,0 +1,27 @@
+"""The compiler, as lists of passes."""
+
+from __future__ import annotations
+
+from tunesmith.lower.clip_loops import clip_loops
+from tunesmith.lower.flatten_buffers import flatten_buffers
+from tunesmith.lower.lower_blocks import lower_blocks
+from tunesmith.lower.passes import Pipeline
+from tunesmith.lower.place_allocations import place_allocations
+from tunesmith.lower.simplify import simplify
+from tunesmith.lower.unroll_loops import unroll_loops
+from tunesmith.lower.vectorize_loops import vectorize_loops
+from tunesmith.lower.version_guards import version_guards
+
+CPU = Pipeline(
+    simplify,
+    lower_blocks,
+    simplify,
+    place_allocations,
+    clip_loops,
+    version_guards,
+    simplify,
+    flatten_buffers,
+    vectorize_loops,
+    unroll_loops,
+)
+"""From a concrete scheduled function to what the CPU code generators take."""

@@ -1,0 +1,100 @@
+"""place_allocations: each intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what one iteration touches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.arith.interval import bounds, interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import transform, walk
+from tunesmith.lower.passes import function_pass
+from tunesmith.lower.simplify import Simplifier, symbol_ranges
+
+
+@function_pass(needs="OPAQUE")
+def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
+    """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation)."""
+    body = func.body
+    for b in func.allocs:
+        body = _place(body, b, Simplifier(symbol_ranges(func)), target)
+    return func.with_(body=body, allocs=())
+
+
+def _uses(n: Any, b: Buffer) -> bool:
+    return any(type(x) in (BufferLoad, BufferStore) and x.buffer is b for x in walk(n))
+
+
+def _place(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+    """Descend while a single child statement has all uses."""
+    kids: list[Stmt] = []
+    n.each_child(lambda k: kids.append(k) if isinstance(k, Stmt) else None)
+    using = [k for k in kids if _uses(k, b)]
+    if not using:
+        return n
+    own = type(n) is BufferStore or any(not isinstance(k, Stmt) and _uses(k, b) for k in _children(n))
+    if len(using) == 1 and not own and type(n) is not BufferStore:
+        if type(n) is For:
+            s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
+        child = using[0]
+        new = _place(child, b, s, target)
+        return n.map_children(lambda k: new if k is child else k)  # type: ignore[no-any-return]
+    return _allocate(n, b, s, target)
+
+
+def _children(n: Stmt) -> list[Any]:
+    out: list[Any] = []
+    n.each_child(out.append)
+    return out
+
+
+def _allocate(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+    boxes: list[list[tuple[Poly, Poly]]] = []
+
+    def collect(x: Any, loops: dict[Var, Poly]) -> None:
+        if type(x) is For:
+            collect(x.body, {**loops, x.var: x.extent - 1})
+            return
+        if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
+            boxes.append([interval(i, loops) for i in x.indices])
+        x.each_child(lambda k: None if type(k) is Poly else collect(k, loops))
+
+    collect(n, {})
+    inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
+    lows: list[Poly] = []
+    shape: list[Poly] = []
+    for d, dim in enumerate(b.shape):
+        low = minimum(*[s.index(box[d][0]) for box in boxes])
+        extents = [_extent(box[d][1], low, s, inner) for box in boxes]
+        if any(e is None for e in extents) or any(type(a) is Op and a.op == "min" for m, _ in low.terms for a in m):
+            low, extent = ZERO, dim
+        else:
+            extent = poly(max(e for e in extents if e is not None))
+            if dim.const is not None and extent.const is not None and dim.const < extent.const:
+                low, extent = ZERO, dim
+        lows.append(low)
+        shape.append(extent)
+    if b.scope == "register" and shape:
+        width = target.vector_lanes(b.dtype)
+        last = shape[-1].as_int()
+        shape[-1] = poly(last if last == 1 else -(-last // width) * width)
+    new = b.like(shape=shape)
+
+    def on_access(x: Any, recurse: Any) -> Any:
+        m = x.map_children(recurse)
+        if x.buffer is not b:
+            return m
+        return m.with_(buffer=new, indices=tuple([i - low for i, low in zip(m.indices, lows, strict=True)]))
+
+    return Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
+
+
+def _extent(high: Poly, low: Poly, s: Simplifier, inner: dict[Var, tuple[int, int]]) -> int | None:
+    e = s.index(high - low + 1)
+    if e.const is not None:
+        return e.const
+    known = {**s.ranges, **inner}
+    return bounds(e, known)[1] if all(v in known for v in e.vars) else None

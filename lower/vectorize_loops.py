@@ -1,0 +1,196 @@
+"""vectorize_loops: loops marked `vectorized` become vector loads, arithmetic and stores of the target's width.
+
+A loop of E iterations is cut into ceil(E / lanes) vectors; the last is masked.  A guard `lane < n` becomes a mask of n
+leading lanes.  A store that all lanes share is a horizontal reduction.  What cannot be a vector is written out lane by lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ONE, Poly, Var, poly
+from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import substitute, transform, walk, with_body
+from tunesmith.lower.clip_loops import coefficient
+from tunesmith.lower.passes import function_pass
+from tunesmith.lower.simplify import Simplifier, symbol_ranges
+from tunesmith.support import dtype as dt
+
+
+class NotAVector(Exception):
+    """This statement has no vector form; it is written out instead."""
+
+
+@function_pass(needs="FLAT")
+def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """Vectorise; see the module's text."""
+    s = Simplifier(symbol_ranges(func))
+
+    def on_for(n: For, recurse: Any) -> Stmt:
+        if n.kind != "vectorized":
+            s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+            out: Stmt = n.map_children(recurse)
+            del s.ranges[n.var]
+            return out
+        return _vectorize(n, s, target)
+
+    return with_body(func, transform(func.body, {For: on_for}))
+
+
+def _vectorize(n: For, s: Simplifier, target: Target) -> Stmt:
+    extent = n.extent.const
+    if extent is None:
+        return n.with_(kind="serial")  # type: ignore[no-any-return]
+    widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
+    lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
+    try:
+        return _as_vectors(n, extent, lanes, s)
+    except NotAVector:
+        return n.with_(kind="unrolled" if extent <= 64 else "serial")  # type: ignore[no-any-return]
+
+
+def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
+    horizontal = type(n.body) is BufferStore and _is_shared(n.body, n.var)
+    parts: list[Stmt | None] = []
+    if horizontal:
+        return _horizontal(n, extent, lanes, s)
+    for start in range(0, extent, lanes):
+        lane = Var("lane")
+        s.ranges[lane] = (0, lanes - 1)
+        body = s(substitute(n.body, {n.var: poly(start) + lane}))
+        if body is not None:
+            count = extent - start
+            parts.append(_Lanes(lane, lanes, s).stmt(body, poly(count) if count < lanes else None))
+        del s.ranges[lane]
+    return seq([p for p in parts if p is not None] or [Seq(())])
+
+
+def _is_shared(st: BufferStore, var: Var) -> bool:
+    return all(var not in i.vars for i in st.indices)
+
+
+NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+
+
+def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
+    """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
+    st: Any = n.body
+    v = st.value
+    own = type(v) is Binary and v.op in NEUTRAL and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
+    if not own:
+        raise NotAVector
+    total: Expr | None = None
+    for start in range(0, extent, lanes):
+        lane = Var("lane")
+        s.ranges[lane] = (0, lanes - 1)
+        count = extent - start
+        tool = _Lanes(lane, lanes, s)
+        part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), poly(count) if count < lanes else None))
+        if count < lanes:
+            neutral = Broadcast(const(NEUTRAL[v.op], st.buffer.dtype), lanes)
+            part = Select(Lt0(poly(-count), lanes, ONE), part, neutral)
+        total = part if total is None else Binary(v.op, total, part)
+        del s.ranges[lane]
+    assert total is not None
+    folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
+    return BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+
+
+class _Lanes:
+    """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
+
+    def __init__(self, lane: Var, lanes: int, s: Simplifier) -> None:
+        self.lane, self.lanes, self.s = lane, lanes, s
+
+    def wide(self, e: Expr) -> Expr:
+        """`e` as a vector."""
+        return e if dt.lanes(e.dtype) > 1 else Broadcast(e, self.lanes)
+
+    def _linear(self, p: Poly) -> tuple[int, Poly]:
+        split = coefficient(p, self.lane)
+        if split is None:
+            raise NotAVector
+        return split
+
+    def _and(self, mask: Poly | None, more: Poly) -> Poly | None:
+        if mask is None:
+            return more
+        a, b = mask.const, more.const
+        if a is None or b is None:
+            raise NotAVector
+        return poly(min(a, b))
+
+    def prefix(self, cond: Expr) -> Poly | None:
+        """n when `cond` is `lane < n`, else None."""
+        if type(cond) is Lt0 and cond.lanes == 1 and self.lane in cond.index.vars:
+            c, rest = self._linear(cond.index)
+            if c == 1:
+                return -rest
+        return None
+
+    def _depends(self, n: Any) -> bool:
+        return any(self.lane in x.vars for x in walk(n) if type(x) is Poly)
+
+    def stmt(self, n: Stmt, mask: Poly | None) -> Stmt:
+        """The vector form of a statement under a mask of leading lanes."""
+        if type(n) is Seq:
+            return seq([self.stmt(k, mask) for k in n.stmts])
+        if type(n) is If:
+            if not self._depends(n.cond):
+                return If(n.cond, self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask))
+            count = self.prefix(n.cond)
+            if count is None or n.orelse is not None:
+                raise NotAVector
+            return self.stmt(n.then, self._and(mask, count))
+        if type(n) is not BufferStore:
+            raise NotAVector
+        stride, base = self._linear(n.indices[0])
+        if stride == 0:
+            raise NotAVector
+        value = self.wide(self.expr(n.value, mask))
+        return BufferStore(n.buffer, (base,), value, poly(stride), mask)
+
+    def expr(self, e: Expr, mask: Poly | None) -> Expr:
+        """The vector form of an expression, or the scalar when the lane does not matter."""
+        if not self._depends(e):
+            return e
+        t = type(e)
+        if t is BufferLoad:
+            stride, base = self._linear(e.indices[0])  # type: ignore[attr-defined]
+            return BufferLoad(e.buffer, (base,), self.lanes, poly(stride), mask)  # type: ignore[attr-defined]
+        if t is Poly:
+            c, rest = self._linear(e)  # type: ignore[arg-type]
+            return Ramp(rest, poly(c), self.lanes)
+        if t is Lt0:
+            c, rest = self._linear(e.index)  # type: ignore[attr-defined]
+            return Lt0(rest, self.lanes, poly(c))
+        if t is Select:
+            return self._select(e, mask)  # type: ignore[arg-type]
+        if t is Cast:
+            a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
+            return Cast(dt.vector(e.dtype, self.lanes), a)
+        if t is Binary:
+            return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
+        if t is Not:
+            return Not(self.wide(self.expr(e.a, mask)))  # type: ignore[attr-defined]
+        if t is Call:
+            return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))  # type: ignore[attr-defined]
+        raise NotAVector
+
+    def _select(self, e: Select, mask: Poly | None) -> Expr:
+        if not self._depends(e.cond):
+            return Select(e.cond, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+        count = self.prefix(e.cond)
+        if count is None:
+            # Only a leading group of lanes can be masked: a load on either side may be out of range in the others.
+            if any(type(x) is BufferLoad for x in (*walk(e.a), *walk(e.b))):
+                raise NotAVector
+            return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+        a = self.wide(self.expr(e.a, self._and(mask, count)))
+        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0:
+            return a  # masked-off lanes of a load are zero
+        return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))

@@ -1,0 +1,54 @@
+"""Where a record was made: facts about the machine and the versions of the software, read once per process."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Environment(NamedTuple):
+    """The two dictionaries that every record carries.
+
+    Attributes:
+        host: `cpu` (model name), `cores` (usable by this process), `kernel`.
+        versions: of `tunesmith`, `llvmlite`, `numpy` and `python`.
+    """
+
+    host: dict[str, object]
+    versions: dict[str, object]
+
+
+def environment() -> Environment:
+    """Describe this process's surroundings.  The dictionaries are fresh copies, free to be extended."""
+    host, versions = _environment()
+    return Environment(dict(host), dict(versions))
+
+
+@cache
+def _environment() -> Environment:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    host: dict[str, object] = {"cpu": _cpu_model(), "cores": cores, "kernel": f"{platform.system()} {platform.release()}"}
+    versions: dict[str, object] = {package: package_version(package) for package in ("tunesmith", "llvmlite", "numpy")}
+    versions["python"] = platform.python_version()
+    return Environment(host, versions)
+
+
+def package_version(package: str) -> str:
+    """The version of an installed distribution, read from its metadata: importing it would cost time and load what is not needed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

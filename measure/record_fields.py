@@ -1,0 +1,234 @@
+"""Readers of the fields of a log line: each takes its field out of the line and refuses what a record must not hold.
+
+The line may come from anywhere.  A refusal names the field, what was expected and what was found, in a text of
+bounded length whatever the value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import NoReturn, TypeVar
+
+import numpy as np
+
+from tunesmith.support.errors import RecordError
+
+T = TypeVar("T")
+
+VERSION = 1
+"""The version of the line format that this build writes, and the newest it reads."""
+
+MAX_NAME = 256
+MAX_MESSAGE = 16_384
+MAX_SCRIPT = 4 << 20
+MAX_ROW = 4_096
+MAX_SAMPLES = 100_000
+
+_DIGEST = re.compile(r"[0-9A-Za-z_.:-]{1,128}")
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT64 = range(1 << 64)
+
+
+class NewerRecordError(RecordError):
+    """The line was written by a newer tunesmith.  A merge carries it over; this build cannot use it."""
+
+
+class Pool:
+    """Equal parts of many lines, held once: most of a log is the same few instructions, targets and hosts again and again."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, object] = {}
+
+    def one(self, part: T) -> T:
+        """The first part that was equal to this one.  The text tells 1 from 1.0 and True, which `==` does not."""
+        return self._parts.setdefault(repr(part), part)  # type: ignore[return-value]
+
+    def each(self, parts: list[T]) -> list[T]:
+        """The list with its items replaced by equal ones."""
+        return [self.one(part) for part in parts]
+
+
+class Fields:
+    """What is still unread of one line; `rest` is what nobody asked for.
+
+    Args:
+        kind: the kind the line must be of, as errors name it.
+        line: the line as `json.loads` gives it.
+        pool: where objects and items of arrays are looked up, or None.
+
+    Raises:
+        NewerRecordError: the line is of a newer version.
+        RecordError: it is not an object, or of another kind.  All readers raise RecordError too.
+    """
+
+    def __init__(self, kind: str, line: object, pool: Pool | None = None) -> None:
+        self.kind = kind
+        self._pool = pool
+        if not isinstance(line, dict):
+            raise RecordError(f"{kind} line: expected a JSON object, got {show(line)}")
+        self.rest: dict[str, object] = dict(line)
+        version = self.take("v", f"a version number from 1 to {VERSION}")
+        if type(version) is not int or version < 1:
+            self.refuse("v", f"a version number from 1 to {VERSION}", version)
+        if version > VERSION:
+            raise NewerRecordError(
+                f"{kind} line: it is of format version {show(version)}, this tunesmith reads versions up to {VERSION}. Upgrade tunesmith"
+            )
+        found = self.take("kind", repr(kind))
+        if found != kind:
+            self.refuse("kind", repr(kind), found)
+
+    def refuse(self, name: str, expected: str, got: object) -> NoReturn:
+        """Raise the RecordError for one field."""
+        raise RecordError(f"{self.kind} line: field `{name}`: expected {expected}, got {show(got)}")
+
+    def digest(self, name: str) -> str:
+        """A short name that is safe anywhere: no path can be spelled with it."""
+        expected = "a digest of 1 to 128 letters, digits or _.:-"
+        value = self.take(name, expected)
+        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+            self.refuse(name, expected, value)
+        return value
+
+    def text(self, name: str, limit: int) -> str:
+        """A string of bounded length."""
+        expected = f"a string of at most {limit} characters"
+        value = self.take(name, expected)
+        if not isinstance(value, str) or len(value) > limit:
+            self.refuse(name, expected, value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false; 0 and 1 are refused."""
+        value = self.take(name, "true or false")
+        if not isinstance(value, bool):
+            self.refuse(name, "true or false", value)
+        return value
+
+    def mapping(self, name: str) -> dict[str, object]:
+        """A JSON object of any content; see `canonical` for its values."""
+        value = self.take(name, "a JSON object")
+        if not isinstance(value, dict):
+            self.refuse(name, "a JSON object", value)
+        return value if self._pool is None else self._pool.one(value)
+
+    def array(self, name: str) -> list[object]:
+        """A JSON array of any content."""
+        value = self.take(name, "a JSON array")
+        if not isinstance(value, list):
+            self.refuse(name, "a JSON array", value)
+        return value if self._pool is None else self._pool.each(value)
+
+    def integer(self, name: str) -> int:
+        """A signed or unsigned 64-bit integer."""
+        value = self.take(name, "a 64-bit integer")
+        if type(value) is not int or (value not in _INT64 and value not in _UINT64):
+            self.refuse(name, "a 64-bit integer", value)
+        return value
+
+    def row(self, name: str) -> tuple[int, ...]:
+        """Integers of 64 bits with sign."""
+        expected = f"an array of at most {MAX_ROW} 64-bit integers"
+        value = self.take(name, expected)
+        if not isinstance(value, list) or len(value) > MAX_ROW:
+            self.refuse(name, expected, value)
+        for item in value:
+            if type(item) is not int or item not in _INT64:
+                self.refuse(name, expected, item)
+        return tuple(value)
+
+    def samples(self, name: str) -> tuple[float, ...]:
+        """Durations: a time of zero would be the best for ever, so it is refused."""
+        expected = f"an array of at most {MAX_SAMPLES} finite seconds above 0"
+        value = self.take(name, expected)
+        if not isinstance(value, list) or len(value) > MAX_SAMPLES:
+            self.refuse(name, expected, value)
+        for item in value:
+            if type(item) is not float or not 0.0 < item < math.inf:  # nan is not above 0 either
+                self._number(name, expected, item, positive=True)  # an integer will do
+        return tuple(map(float, value))
+
+    def timestamp(self, name: str) -> float:
+        """A time since 1970."""
+        expected = "finite seconds since 1970"
+        return self._number(name, expected, self.take(name, expected), positive=False)
+
+    def _number(self, name: str, expected: str, value: object, positive: bool) -> float:
+        if type(value) is not float and type(value) is not int:
+            self.refuse(name, expected, value)
+        try:
+            number = float(value)
+        except OverflowError:
+            self.refuse(name, expected, value)
+        if not 0 <= number < math.inf or (positive and number == 0):  # nan fails the first
+            self.refuse(name, expected, value)
+        return number
+
+    def take(self, name: str, expected: str) -> object:
+        """The value of a field that must be there, unchecked."""
+        if name not in self.rest:
+            raise RecordError(f"{self.kind} line: field `{name}` is missing: expected {expected}")
+        return self.rest.pop(name)
+
+
+def canonical(name: str, value: object) -> str:
+    """One text per JSON value, whatever the order of keys.  The C encoder walks and checks it: a log holds millions of values.
+
+    Raises:
+        RecordError: the value holds something that is not JSON, or a number that is not finite.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RecordError(f"field `{name}`: expected plain JSON data with finite numbers: {error}") from error
+
+
+def plain(where: str, value: object) -> object:
+    """The value in the types that JSON gives back: lists for tuples, Python's numbers for numpy's.
+
+    Raises:
+        RecordError: the value holds something else; the message names the place.
+    """
+    try:
+        return _plain(where, value)
+    except RecursionError:
+        raise RecordError(f"field `{where}`: nested too deeply to be written") from None
+
+
+def clip(text: str) -> str:
+    """The beginning and the end of a long message: a compiler names the error first, a traceback last."""
+    if len(text) <= MAX_MESSAGE:
+        return text
+    half = MAX_MESSAGE // 2 - 40
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def show(value: object) -> str:
+    """A short text of any value, however large."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, say
+        return f"{type(value).__name__} too large to be shown"
+
+
+def _plain(where: str, value: object) -> object:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise RecordError(f"field `{where}`: expected a finite number, got {value}")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise RecordError(f"field `{where}`: expected keys that are strings, got {show(key)}")
+        return {key: _plain(f"{where}.{key}", item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    raise RecordError(f"field `{where}`: expected plain JSON data, got {show(value)}, a {type(value).__name__}")

@@ -1,0 +1,95 @@
+"""What an object file or shared library defines and needs, read from its ELF symbol table.
+
+LLVM aborts the process when it links an object whose symbols it cannot find, and TVM-FFI cannot list the functions
+of a library: both questions are answered here, before either is asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tunesmith.support.errors import RunError
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QQq")
+_SYMTAB, _RELA, _DYNSYM = 2, 4, 11
+_ALLOCATED = 2
+_ABSOLUTE_32 = {"x86_64": (10, 11)}
+"""Relocations by which code says "somewhere in the first 2 or 4 GB": R_X86_64_32 and R_X86_64_32S."""
+_GLOBAL, _WEAK = 1, 2
+_DEFAULT = 0
+
+OBJECT, LIBRARY = 1, 3
+"""File types: a relocatable object, and a shared library."""
+
+MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
+"""ELF machine numbers with the names that `platform.machine()` has for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElfSymbols:
+    """The symbols of one file.
+
+    Args:
+        kind: OBJECT or LIBRARY.
+        machine: the processor it is for, as `platform.machine()` says it.
+        defined: names other files can refer to, sorted.
+        needed: names that another file must define, sorted; weak references, which may stay unresolved, left out.
+        movable: the code runs at any address (always true of a library).
+    """
+
+    kind: int
+    machine: str
+    defined: tuple[str, ...]
+    needed: tuple[str, ...]
+    movable: bool
+
+
+def read_symbols(data: bytes, what: str = "the object") -> ElfSymbols:
+    """The symbols of an ELF file (64 bit, little endian).
+
+    Args:
+        data: the whole file.
+        what: how an error message calls it.
+    Raises:
+        RunError: the bytes are not such a file, or are damaged.
+    """
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise RunError(f"{what} is not a 64-bit little-endian ELF file (it starts with {data[:4]!r}). Build it for this machine")
+    try:
+        return _read(data)
+    except (struct.error, IndexError, ValueError) as error:
+        raise RunError(f"{what} is damaged: its symbol table cannot be read ({error}). Build it again") from error
+
+
+def _read(data: bytes) -> ElfSymbols:
+    _, kind, machine, _, _, _, table, _, _, _, _, size, count, _ = _HEADER.unpack_from(data)
+    sections = [_SECTION.unpack_from(data, table + i * size) for i in range(count)]
+    wanted = _DYNSYM if kind == LIBRARY else _SYMTAB
+    defined: set[str] = set()
+    needed: set[str] = set()
+    name_of_machine = MACHINES.get(machine, f"machine {machine}")
+    absolute = _ABSOLUTE_32.get(name_of_machine, ())
+    movable = True
+    for _, section, _, _, offset, length, link, target, _, entry in sections:
+        if section == _RELA and kind == OBJECT and sections[target][2] & _ALLOCATED:
+            movable &= all(
+                _RELOCATION.unpack_from(data, at)[1] & 0xFFFFFFFF not in absolute for at in range(offset, offset + length, entry)
+            )
+        if section != wanted:
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + length, entry):
+            name, info, other, home, _, _ = _SYMBOL.unpack_from(data, at)
+            if info >> 4 not in (_GLOBAL, _WEAK) or not name:
+                continue
+            text = data[names + name : data.index(b"\0", names + name)].decode()
+            if home:
+                if other & 3 == _DEFAULT:
+                    defined.add(text)
+            elif info >> 4 == _GLOBAL:
+                needed.add(text)
+    return ElfSymbols(kind, name_of_machine, tuple(sorted(defined)), tuple(sorted(needed)), movable)

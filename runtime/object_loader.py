@@ -1,0 +1,130 @@
+"""Object code in memory: ELF bytes become callable addresses in this process, without disk and without a linker.
+
+One MCJIT engine holds one object and gives all its memory back when it is closed.  (ORC, the newer loader of LLVM,
+keeps about 11 KB for each object for ever; a process that measures loads many thousands.)  LLVM aborts the process
+over a symbol it cannot find, so every one is looked up here first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+
+import llvmlite.binding as llvm
+import tvm_ffi
+
+from tunesmith.runtime.argument_checker import CHECKER, checker_text
+from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
+from tunesmith.runtime.threads import is_openmp_symbol, openmp_address
+from tunesmith.support.errors import RunError
+
+
+class LoadedObject:
+    """Object code that has been loaded.  Its addresses are valid until `close`, or until nobody refers to it.
+
+    Threads may call the loaded code at the same time; loading and closing is for one thread at a time.
+    """
+
+    __slots__ = ("_engine", "symbols")
+
+    def __init__(self, engine: llvm.ExecutionEngine, symbols: ElfSymbols) -> None:
+        self._engine = engine
+        self.symbols = symbols
+
+    def address(self, name: str) -> int:
+        """Where the function or variable `name` stands.
+
+        Raises:
+            RunError: the object does not define it, or has been closed.
+        """
+        if self._engine is None:
+            raise RunError(f"{name!r} is asked of an object that has been closed: load it again")
+        if name not in self.symbols.defined:
+            raise RunError(f"the object defines no {name!r}. It defines: {', '.join(self.symbols.defined) or 'nothing'}")
+        return int(self._engine.get_global_value_address(name))
+
+    def close(self) -> None:
+        """Give the memory back.  Calling an address of the object after this crashes the process."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+def load_object(data: bytes) -> LoadedObject:
+    """Load an ELF object, compiled as position-independent code (`reloc="pic"`), into this process.
+
+    Symbols it needs are the argument checker, or are taken from the OpenMP runtime of `runtime.threads`, from TVM-FFI,
+    and from the libraries the process has loaded.  Takes about a millisecond.
+
+    Raises:
+        RunError: the bytes are no object for this machine, or need a symbol that is nowhere to be found.
+    """
+    symbols = read_symbols(data)
+    if symbols.kind != OBJECT or symbols.machine != platform.machine():
+        kind = "an object" if symbols.kind == OBJECT else "not an object but a linked file"
+        raise RunError(
+            f"cannot load: it is {kind} for {symbols.machine}, and this is {platform.machine()}. Build an object for this machine"
+        )
+    if not symbols.movable:
+        raise RunError('cannot load: the object is not position-independent. Compile it with reloc="pic"')
+    _bind(symbols.needed)
+    engine = llvm.create_mcjit_compiler(
+        llvm.parse_assembly(""), _target().create_target_machine(reloc="pic", codemodel="small"), use_lmm=True
+    )
+    engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+    engine.finalize_object()
+    return LoadedObject(engine, symbols)
+
+
+@cache
+def checker_object() -> bytes:
+    """The argument checker that all entry points call, compiled for any processor of this machine's kind."""
+    machine = _target().create_target_machine(reloc="pic", codemodel="small", opt=1)
+    return bytes(machine.emit_object(llvm.parse_assembly(checker_text())))
+
+
+@cache
+def _checker() -> LoadedObject:
+    """The checker in this process; it stays."""
+    return load_object(checker_object())
+
+
+@cache
+def _target() -> llvm.Target:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple()
+
+
+def _bind(names: tuple[str, ...]) -> None:
+    """Tell LLVM where each of the names stands."""
+    missing = [name for name in names if not _bound(name)]
+    if missing:
+        raise RunError(
+            f"the object needs {', '.join(missing)}, which no library of this process defines. "
+            "Load the library that does with ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) first"
+        )
+
+
+_PROCESS = ctypes.CDLL(None)
+"""Everything that the process has loaded with RTLD_GLOBAL."""
+_BOUND: set[str] = {"_GLOBAL_OFFSET_TABLE_"}
+
+
+def _bound(name: str) -> bool:
+    if name in _BOUND:
+        return True
+    address: int | None
+    if name == CHECKER:
+        address = _checker().address(name)
+    elif is_openmp_symbol(name):
+        address = openmp_address(name)
+    else:
+        function = getattr(tvm_ffi.LIB, name, None) or getattr(_PROCESS, name, None)
+        address = None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+    if address is None:
+        return False
+    llvm.add_symbol(name, address)
+    _BOUND.add(name)
+    return True

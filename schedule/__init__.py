@@ -1,0 +1,1 @@
+"""Rank 2: scheduling primitives, traces, and the two modes, concrete and parametric."""

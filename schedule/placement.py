@@ -1,0 +1,46 @@
+"""Moving a block under a loop: the nest that computes just the box that is needed there.  Shared by compute_at and reverse_compute_at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunesmith.ir.analysis.access_regions import loop_ranges
+from tunesmith.ir.poly import ZERO, Param, Poly, Var
+from tunesmith.ir.stmt import For, nest, seq
+from tunesmith.ir.visit import path_to_block
+from tunesmith.schedule.state import ScheduleState
+
+
+def ranges_under(loop: For, block: str) -> dict[Var, Poly]:
+    """Highest values of the loops between `loop` (exclusive) and the block."""
+    path = path_to_block(loop.body, block)
+    assert path is not None
+    return loop_ranges([(n.var, n.extent) for n in path if type(n) is For])
+
+
+def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly, Poly]], at_front: bool) -> None:
+    """Rebuild the nest of `block` inside `loop`, over the given boxes.
+
+    Args:
+        block: the block to move; its old nest is removed.
+        loop: the loop it moves under.
+        dims: (lowest value, extent) for iteration variables by position; the others run over their whole extent.
+        at_front: before the loop's body, else behind it.
+    """
+    b = s.block(block)
+    loops: list[tuple[Var, Poly]] = []
+    bindings: list[Poly] = []
+    predicate: list[Poly] = []
+    for i, it in enumerate(b.iters):
+        low, extent = dims.get(i, (ZERO, it.extent))
+        bound = [v.name for v in extent.vars if not isinstance(v, Param)]
+        if bound:
+            raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(sorted(bound))}: {extent!r}", b)
+        var = Var(f"ax{i}")
+        loops.append((var, extent))
+        bindings.append(low + var)
+        if i in dims:
+            predicate.append(low + var - it.extent)
+    moved = nest(loops, b.with_(bindings=tuple(bindings), predicate=tuple(predicate)))
+    s.remove_block(block)
+    s.replace_loop(loop, lambda f: f.with_(body=seq([moved, f.body] if at_front else [f.body, moved])))

@@ -1,0 +1,124 @@
+"""What makes a function a scheduling primitive: one decorator derives recording, JSON, replay and the typed method."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from tunesmith.schedule.handles import Handle
+from tunesmith.schedule.trace import Instruction
+from tunesmith.support.errors import RecordError, ScheduleError
+
+if TYPE_CHECKING:
+    from tunesmith.schedule.state import ScheduleState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PRIMITIVES: dict[str, Primitive[Any, Any]] = {}
+"""Every primitive by name.  Names are the wire format of traces: never rename, add an alias."""
+
+
+UNRECORDED = ("s", "decision", "domains")
+"""Arguments a trace does not hold: a decision has its own place, and domains only matter to a search, which has the sketch."""
+
+
+class Primitive(Generic[P, R]):
+    """A scheduling primitive: a function of a schedule that checks its preconditions, rewrites the program, returns handles.
+
+    Used as a class attribute it is a method of the schedule, typed as the function it was made from.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.signature = inspect.signature(function)
+        self.parameters = list(self.signature.parameters)[1:]
+        functools.update_wrapper(self, function)
+
+    @overload
+    def __get__(self, obj: None, owner: type) -> Primitive[P, R]: ...
+    @overload
+    def __get__(self, obj: object, owner: type) -> Callable[P, R]: ...
+    def __get__(self, obj: Any, owner: type) -> Any:
+        return self if obj is None else functools.partial(self.apply, obj)
+
+    def apply(self, s: ScheduleState, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run on `s` and record the step; nothing is changed or recorded when it refuses."""
+        if s.depth:
+            return self.function(s, *args, **kwargs)
+        try:
+            bound = self.signature.bind(s, *args, **kwargs)
+        except TypeError as e:
+            raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}") from None
+        given = [(k, v) for k, v in bound.arguments.items() if k not in UNRECORDED and not _is_default(self.signature, k, v)]
+        recorded = tuple([(k, _encode(self.name, v)) for k, v in given])
+        s.begin(self.name)
+        try:
+            out = self.function(s, *args, **kwargs)
+        except BaseException:
+            s.rollback()
+            raise
+        handles = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
+        s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
+        return out
+
+    def __call__(self, s: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.apply(s, *args, **kwargs)
+
+
+def _is_default(signature: inspect.Signature, name: str, value: Any) -> bool:
+    default = signature.parameters[name].default
+    return default is not inspect.Parameter.empty and (value is default or (not isinstance(value, Handle) and value == default))
+
+
+def primitive(function: Callable[Concatenate[Any, P], R]) -> Primitive[P, R]:
+    """Register `function(s, ...)` as the primitive of that name."""
+    made = Primitive(function)
+    if made.name in PRIMITIVES:
+        raise RecordError(f"two primitives are named {made.name}")
+    PRIMITIVES[made.name] = made
+    return made
+
+
+def _encode(primitive_name: str, v: Any) -> Any:
+    if isinstance(v, Handle):
+        return {"rv": v.name}
+    if isinstance(v, (list, tuple)):
+        return [_encode(primitive_name, x) for x in v]
+    if v is None or isinstance(v, (bool, int, str, float)):
+        return v
+    raise ScheduleError(primitive_name, "arguments", f"an argument is {v!r}; arguments are handles, numbers, text and lists of them")
+
+
+def decode(v: Any, handles: dict[str, Handle]) -> Any:
+    """The argument value that the JSON `v` of a trace stands for."""
+    if isinstance(v, dict):
+        name = v.get("rv")
+        if not isinstance(name, str) or name not in handles:
+            raise RecordError(f"the trace uses {v!r}, which no earlier step defined")
+        return handles[name]
+    if isinstance(v, list):
+        return [decode(x, handles) for x in v]
+    return v
+
+
+def apply_instruction(s: Any, i: Instruction, decision: Sequence[int] | None) -> None:
+    """Run one recorded step on `s`; its outputs get the recorded names."""
+    p = PRIMITIVES.get(i.kind)
+    if p is None:
+        raise RecordError(f"the trace uses the primitive {i.kind!r}, which this version of tunesmith does not have")
+    args = {k: decode(v, s.handles) for k, v in i.args}
+    unknown = set(args) - set(p.parameters)
+    if unknown:
+        raise RecordError(f"{i.kind} has no argument {sorted(unknown)}; arguments are {', '.join(p.parameters)}")
+    if decision is not None:
+        args["decision"] = list(decision)
+    out = p.apply(s, **args)
+    made = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
+    if len(made) != len(i.outputs):
+        raise RecordError(f"{i.kind} gave {len(made)} results where the trace recorded {len(i.outputs)}: the record belongs to another workload")
+    for h, name in zip(made, i.outputs, strict=True):
+        s.handles[name] = h

@@ -1,0 +1,56 @@
+"""annotate, unannotate: hints for lowering, on a loop or a block."""
+
+from __future__ import annotations
+
+from tunesmith.ir.poly import Poly
+from tunesmith.ir.stmt import Block, For, annotated
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+KEYS = {
+    "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
+    "pack_constant": "block: its input is a constant, so that the copy may be made at compile time",
+    "unroll_max": "loop: bodies up to this many statements are unrolled",
+    "stream_store": "block: store around the caches",
+}
+"""Annotations that lowering understands."""
+
+
+def _set(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: str | Poly | None) -> None:
+    if isinstance(target, BlockRV):
+        name = s.block(target).name
+        s.replace_block(name, lambda b: b.with_(annotations=annotated(b.annotations, key, value)))
+    else:
+        s.replace_loop(s.loop(target).var, lambda f: f.with_(annotations=annotated(f.annotations, key, value)))
+
+
+@primitive
+def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV | int | str) -> None:
+    """Attach `key: value`.
+
+    Requires:
+        known-key: lowering understands the key (see KEYS).
+        block-exists: a block target is still in the program.
+        loop-exists: a loop target is still in the program.
+    Keeps: everything.
+    """
+    if key not in KEYS:
+        raise s.refuse("known-key", f"unknown annotation {key!r}; known are {', '.join(sorted(KEYS))}")
+    _set(s, target, key, value if isinstance(value, str) else s.value(value))
+
+
+@primitive
+def unannotate(s: ScheduleState, target: BlockRV | LoopRV, key: str) -> None:
+    """Remove the annotation `key`.
+
+    Requires:
+        present: the annotation is there.
+        block-exists: a block target is still in the program.
+        loop-exists: a loop target is still in the program.
+    Keeps: everything.
+    """
+    node: Block | For = s.block(target) if isinstance(target, BlockRV) else s.loop(target)
+    if all(k != key for k, _ in node.annotations):
+        raise s.refuse("present", f"there is no annotation {key!r}", node)
+    _set(s, target, key, None)

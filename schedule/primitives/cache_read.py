@@ -1,0 +1,123 @@
+"""cache_read: a block reads a copy of one of its inputs, in another scope and, if wanted, another layout (packing)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunesmith.ir.analysis.access_regions import reads
+from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
+from tunesmith.ir.expr import Expr, conjunction, const, select
+from tunesmith.ir.poly import Poly, Var, below, ceildiv, floordiv, mod, poly
+from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
+from tunesmith.ir.visit import transform
+from tunesmith.schedule.handles import BlockRV, IntRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+Layout = Sequence["int | Sequence[int | str | IntRV]"]
+
+
+@primitive
+def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout: Layout | None = None) -> BlockRV:
+    """Make `block` read a copy of `buffer` in `scope`; the copy is its own block, placed before the nest of `block`.
+
+    Args:
+        block: the consumer.
+        buffer: name of the buffer it reads.
+        scope: storage scope of the copy.
+        layout: dimensions of the copy, each an int (that dimension of the buffer), [d, "/", f] (its outer part) or
+            [d, "%", f] (its inner part), f a sampled factor or an int.  Elements beyond the buffer are filled with 0.
+            None keeps the layout.  `[[1, "/", 16], 0, [1, "%", 16]]` packs B[k, j] into panels of 16 columns.
+    Rewrite:
+        for i in range(4): C[i] = A[i] + 1
+      ->
+        for ax0 in range(4): A_copy[ax0] = A[ax0]
+        for i in range(4): C[i] = A_copy[i] + 1
+    Requires:
+        reads-it: the block reads a buffer of that name.
+        scope: the scope exists.
+        layout: every dimension stands in the layout once, or once as "/" and once as "%" with the same factor.
+        block-exists: the block is still in the program.
+    Keeps: results.  A buffer that another block of the same nest writes is not copied (reads-it refuses).
+    """
+    consumer = s.block(block)
+    if scope not in SCOPES:
+        raise s.refuse("scope", f"unknown scope {scope!r}; scopes are {', '.join(SCOPES)}")
+    old = next((a.buffer for a in reads(consumer) if a.buffer.name == buffer), None)
+    if old is None:
+        names = ", ".join(dict.fromkeys(a.buffer.name for a in reads(consumer)))
+        raise s.refuse("reads-it", f"block {consumer.name} does not read a buffer named {buffer!r}; it reads {names}", consumer)
+    root = s.root_index(consumer.name)
+    spec = _check_layout(s, old, layout)
+    new = Buffer(f"{old.name}_copy", [_extent(old, d) for d in spec], old.dtype, scope)
+    name = s.fresh_name(f"{old.name}_copy")
+    copy = _copy_nest(name, old, new, spec)
+
+    def on_load(n: BufferLoad, _: Any) -> BufferLoad:
+        return BufferLoad(new, tuple([_forward(n.indices, d) for d in spec])) if n.buffer is old else n
+
+    def redirect(b: Block) -> Block:
+        return b.with_(body=transform(b.body, {BufferLoad: on_load}))
+
+    s.replace_block(consumer.name, redirect)
+    stmts = s.root_stmts()
+    s.set_body(seq([*stmts[:root], copy, *stmts[root:]]))
+    s.add_allocs(new)
+    return s.new_block(name)
+
+
+_Dim = tuple[int, str, "Poly | None"]
+
+
+def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[_Dim]:
+    rank = len(old.shape)
+    if layout is None:
+        return [(d, "", None) for d in range(rank)]
+    spec: list[_Dim] = []
+    for item in layout:
+        if isinstance(item, int):
+            spec.append((item, "", None))
+        elif len(item) == 3 and isinstance(item[0], int) and item[1] in ("/", "%") and isinstance(item[2], (int, IntRV)):
+            spec.append((item[0], str(item[1]), s.value(item[2])))
+        else:
+            raise s.refuse("layout", f"a layout entry is an int, [d, '/', f] or [d, '%', f]; got {item!r}")
+    for d in range(rank):
+        mine = [(op, f) for dim, op, f in spec if dim == d]
+        whole = mine == [("", None)]
+        cut = len(mine) == 2 and {op for op, _ in mine} == {"/", "%"} and mine[0][1] == mine[1][1]
+        if not (whole or cut):
+            raise s.refuse("layout", f"dimension {d} of {old.name} must stand in the layout once, or as '/' and '%' with one factor")
+    if any(d >= rank or d < 0 for d, _, _ in spec):
+        raise s.refuse("layout", f"{old.name} has {rank} dimensions")
+    return spec
+
+
+def _extent(old: Buffer, dim: _Dim) -> Poly:
+    d, op, f = dim
+    if f is None:
+        return old.shape[d]
+    return ceildiv(old.shape[d], f) if op == "/" else f
+
+
+def _forward(indices: tuple[Poly, ...], dim: _Dim) -> Poly:
+    d, op, f = dim
+    if f is None:
+        return indices[d]
+    return floordiv(indices[d], f) if op == "/" else mod(indices[d], f)
+
+
+def _copy_nest(name: str, old: Buffer, new: Buffer, spec: list[_Dim]) -> Stmt:
+    iters = tuple([Iter(Var(f"v{i}"), e, "S") for i, e in enumerate(new.shape)])
+    loops = [Var(f"ax{i}") for i in range(len(iters))]
+    source = [poly(0)] * len(old.shape)
+    guards: list[Expr] = []
+    for it, (d, op, f) in zip(iters, spec, strict=True):
+        source[d] = source[d] + (poly(it.var) if f is None or op == "%" else poly(it.var) * f)
+    for d in {d for d, _, f in spec if f is not None}:
+        guards.append(below(source[d], old.shape[d]))
+    value: Expr = BufferLoad(old, tuple(source))
+    if guards:
+        value = select(conjunction(tuple(guards)), value, const(0, old.dtype))
+    block = Block(name, iters, tuple([poly(v) for v in loops]), (), None, store(new, [i.var for i in iters], value))
+    return nest(list(zip(loops, new.shape, strict=True)), block)

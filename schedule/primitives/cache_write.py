@@ -1,0 +1,69 @@
+"""cache_write: a block writes into a cache, and a copy block writes the cache back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.analysis.access_regions import writes
+from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
+from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, seq, store
+from tunesmith.ir.visit import transform
+from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
+    """Make `block` write into a new buffer in `scope`; the returned block copies that to the old buffer, after the nest.
+
+    Rewrite:
+        for i in range(4): C[i] = A[i] + 1
+      ->
+        for i in range(4): C_cache[i] = A[i] + 1
+        for ax0 in range(4): C[ax0] = C_cache[ax0]
+    Requires:
+        scope: the scope exists.
+        one-output: the block writes one buffer.
+        only-writer: no other block writes that buffer.
+        block-exists: the block is still in the program.
+    Keeps: results; readers in other blocks still read the old buffer.
+    """
+    producer = s.block(block)
+    if scope not in SCOPES:
+        raise s.refuse("scope", f"unknown scope {scope!r}; scopes are {', '.join(SCOPES)}")
+    outs = list(dict.fromkeys(a.buffer for a in writes(producer)))
+    if len(outs) != 1:
+        raise s.refuse("one-output", f"block {producer.name} writes {len(outs)} buffers", producer)
+    old = outs[0]
+    others = [b.name for b in s.blocks() if b is not producer and any(a.buffer is old for a in writes(b))]
+    if others:
+        raise s.refuse("only-writer", f"{old.name} is also written by {', '.join(others)}", producer)
+    new = old.like(f"{old.name}_{scope}", scope=scope)
+    root = s.root_index(producer.name)
+    redirect_to(s, producer.name, old, new)
+    name = s.fresh_name(f"{old.name}_write")
+    iters = tuple([Iter(Var(f"v{i}"), e, "S") for i, e in enumerate(old.shape)])
+    loops = [Var(f"ax{i}") for i in range(len(iters))]
+    value = BufferLoad(new, tuple([poly(i.var) for i in iters]))
+    copy = Block(name, iters, tuple([poly(v) for v in loops]), (), None, store(old, [i.var for i in iters], value))
+    stmts = s.root_stmts()
+    s.set_body(seq([*stmts[: root + 1], nest(list(zip(loops, old.shape, strict=True)), copy), *stmts[root + 1 :]]))
+    s.add_allocs(new)
+    return s.new_block(name)
+
+
+def redirect_to(s: ScheduleState, block: str, old: Buffer, new: Buffer) -> None:
+    """Every access of the block to `old` becomes one to `new`."""
+
+    def on_access(n: Any, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        return m.with_(buffer=new) if m.buffer is old else m
+
+    table = {BufferLoad: on_access, BufferStore: on_access}
+
+    def redirect(b: Block) -> Block:
+        return b.with_(init=None if b.init is None else transform(b.init, table), body=transform(b.body, table))
+
+    s.replace_block(block, redirect)

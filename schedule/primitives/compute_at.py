@@ -1,0 +1,55 @@
+"""compute_at: move a producer under a loop of its consumers, computing there what they need."""
+
+from __future__ import annotations
+
+from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, union, writes
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.placement import place, ranges_under
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
+    """Move the producer `block` to the front of `loop`, over the box its consumers read in one iteration.
+
+    Rewrite:
+        for i in range(16): B[i] = A[i] * 2
+        for i_0 in range(4):
+            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+      ->
+        for i_0 in range(4):
+            for ax0 in range(4): B[i_0 * 4 + ax0] = A[i_0 * 4 + ax0] * 2
+            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+    Requires:
+        intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables.
+        consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
+        only-writer: no other block writes the buffer.
+        box: the extents of the box do not depend on loop variables.
+        block-exists: the block is still in the program.
+        loop-exists: the loop is still in the program.
+    Keeps: results; boxes of neighbouring iterations may overlap and are then computed again.
+    """
+    b = s.block(block)
+    target = s.loop(loop)
+    outs = writes(b)
+    buffer = outs[0].buffer
+    positions = [plain_iter(e, b) for e in outs[0].indices]
+    if buffer not in s.func.allocs or any(w.buffer is not buffer or w.indices != outs[0].indices for w in outs) or None in positions:
+        raise s.refuse("intermediate", f"block {b.name} must write one intermediate buffer at its own iteration variables", b)
+    if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
+        raise s.refuse("only-writer", f"{buffer.name} has another writer", b)
+    inside = blocks_under(target)
+    boxes: list[Box] = []
+    for c in s.blocks():
+        mine = [a for a in reads(c) if a.buffer is buffer]
+        if mine and c is not b:
+            if c not in inside or b in inside:
+                raise s.refuse("consumers-inside", f"consumer {c.name} of {b.name} is not under loop {target.var.name}, or {b.name} already is", target)
+            ranges = ranges_under(target, c.name)
+            boxes.extend(region(c, a.indices, ranges) for a in mine)
+    if not boxes:
+        raise s.refuse("consumers-inside", f"block {b.name} has no consumer under loop {target.var.name}", target)
+    box = union(boxes)
+    place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)

@@ -1,0 +1,114 @@
+"""compute_inline, reverse_compute_inline: a pointwise block disappears into its consumers or its producer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.visit import substitute, transform
+from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
+    """The single store of a block that computes one element per instance at distinct iteration variables."""
+    body = b.body
+    if type(body) is not BufferStore or b.init is not None or any(it.kind == "R" for it in b.iters):
+        raise s.refuse("pointwise", f"block {b.name} is not a single store without reduction", b)
+    positions = [plain_iter(e, b) for e in body.indices]
+    if None in positions or len(set(positions)) != len(b.iters):
+        raise s.refuse("pointwise", f"block {b.name} does not write one element per instance at its own iteration variables", b)
+    return body
+
+
+@primitive
+def compute_inline(s: ScheduleState, block: BlockRV) -> None:
+    """Replace every read of what `block` computes by its expression, and drop the block and its buffer.
+
+    Rewrite:
+        for i in range(4): B[i] = A[i] * 2
+        for i in range(4): C[i] = B[i] + 1
+      ->
+        for i in range(4): C[i] = A[i] * 2 + 1
+    Requires:
+        pointwise: the block is one store, without reduction, at its own iteration variables.
+        intermediate: the buffer is not a parameter of the function and has no other writer.
+        has-consumer: some block reads the buffer.
+        block-exists: the block is still in the program.
+    Keeps: results; the expression is computed again at every read.
+    """
+    b = s.block(block)
+    body = _pointwise_store(s, b)
+    _require_private(s, b, body.buffer)
+    by_var: list[Var] = [e.as_var() for e in body.indices]  # type: ignore[misc]
+    readers = [c for c in s.blocks() if c is not b and any(a.buffer is body.buffer for a in reads(c))]
+    if not readers:
+        raise s.refuse("has-consumer", f"nothing reads {body.buffer.name}", b)
+
+    def on_load(n: BufferLoad, recurse: Any) -> Any:
+        if n.buffer is not body.buffer:
+            return n
+        values: dict[Var, Poly] = dict(zip(by_var, n.indices, strict=True))
+        return substitute(body.value, values)
+
+    for c in readers:
+        s.replace_block(c.name, lambda c: c.with_(body=transform(c.body, {BufferLoad: on_load})))
+    _drop(s, b, body.buffer)
+
+
+@primitive
+def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
+    """Let the single producer of what the pointwise `block` reads compute it at once, and drop the block.
+
+    Rewrite:
+        for i in range(4): B[i] = A[i] * 2
+        for i in range(4): C[i] = B[i] + 1
+      ->
+        for i in range(4): C[i] = A[i] * 2 + 1
+    Requires:
+        pointwise: the block is one store, without reduction, at its own iteration variables.
+        one-producer: it reads one intermediate buffer, at its own iteration variables, that one pointwise block writes and nobody else reads.
+        block-exists: the block is still in the program.
+    Keeps: results.
+    """
+    b = s.block(block)
+    body = _pointwise_store(s, b)
+    made = [c for c in s.blocks() if c is not b and {w.buffer for w in writes(c)} & {a.buffer for a in reads(b)}]
+    if len(made) != 1:
+        raise s.refuse("one-producer", f"block {b.name} has {len(made)} producers", b)
+    p = made[0]
+    source = _pointwise_store(s, p)
+    mine = [a for a in reads(b) if a.buffer is source.buffer]
+    _require_private(s, p, source.buffer)
+    if any(a.buffer is source.buffer for c in s.blocks() if c is not b for a in reads(c)):
+        raise s.refuse("one-producer", f"{source.buffer.name} has another reader", p)
+    if any(plain_iter(e, b) is None for a in mine for e in a.indices) or any(a.indices != mine[0].indices for a in mine):
+        raise s.refuse("one-producer", f"block {b.name} does not read {source.buffer.name} at its own iteration variables", b)
+    values: dict[Var, Poly] = {e.as_var(): poly(v) for e, v in zip(mine[0].indices, source.indices, strict=True)}  # type: ignore[misc]
+    if set(values) != {it.var for it in b.iters}:
+        raise s.refuse("one-producer", f"block {b.name} runs over more than {source.buffer.name}", b)
+
+    def on_load(n: BufferLoad, recurse: Any) -> Any:
+        return source.value if n.buffer is source.buffer else BufferLoad(n.buffer, tuple([substitute(i, values) for i in n.indices]))
+
+    def on_poly(n: Poly, _: Any) -> Poly:
+        return substitute(n, values)
+
+    value = transform(body.value, {BufferLoad: on_load, Poly: on_poly})
+    indices = tuple([substitute(i, values) for i in body.indices])
+    s.replace_block(p.name, lambda c: c.with_(body=BufferStore(body.buffer, indices, value)))
+    _drop(s, b, source.buffer)
+
+
+def _require_private(s: ScheduleState, b: Block, buffer: Buffer) -> None:
+    if buffer not in s.func.allocs or any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
+        raise s.refuse("intermediate", f"{buffer.name} is a parameter of the function or has another writer", b)
+
+
+def _drop(s: ScheduleState, b: Block, buffer: Buffer) -> None:
+    s.remove_block(b.name)
+    s.func = s.func.with_(allocs=tuple([x for x in s.func.allocs if x is not buffer]))

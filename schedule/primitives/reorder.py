@@ -1,0 +1,70 @@
+"""reorder: permute the loops of a nest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunesmith.ir.stmt import Block, For, Seq
+from tunesmith.schedule.handles import LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
+    """Put `loops`, which stand in one perfect nest, into the given order; loops between them that are not named stay in place.
+
+    Rewrite:
+        for i in range(4):
+            for j in range(8): S(i, j)
+      ->
+        for j in range(8):
+            for i in range(4): S(i, j)
+    Requires:
+        distinct: no loop is named twice.
+        nest: the loops belong to one nest without other statements between them.
+        single-block: the nest holds one block, so that no other block sees the order change.
+        independent: no loop's extent depends on another of the nest.
+        loop-exists: the loops are still in the program.
+    Keeps: the set of executed block instances; reductions are reassociated.
+    """
+    wanted = [s.loop(x) for x in loops]
+    order = {f.var for f in wanted}
+    if len(order) != len(wanted):
+        raise s.refuse("distinct", "a loop is named twice")
+    if not wanted:
+        return
+    chain: list[For] = []
+    at: Any = _outermost(s.func.body, order)
+    top = at
+    left = set(order)
+    while left:
+        if type(at) is not For:
+            missing = ", ".join(sorted(v.name for v in left))
+            raise s.refuse("nest", f"the loops are not one perfect nest: {missing} cannot be reached", top)
+        chain.append(at)
+        left.discard(at.var)
+        at = at.body
+    rest: Any = at
+    while type(rest) is For:
+        rest = rest.body
+    if type(rest) is not Block:
+        raise s.refuse("single-block", "the nest holds more than one block", top)
+    inside = {f.var for f in chain}
+    for f in chain:
+        if not f.extent.vars.isdisjoint(inside):
+            raise s.refuse("independent", f"the extent of loop {f.var.name} depends on another loop of the nest", f)
+    renewed = iter(wanted)
+    body = at
+    for f in reversed([next(renewed) if f.var in order else f for f in chain]):
+        body = f.with_(body=body)
+    s.replace_loop(top.var, lambda _: body)
+
+
+def _outermost(n: Any, wanted: set[Any]) -> Any:
+    if type(n) is For:
+        return n if n.var in wanted else _outermost(n.body, wanted)
+    if type(n) is Seq:
+        return next((r for k in n.stmts if (r := _outermost(k, wanted)) is not None), None)
+    return None

@@ -1,0 +1,76 @@
+"""reverse_compute_at: move a consumer under a loop of its producer, consuming there what has just been made."""
+
+from __future__ import annotations
+
+from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, union, writes
+from tunesmith.ir.poly import Poly
+from tunesmith.ir.stmt import For
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.placement import place, ranges_under
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
+    """Move the consumer `block` to the end of `loop`, over the box its producers write in one iteration.
+
+    Rewrite:
+        for i_0 in range(4):
+            for i_1 in range(4): B[i_0 * 4 + i_1] = A[i_0 * 4 + i_1] * 2
+        for i in range(16): C[i] = B[i] + 1
+      ->
+        for i_0 in range(4):
+            for i_1 in range(4): B[i_0 * 4 + i_1] = A[i_0 * 4 + i_1] * 2
+            for ax0 in range(4): C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1
+    Requires:
+        elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
+        producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
+        complete: the producer finishes its reduction inside the loop.
+        box: the extents of the box do not depend on loop variables.
+        block-exists: the block is still in the program.
+        loop-exists: the loop is still in the program.
+    Keeps: results, provided the boxes of different iterations are the whole buffer (they are, for tilings).
+    """
+    b = s.block(block)
+    target = s.loop(loop)
+    inside = blocks_under(target)
+    if b in inside:
+        raise s.refuse("producer-inside", f"block {b.name} already is under loop {target.var.name}", target)
+    if any(it.kind == "R" for it in b.iters):
+        raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
+    outer = _loops_down_to(s, target)
+    boxes: dict[int, list[Box]] = {}
+    for c in inside:
+        for w in writes(c):
+            for a in reads(b):
+                if a.buffer is not w.buffer:
+                    continue
+                if any(it.kind == "R" and not e.vars.isdisjoint(outer) for it, e in zip(c.iters, c.bindings, strict=True)):
+                    raise s.refuse("complete", f"block {c.name} still reduces outside loop {target.var.name}", target)
+                for d, e in enumerate(a.indices):
+                    p = plain_iter(e, b)
+                    if p is None:
+                        raise s.refuse("elementwise", f"block {b.name} reads {w.buffer.name} at {e!r}, not at an iteration variable", b)
+                    boxes.setdefault(p, []).append((region(c, w.indices, ranges_under(target, c.name))[d],))
+    if not boxes:
+        raise s.refuse("producer-inside", f"no block under loop {target.var.name} writes what {b.name} reads", target)
+    dims: dict[int, tuple[Poly, Poly]] = {p: union(many)[0] for p, many in boxes.items()}
+    place(s, b.name, target.var, dims, at_front=False)
+
+
+def _loops_down_to(s: ScheduleState, target: For) -> set[object]:
+    """Variables of the loops around and including `target`."""
+
+    def find(n: object, seen: tuple[object, ...]) -> set[object] | None:
+        if type(n) is For:
+            here = (*seen, n.var)
+            return set(here) if n is target else find(n.body, here)
+        for k in getattr(n, "stmts", ()):
+            r = find(k, seen)
+            if r is not None:
+                return r
+        return None
+
+    return find(s.func.body, ()) or set()

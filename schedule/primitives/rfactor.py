@@ -1,0 +1,142 @@
+"""rfactor: a reduction is computed as several partial reductions, which are then reduced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
+from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
+from tunesmith.ir.visit import substitute as substitute_program
+from tunesmith.ir.visit import transform
+from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
+    """Make `loop`, part of a reduction, data parallel: the block accumulates one partial result for each of its iterations,
+    in a new last dimension, and a final block after the reduction's loops adds them up.
+
+    Returns the block of partial results; the final block keeps the name of the old one.
+
+    Rewrite:
+        for k_0, k_1 in grid(4, 8): { init: C[0] = 0 } C[0] = C[0] + A[k_0 * 8 + k_1]
+      ->
+        for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + A[k_0 * 8 + k_1]
+        for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
+    Requires:
+        reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max.
+        reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
+        serial: the loop is not marked.
+        every-lane: the loop is not longer than the reduction, so that every partial result is initialised.
+        loop-exists: the loop is still in the program.
+    Keeps: results up to reassociation (source: TVM's rfactor; Suriana et al., Parallel associative reductions in Halide, CGO 2017).
+    """
+    target = s.loop(loop)
+    at: Any = target
+    while type(at) is For:
+        at = at.body
+    if type(at) is not Block or at.init is None or type(at.body) is not BufferStore or type(at.init) is not BufferStore:
+        raise s.refuse("reduction", f"loop {target.var.name} does not hold exactly one reduction with a single store", target)
+    b: Block = at
+    body, init = at.body, at.init
+    combined: Any = body.value
+    if getattr(combined, "op", None) not in ("add", "mul", "min", "max") or not _is_own(combined.a, body):
+        raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value", b)
+    if target.kind != "serial":
+        raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
+    loops = s.loops_of(b.name)
+    reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
+    spatial = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
+    reduce_loops = [f for f in loops if any(f.var in e.vars for e in reducing)]
+    if target not in reduce_loops or any(f.var in e.vars for f in reduce_loops for e in spatial):
+        raise s.refuse("reduce-loop", f"loop {target.var.name} is not a pure reduction loop of block {b.name}", target)
+    owner = next(it for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and target.var in e.vars)
+    s.require("le0", target.extent - owner.extent, "every-lane", "the factored loop is longer than the reduction")
+
+    partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
+    s.add_allocs(partial)
+    name = s.fresh_name(f"{b.name}_rf")
+    parts = _partial_block(b, body, init, name, partial, target, reduce_loops)
+    outermost = reduce_loops[0]
+    inner = loops[loops.index(outermost) :]
+    final = _final_nest(b, body, init, partial, target, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
+    s.replace_block(b.name, lambda _: parts)
+    s.replace_loop(outermost.var, lambda f: seq([f, final]))
+    return s.new_block(name)
+
+
+def _is_own(e: Any, body: BufferStore) -> bool:
+    return type(e) is BufferLoad and e.buffer is body.buffer and e.indices == body.indices
+
+
+def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]) -> Block:
+    lane = Iter(Var("v_rf"), target.extent, "S")
+    iters: list[Iter] = []
+    bindings: list[Poly] = []
+    rename: dict[Var, Poly] = {}
+    for it, e in zip(b.iters, b.bindings, strict=True):
+        if it.kind == "S":
+            fresh = Iter(Var(it.var.name), it.extent, "S")
+            rename[it.var] = poly(fresh.var)
+            iters.append(fresh)
+            bindings.append(e)
+    iters.append(lane)
+    bindings.append(poly(target.var))
+    at_loop: dict[Var, Poly] = {target.var: poly(lane.var)}
+    for f in reduce_loops:
+        if f is not target:
+            fresh = Iter(Var(f"v{f.var.name}"), f.extent, "R")
+            at_loop[f.var] = poly(fresh.var)
+            iters.append(fresh)
+            bindings.append(poly(f.var))
+    for it, e in zip(b.iters, b.bindings, strict=True):
+        if it.kind == "R":
+            rename[it.var] = substitute(e, at_loop)
+
+    def redirect(n: Any, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        return m.with_(buffer=partial, indices=(*m.indices, poly(lane.var))) if m.buffer is body.buffer else m
+
+    table = {BufferLoad: redirect, BufferStore: redirect}
+    return Block(
+        name,
+        tuple(iters),
+        tuple(bindings),
+        b.predicate,
+        transform(substitute_program(init, rename), table),
+        transform(substitute_program(body, rename), table),
+        b.annotations,
+    )
+
+
+def _final_nest(b: Block, body: BufferStore, init: BufferStore, partial: Buffer, target: For, kept: list[For], reduce_loops: list[For]) -> Stmt:
+    values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
+    values |= {f.var: ZERO for f in reduce_loops}
+    lane_loop, lane = Var(target.var.name), Iter(Var("v_rf"), target.extent, "R")
+    iters: list[Iter] = []
+    bindings: list[Poly] = []
+    rename: dict[Var, Poly] = {}
+    for it, e in zip(b.iters, b.bindings, strict=True):
+        if it.kind == "S":
+            fresh = Iter(Var(it.var.name), it.extent, "S")
+            rename[it.var] = poly(fresh.var)
+            iters.append(fresh)
+            bindings.append(substitute(e, values))
+    at = tuple([substitute(i, rename) for i in body.indices])
+    combine: Any = body.value
+    value = combine.with_(a=BufferLoad(body.buffer, at), b=BufferLoad(partial, (*at, poly(lane.var))))
+    nest: Stmt = Block(
+        b.name,
+        (*iters, lane),
+        (*bindings, poly(lane_loop)),
+        tuple([substitute(p, values) for p in b.predicate]),
+        substitute_program(init, rename),
+        BufferStore(body.buffer, at, value),
+    )
+    nest = For(lane_loop, target.extent, nest)
+    for f in reversed(kept):
+        nest = For(values[f.var].as_var(), f.extent, nest)  # type: ignore[arg-type]
+    return nest

@@ -1,0 +1,99 @@
+"""sample_categorical, sample_tile, sample_perfect_tile: the choices a search makes.
+
+In parametric mode they return Params; concretely, a recorded decision or a seeded draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.ir.poly import ceildiv, mod, product
+from tunesmith.schedule.handles import IntRV, LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+TILE_DOMAIN = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), 160, 192, 224, 256, 320, 384, 448, 512)
+"""Tile sizes tried by default: dense where a register tile lives, sparser where a cache block does."""
+
+
+@primitive
+def sample_categorical(s: ScheduleState, candidates: Sequence[int], name: str = "choice", decision: Sequence[int] | None = None) -> IntRV:
+    """One of `candidates` (integers).
+
+    Requires:
+        admissible: there is at least one candidate.
+        decision: a given decision is one integer.
+    """
+    if not candidates:
+        raise s.refuse("admissible", "there are no candidates to choose from")
+    return s.sample([name], [tuple(candidates)], decision)[0]
+
+
+@primitive
+def sample_tile(
+    s: ScheduleState,
+    loop: LoopRV,
+    n: int,
+    name: str = "tile",
+    domains: Sequence[Sequence[int]] | None = None,
+    waste: float = 0.25,
+    decision: Sequence[int] | None = None,
+) -> list[IntRV]:
+    """The n - 1 inner factors of an *imperfect* tiling of `loop`; the outermost extent is derived by `split`.
+
+    Args:
+        loop: the loop to be tiled.
+        n: number of loops after the split, at least 2.
+        name: prefix of the Params' names.
+        domains: values to try for each factor, default `TILE_DOMAIN`.
+        waste: the tiles may overshoot the extent by this fraction (plus 4).
+    Requires:
+        parts: n is at least 2, with one domain for each of the n - 1 factors.
+        waste: product of tiles <= (1 + waste) * extent + 4.
+        loop-exists: the loop is still in the program.
+        admissible: some draw meets the waste bound.
+        decision: a given decision is n - 1 integers >= 1.
+    """
+    extent = s.loop(loop).extent
+    domains = [TILE_DOMAIN] * (n - 1) if domains is None else domains
+    if n < 2 or len(domains) != n - 1:
+        raise s.refuse("parts", f"a tiling into {n} loops needs {max(n - 1, 1)} domains, got {len(domains)}")
+    slack = round(waste * 16)
+
+    def accept(d: Sequence[int]) -> bool:
+        t = product(d)
+        over = (ceildiv(extent, t) * t - extent) * 16 - extent * slack - 64
+        return over.const is None or over.const <= 0
+
+    out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
+    t = product([v.expr for v in out])
+    s.require("le0", (ceildiv(extent, t) * t - extent) * 16 - extent * slack - 64, "waste", f"the tiles of {loop!r} overshoot it too far")
+    return out
+
+
+@primitive
+def sample_perfect_tile(
+    s: ScheduleState, loop: LoopRV, n: int, max_innermost_factor: int = 16, name: str = "tile", decision: Sequence[int] | None = None
+) -> list[IntRV]:
+    """The n - 1 inner factors of a tiling of `loop` that divides it evenly (TVM returns n; the outermost follows here).
+
+    Requires:
+        parts: n is at least 2.
+        divides: the product of the factors divides the extent.
+        loop-exists: the loop is still in the program.
+        admissible: some draw divides the extent.
+        decision: a given decision is n - 1 integers >= 1.
+    """
+    extent = s.loop(loop).extent
+    if n < 2:
+        raise s.refuse("parts", f"a tiling needs at least 2 loops, got {n}")
+    size = extent.const  # the domain may depend on the workload, never the program: rows outside it are still lawful
+    inner = tuple(d for d in (TILE_DOMAIN if size is None else range(1, size + 1)) if size is None or size % d == 0)
+    last = tuple(d for d in inner if d <= max_innermost_factor)
+
+    def accept(d: Sequence[int]) -> bool:
+        return mod(extent, product(d)).const in (0, None)
+
+    out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], [inner] * (n - 2) + [last], decision, accept)
+    s.require("eq0", mod(extent, product([v.expr for v in out])), "divides", f"the tiles of {loop!r} do not divide its extent {extent!r}")
+    return out

@@ -1,0 +1,62 @@
+"""split: one loop becomes a nest of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.ir.poly import ZERO, Var, ceildiv, poly, product
+from tunesmith.ir.stmt import Block, For, Stmt, nest
+from tunesmith.ir.visit import substitute, transform
+from tunesmith.schedule.handles import IntRV, LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None]) -> list[LoopRV]:
+    """Split `loop` into nested loops, outermost first.
+
+    Args:
+        loop: the loop to split.
+        factors: extents from outer to inner.  The first may be None (TVM's spelling); the outermost extent is always
+            ceildiv(extent, product of the others), so a given first factor is checked against it and not used.
+    Rewrite:
+        for i in range(16): S(i)
+      ->
+        for i_0 in range(4):
+            for i_1 in range(4): S(i_0 * 4 + i_1) where i_0 * 4 + i_1 < 16
+    Requires:
+        serial: the loop is serial and carries no annotation.
+        one-unknown: only the first factor is None.
+        positive: every factor is at least 1.
+        covers: a given first factor is large enough for the extent.
+        loop-exists: the loop is still in the program.
+    Keeps: the order of executed block instances.  The guard is attached also when the factors divide the extent;
+        simplification of the concrete program drops it.
+    """
+    target = s.loop(loop)
+    if target.kind != "serial" or target.annotations:
+        raise s.refuse("serial", f"loop {target.var.name} is {target.kind} or annotated; split before marking loops", target)
+    if not factors or any(f is None for f in factors[1:]):
+        raise s.refuse("one-unknown", "only the first factor may be None, and there must be a factor", target)
+    inner = [s.value(f) for f in factors[1:] if f is not None]
+    for f in inner:
+        s.require("le0", 1 - f, "positive", "a factor must be at least 1")
+    extents = [ceildiv(target.extent, product(inner)), *inner]
+    if factors[0] is not None:
+        s.require("le0", extents[0] - s.value(factors[0]), "covers", "the factors do not cover the loop")
+    new = [Var(f"{target.var.name}_{i}") for i in range(len(extents))]
+    index = ZERO
+    for v, e in zip(new, extents, strict=True):
+        index = index * e + v
+    guard = index - target.extent
+
+    def add_guard(b: Block, _: object) -> Block:
+        return b.with_(predicate=(*b.predicate, guard))
+
+    def make(old: For) -> Stmt:
+        body = transform(substitute(old.body, {old.var: index}), {Block: add_guard})
+        return nest([(v, poly(e)) for v, e in zip(new, extents, strict=True)], body)
+
+    s.replace_loop(target.var, make)
+    return [s.new_loop(v) for v in new]

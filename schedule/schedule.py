@@ -1,0 +1,99 @@
+"""`Schedule`: a program and the primitives that rewrite it; one line for each primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Index, Param, Var, poly, product
+from tunesmith.ir.visit import substitute
+from tunesmith.schedule.handles import IntRV, LoopRV
+from tunesmith.schedule.primitive import apply_instruction
+from tunesmith.schedule.primitives.annotate import annotate, unannotate
+from tunesmith.schedule.primitives.cache_read import cache_read
+from tunesmith.schedule.primitives.cache_write import cache_write
+from tunesmith.schedule.primitives.compute_at import compute_at
+from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse_compute_inline
+from tunesmith.schedule.primitives.decompose_reduction import decompose_reduction
+from tunesmith.schedule.primitives.fuse import fuse
+from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
+from tunesmith.schedule.primitives.loop_kind import parallel, unroll, vectorize
+from tunesmith.schedule.primitives.reorder import reorder
+from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
+from tunesmith.schedule.primitives.rfactor import rfactor
+from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
+from tunesmith.schedule.primitives.set_scope import set_scope
+from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.state import ScheduleState
+from tunesmith.schedule.trace import Trace
+
+
+class Schedule(ScheduleState):
+    """A program under construction.  Every method is a primitive: it checks, rewrites, records, and returns handles.
+
+    The arguments of the constructor are those of `ScheduleState`.
+    """
+
+    get_block = get_block
+    get_loops = get_loops
+    get_child_blocks = get_child_blocks
+    get_producers = get_producers
+    get_consumers = get_consumers
+    get_output_blocks = get_output_blocks
+    sample_categorical = sample_categorical
+    sample_tile = sample_tile
+    sample_perfect_tile = sample_perfect_tile
+    split = split
+    fuse = fuse
+    reorder = reorder
+    parallel = parallel
+    vectorize = vectorize
+    unroll = unroll
+    cache_read = cache_read
+    cache_write = cache_write
+    set_scope = set_scope
+    compute_at = compute_at
+    reverse_compute_at = reverse_compute_at
+    compute_inline = compute_inline
+    reverse_compute_inline = reverse_compute_inline
+    decompose_reduction = decompose_reduction
+    rfactor = rfactor
+    annotate = annotate
+    unannotate = unannotate
+
+    @property
+    def mod(self) -> IRModule:
+        """The module with the function as scheduled so far."""
+        return self._module.update({self._name: self.func})
+
+    def limit(self, factors: Sequence[IntRV | LoopRV], at_most: Index, label: str) -> None:
+        """Demand that the product of `factors` (a loop stands for its extent) is at most `at_most`.
+
+        A condition of the space, not a step: it is not recorded, because a row that met it replays to the same program.
+        """
+        self.step = "limit"
+        xs = [self.loop(f).extent if isinstance(f, LoopRV) else f.expr for f in factors]
+        self.require("le0", product(xs) - poly(at_most), label, f"the product of {list(factors)} is too large")
+
+
+def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = None) -> Schedule:
+    """Apply a trace with all its decisions to `mod`: no randomness.
+
+    Raises RecordError when the trace does not fit this workload, ScheduleError when a step refuses.
+    """
+    s = Schedule(mod, func_name=func_name)
+    for i in trace.instructions:
+        apply_instruction(s, i, i.decision)
+    return s
+
+
+def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
+    """`func` with every Param replaced by its value: pure substitution, nothing else."""
+    values: dict[Var, object] = {p: poly(int(v)) for p, v in row.items()}
+    buffers = {}
+    for b in func.allocs:
+        shape = [substitute(e, values) for e in b.shape]  # type: ignore[arg-type]
+        if any(x is not y for x, y in zip(shape, b.shape, strict=True)):
+            buffers[b] = b.like(shape=shape)
+    body = substitute(func.body, values, buffers)  # type: ignore[arg-type]
+    return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))

@@ -1,0 +1,290 @@
+"""The state of a schedule: the program, the handles, the trace, the Params and constraints; and how primitives edit it.
+
+A primitive builds expressions, compares normal forms, and calls `require`.  It never looks at the value of an integer:
+that is what makes the same code schedule concretely and parametrically (docs/design/001-parametric.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Param, Poly, Var, is_param_only, poly
+from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
+from tunesmith.ir.visit import blocks_under, path_to_block, transform
+from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
+from tunesmith.schedule.trace import Decision, Instruction, Trace
+from tunesmith.support.errors import ScheduleError, ScriptError
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A precondition that holds only for some rows: `expr <= 0` (kind le0) or `expr == 0` (kind eq0), over Params alone."""
+
+    kind: str
+    expr: Poly
+    label: str
+
+
+class ScheduleState:
+    """Program, handles and trace of one schedule, in concrete or parametric mode.
+
+    Args:
+        mod: the function to schedule, or a module with one function (or `func_name` names which).
+        parametric: sampling returns Params instead of numbers.
+        decisions: the sampled values to use, in order, instead of drawing.
+        seed: of the stream that concrete sampling draws from.
+    """
+
+    def __init__(
+        self,
+        mod: PrimFunc | IRModule,
+        *,
+        func_name: str | None = None,
+        parametric: bool = False,
+        decisions: Iterable[Sequence[int]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._module = mod if isinstance(mod, IRModule) else IRModule([mod])
+        names = [n for n, f in self._module.items() if isinstance(f, PrimFunc)]
+        if func_name is None and len(names) != 1:
+            raise ScriptError(f"the module has the functions {', '.join(names) or 'none'}; name one with func_name=")
+        self._name = func_name or names[0]
+        self.func: PrimFunc = self._module[self._name]
+        self.parametric = parametric
+        self.params: list[Param] = []
+        self.constraints: list[Constraint] = []
+        self.trace = Trace()
+        self.handles: dict[str, Handle] = {}
+        self.depth = 0
+        self.decision: Decision | None = None
+        self.step = ""
+        self._given = None if decisions is None else iter([tuple(d) for d in decisions])
+        self._random = np.random.Generator(np.random.Philox(seed))
+        self._count = {"b": itertools.count(), "l": itertools.count(), "v": itertools.count()}
+        self._saved: tuple[PrimFunc, int, int] | None = None
+        self._consumed: dict[Var, str] = {}
+
+    # ---- recording ----------------------------------------------------------------------------------------------------
+
+    def begin(self, name: str) -> None:
+        """Start a step: remember the state that a refusal returns to."""
+        self.depth += 1
+        self.step = name
+        self.decision = None
+        self._saved = (self.func, len(self.params), len(self.constraints))
+
+    def rollback(self) -> None:
+        """Undo the step that refused."""
+        assert self._saved is not None
+        self.depth -= 1
+        self.func, n, m = self._saved
+        del self.params[n:], self.constraints[m:]
+
+    def commit(self, instruction: Instruction) -> None:
+        """Finish the step."""
+        self.depth -= 1
+        assert self._saved is not None
+        if self._saved[0] is not self.func:
+            gone = self.loop_vars(self._saved[0].body) - self.loop_vars(self.func.body)
+            for v in gone:
+                self._consumed[v] = f"{instruction.kind} (step {len(self.trace.instructions)})"
+        self.trace = self.trace.append(instruction)
+
+    @staticmethod
+    def loop_vars(body: Stmt) -> set[Var]:
+        """Variables of all loops below `body`."""
+        out: set[Var] = set()
+
+        def go(n: Any) -> None:
+            if type(n) is For:
+                out.add(n.var)
+                go(n.body)
+            elif isinstance(n, Stmt) and type(n) is not Block:
+                n.each_child(go)
+
+        go(body)
+        return out
+
+    def _handle(self, kind: type[Any], value: Any) -> Any:
+        h = kind(f"{kind.letter}{next(self._count[kind.letter])}", value)
+        self.handles[h.name] = h
+        return h
+
+    def new_block(self, name: str) -> BlockRV:
+        """A handle for the block of that name."""
+        return self._handle(BlockRV, name)  # type: ignore[no-any-return]
+
+    def new_loop(self, var: Var) -> LoopRV:
+        """A handle for the loop of that variable."""
+        return self._handle(LoopRV, var)  # type: ignore[no-any-return]
+
+    def new_int(self, expr: Poly) -> IntRV:
+        """A handle for a sampled integer."""
+        return self._handle(IntRV, expr)  # type: ignore[no-any-return]
+
+    # ---- preconditions ------------------------------------------------------------------------------------------------
+
+    def refuse(self, label: str, message: str, at: Any = None) -> ScheduleError:
+        """The error of the running step; `at` is a node to underline, rendered only when the error is printed."""
+        func = self.func
+
+        def where() -> str:
+            from tunesmith.ir.script.printer import script  # rendering only: search never pays for it
+
+            return script(func, underline=() if at is None else (at,))
+
+        return ScheduleError(self.step, label, message, where)
+
+    def require(self, kind: str, expr: Poly, label: str, message: str) -> None:
+        """Demand `expr <= 0` (le0) or `expr == 0` (eq0): decided now for a number, a constraint of the sketch for Params."""
+        value = expr.const
+        if value is not None:
+            if value > 0 if kind == "le0" else value != 0:
+                raise self.refuse(label, f"{message} ({value} {'<= 0' if kind == 'le0' else '== 0'} does not hold)")
+            return
+        if not is_param_only(expr):
+            raise self.refuse(label, f"{message}: {expr!r} depends on a loop variable")
+        if not any(c.kind == kind and c.expr == expr for c in self.constraints):
+            self.constraints.append(Constraint(kind, expr, label))
+
+    # ---- sampling -----------------------------------------------------------------------------------------------------
+
+    def sample(
+        self, names: Sequence[str], domains: Sequence[Sequence[int]], decision: Sequence[int] | None, accept: Callable[[Sequence[int]], bool] | None = None
+    ) -> list[IntRV]:
+        """Params, or the given decision, or a seeded draw (repeated until `accept`, which only shapes free draws)."""
+        if self.parametric:
+            made = [Param(n, d) for n, d in zip(names, domains, strict=True)]
+            self.params.extend(made)
+            return [self.new_int(poly(p)) for p in made]
+        if decision is None and self._given is not None:
+            decision = next(self._given, None)
+        if decision is None:
+            for _ in range(1000):
+                decision = tuple([int(d[self._random.integers(len(d))]) for d in domains])
+                if accept is None or accept(decision):
+                    break
+            else:
+                raise self.refuse("admissible", f"no admissible values were found in 1000 draws from {[list(d)[:8] for d in domains]}")
+        if len(decision) != len(names) or any(type(x) is not int or x < 0 for x in decision):
+            raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {list(decision)}")
+        self.decision = tuple(decision)
+        return [self.new_int(poly(x)) for x in decision]
+
+    @staticmethod
+    def value(x: IntRV | int) -> Poly:
+        """The expression of a factor argument."""
+        return x.expr if isinstance(x, IntRV) else poly(x)
+
+    # ---- looking up ---------------------------------------------------------------------------------------------------
+
+    def path(self, block: BlockRV | str) -> list[Any]:
+        """Statements from the function body down to the block, the block last."""
+        name = block.block if isinstance(block, BlockRV) else block
+        found = path_to_block(self.func.body, name)
+        if found is None:
+            known = ", ".join(b.name for b in blocks_under(self.func.body))
+            raise self.refuse("block-exists", f"there is no block {name!r}; the function has {known}")
+        return found
+
+    def loops_of(self, block: BlockRV | str) -> list[For]:
+        """The loops around the block, outermost first."""
+        return [n for n in self.path(block) if type(n) is For]
+
+    def block(self, block: BlockRV | str) -> Block:
+        """The block."""
+        return self.path(block)[-1]  # type: ignore[no-any-return]
+
+    def loop(self, loop: LoopRV) -> For:
+        """The loop; refused when an earlier step consumed it."""
+        if not isinstance(loop, LoopRV):
+            raise self.refuse("loop-exists", f"a loop handle is needed here, got {loop!r}")
+        found = self.find_loop(self.func.body, loop.var)
+        if found is None:
+            by = self._consumed.get(loop.var)
+            raise self.refuse("loop-exists", f"loop {loop.var.name} ({loop.name}) " + (f"was consumed by {by}" if by else "is not in this program"))
+        return found
+
+    @staticmethod
+    def find_loop(root: Any, var: Var) -> For | None:
+        """The loop of `var` below `root`."""
+        if type(root) is For:
+            return root if root.var is var else ScheduleState.find_loop(root.body, var)
+        if type(root) is Seq:
+            for s in root.stmts:
+                r = ScheduleState.find_loop(s, var)
+                if r is not None:
+                    return r
+        return None
+
+    def blocks(self) -> list[Block]:
+        """All blocks in program order."""
+        return blocks_under(self.func.body)
+
+    def fresh_name(self, base: str) -> str:
+        """`base`, or `base_1`, `base_2`, ... when a block already has that name."""
+        taken = {b.name for b in self.blocks()}
+        return base if base not in taken else next(n for i in itertools.count(1) if (n := f"{base}_{i}") not in taken)
+
+    # ---- editing ------------------------------------------------------------------------------------------------------
+
+    def set_body(self, body: Stmt) -> None:
+        """Replace the function's body."""
+        self.func = self.func.with_(body=body)
+
+    def replace_loop(self, var: Var, make: Callable[[For], Stmt]) -> None:
+        """Put `make(loop)` in the place of the loop of `var`."""
+
+        def on_for(n: For, recurse: Any) -> Stmt:
+            return make(n) if n.var is var else n.map_children(recurse)
+
+        self.set_body(transform(self.func.body, {For: on_for, Block: lambda n, _: n}))
+
+    def replace_block(self, name: str, make: Callable[[Block], Stmt]) -> None:
+        """Put `make(block)` in the place of the block."""
+
+        def on_block(n: Block, recurse: Any) -> Stmt:
+            return make(n) if n.name == name else n
+
+        self.set_body(transform(self.func.body, {Block: on_block}))
+
+    def add_allocs(self, *buffers: Buffer) -> None:
+        """Allocate more buffers."""
+        self.func = self.func.with_(allocs=(*self.func.allocs, *buffers))
+
+    def replace_alloc(self, old: Buffer, new: Buffer) -> None:
+        """Put `new` in the place of `old` among the allocations (accesses are the caller's business)."""
+        self.func = self.func.with_(allocs=tuple([new if b is old else b for b in self.func.allocs]))
+
+    def remove_block(self, name: str) -> None:
+        """Drop the block and every loop that has nothing else in it."""
+
+        def go(n: Any) -> Any:
+            if type(n) is Block:
+                return None if n.name == name else n
+            if type(n) is For:
+                body = go(n.body)
+                return None if body is None else n if body is n.body else n.with_(body=body)
+            if type(n) is Seq:
+                kept = [k for k in map(go, n.stmts) if k is not None]
+                return seq(kept) if kept else None
+            return n
+
+        self.set_body(go(self.func.body))
+
+    def root_stmts(self) -> list[Stmt]:
+        """The statements at the top of the function."""
+        b = self.func.body
+        return list(b.stmts) if isinstance(b, Seq) else [b]
+
+    def root_index(self, name: str) -> int:
+        """Which of the root statements holds the block."""
+        return next(i for i, s in enumerate(self.root_stmts()) if any(b.name == name for b in blocks_under(s)))
+

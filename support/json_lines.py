@@ -1,0 +1,180 @@
+"""An append-only journal of JSON lines: many writers, a crash at any moment, and no trust in what is read.
+
+Writers take a lock file beside the journal and add whole lines with one write.  A line torn by a crash is
+closed by the next append, so that it costs itself and nothing else; no byte that was in the file is ever
+removed.  Reading yields every line as plain data or as a `BadLine` that says what is wrong with it: a journal
+from anywhere can be opened, and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from tunesmith.support.errors import RecordError
+
+MAX_LINE_BYTES = 16 << 20
+"""Longer lines are skipped without being held in memory."""
+MAX_DEPTH = 100
+"""Deeper nesting is refused, so that whoever walks the data recursively is safe."""
+
+_SKIP_BYTES = 1 << 20
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as int8: one level down, one level up
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is not plain JSON data.
+
+    Attributes:
+        reason: what is wrong, a clause without a full stop.
+        excerpt: its first bytes, printable, for a message.
+    """
+
+    reason: str
+    excerpt: str
+
+
+def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: bool = False, lock_seconds: float = 60.0) -> None:
+    """Add one line per object, all or none of them; the file and its folder are made when missing.
+
+    Args:
+        path: the journal.
+        objects: JSON data (dict, list, str, int, finite float, bool, None).
+        sync: wait until the disk has the lines (survives a loss of power, not just of the process).
+        lock_seconds: how long to wait for other writers.
+
+    Raises:
+        RecordError: an object is not JSON data, the journal cannot be written, or another process keeps the lock.
+            The journal then holds what it held before.
+    """
+    path = Path(path)
+    block = b"".join(_encode(path, number, value) for number, value in enumerate(objects))
+    if not block:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds):
+            _write(path, block, sync)
+    except Timeout as error:
+        raise RecordError(
+            f"cannot append to {path}: another process has held {path}.lock for {lock_seconds:g} s. Wait for it, or stop it"
+        ) from error
+    except OSError as error:
+        raise RecordError(
+            f"cannot append to {path}: {error.strerror or error}. Check the path, its permissions and the free space"
+        ) from error
+
+
+def read(path: str | os.PathLike[str], *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, object]]:
+    """Every line that is not blank, as `(line number from 1, data or BadLine)`, in order, one line in memory at a time.
+
+    Reading takes no lock: a line that is just being written may show up as torn.
+
+    Raises:
+        RecordError: the file is not there or cannot be read.
+    """
+    try:
+        file = open(path, "rb")  # closed by _lines
+    except OSError as error:
+        raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
+    return _lines(file, max_line_bytes)
+
+
+def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:
+    """The data of one line, or a BadLine.  Never raises."""
+    if len(line) > max_line_bytes:
+        return _bad(line, f"longer than {max_line_bytes} bytes")
+    if _too_deep(line):
+        return _bad(line, f"nested deeper than {MAX_DEPTH}")
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        return _bad(line, f"not UTF-8 at byte {error.start}")
+    except json.JSONDecodeError as error:
+        return _bad(line, f"not JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return _bad(line, f"not plain data: {error}")
+
+
+def _encode(path: Path, number: int, value: object) -> bytes:
+    try:
+        # ASCII, so that a lone surrogate in a message of an error can be written and no editor breaks a line at U+2028.
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"object {number} for {path} is not JSON data: {error}. Nothing was written") from error
+
+
+def _write(path: Path, block: bytes, sync: bool) -> None:
+    """Add `block` at the end in one piece; on failure cut the file back to what it was."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        if size:
+            os.lseek(descriptor, size - 1, os.SEEK_SET)
+            if os.read(descriptor, 1) != b"\n":
+                block = b"\n" + block  # closes a torn line
+        try:
+            rest = memoryview(block)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if sync:
+                os.fsync(descriptor)
+        except BaseException:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, object]]:
+    with file:
+        number = 0
+        while line := file.readline(limit + 2):
+            number += 1
+            ended = line.endswith(b"\n")
+            if not ended and len(line) > limit:
+                while (more := file.readline(_SKIP_BYTES)) and not more.endswith(b"\n"):
+                    pass
+                yield number, _bad(line, f"longer than {limit} bytes")
+                continue
+            if not (text := line.strip()):
+                continue
+            value = parse(text, max_line_bytes=limit)
+            if not ended and isinstance(value, BadLine):
+                value = _bad(text, f"torn: the file ends within it ({value.reason})")
+            yield number, value
+
+
+def _too_deep(line: bytes) -> bool:
+    """Whether brackets outside of strings nest deeper than allowed; array operations, as this runs on every long line."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+        return False
+    unescaped = line.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside = b"".join(unescaped.split(b'"')[::2])
+    steps = np.frombuffer(outside.translate(_STEPS, _NOT_BRACKETS), dtype=np.int8)
+    return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > MAX_DEPTH)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} does not fit a float64")
+    return value
+
+
+def _bad(line: bytes, reason: str) -> BadLine:
+    return BadLine(reason, line[:80].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,159 @@
+"""One kind of registry for everything that has a name: primitives, passes, backends, samplers, cost models, rules.
+
+A name stands for a value, or for a dotted path `"package.module:Name"` that is imported when the name is
+first asked for, so that a table of everything costs nothing to import.  Other distributions add names
+through the entry point group `tunesmith.<kind>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from typing import Generic, TypeVar, cast
+
+from tunesmith.support.errors import TunesmithError, UserError
+
+T = TypeVar("T")
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def resolve(path: str) -> object:
+    """The object that `"package.module:Name"` (or `:Name.attribute`) names; imports the module.
+
+    Raises:
+        UserError: the text is not such a path, or the module or the name in it is not there.
+    """
+    if not _PATH.fullmatch(path):
+        raise UserError(f"{path!r} is not a dotted path. Spell it package.module:Name")
+    module_name, _, attributes = path.partition(":")
+    try:
+        found: object = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserError(
+            f"cannot import {path!r}: {error}. Check the spelling of the module and that what it imports is installed"
+        ) from error
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            raise UserError(f"cannot import {path!r}: {module_name} has no {attributes!r}") from error
+    return found
+
+
+class Registry(Generic[T]):
+    """Names of one kind of thing.
+
+    Thread safe.  Iteration and `names()` are in sorted order, whatever the order of registration.
+
+    Args:
+        kind: what the names stand for, singular, as an error says it ("cost model").  The entry point group
+            is `tunesmith.` and the kind with spaces replaced by underscores (`tunesmith.cost_model`).
+        lazy: names whose values are dotted paths, see `register_lazy`.
+    """
+
+    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None) -> None:
+        self.kind = kind
+        self.group = "tunesmith." + kind.replace(" ", "_")
+        self._values: dict[str, T] = {}
+        self._paths: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        self._searched = False
+        self._lock = threading.RLock()
+        for name, path in (lazy or {}).items():
+            self.register_lazy(name, path)
+
+    def register(self, name: str, value: T) -> T:
+        """Bind `name` to `value` and return the value.  A name that is taken raises UserError."""
+        with self._lock:
+            self._claim(name, f"{type(value).__name__} registered in the program")
+            self._values[name] = value
+        return value
+
+    def registers(self, name: str) -> Callable[[T], T]:
+        """The same as a decorator: `@SAMPLERS.registers("random")`."""
+        return lambda value: self.register(name, value)
+
+    def register_lazy(self, name: str, path: str) -> None:
+        """Bind `name` to what `"package.module:Name"` holds.  The module is imported on the first `get`."""
+        if not _PATH.fullmatch(path):
+            raise UserError(f"{self.kind} {name!r}: {path!r} is not a dotted path. Spell it package.module:Name")
+        with self._lock:
+            self._claim(name, path)
+            self._paths[name] = path
+
+    def get(self, name: str) -> T:
+        """The value of `name`.
+
+        Raises:
+            UserError: the name is unknown (the message lists the known ones and the nearest), or its path
+                cannot be imported.
+        """
+        with self._lock:
+            if name not in self._sources:
+                self._search_entry_points()
+            if name not in self._sources:
+                raise UserError(self._unknown(name))
+            if name not in self._values:
+                try:
+                    self._values[name] = cast(T, resolve(self._paths[name]))
+                except TunesmithError as error:
+                    error.add_note(f"while loading the {self.kind} {name!r} from {self._sources[name]}")
+                    raise
+            return self._values[name]
+
+    def names(self) -> list[str]:
+        """All known names, entry points included, sorted.  Resolves none of them."""
+        with self._lock:
+            self._search_entry_points()
+            return sorted(self._sources)
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            if name not in self._sources:
+                self._search_entry_points()
+            return name in self._sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def _claim(self, name: str, source: str) -> None:
+        self._refuse_taken(name, source, self._sources)
+        self._sources[name] = source
+
+    def _refuse_taken(self, name: str, source: str, taken: Mapping[str, str]) -> None:
+        if name in taken:
+            raise UserError(
+                f"{self.kind} {name!r} is registered twice: {taken[name]}, and {source}. "
+                "Give one of them another name, or uninstall the package that brings it"
+            )
+
+    def _search_entry_points(self) -> None:
+        """Take in what other distributions offer: all of it, or nothing and an error (again on the next call)."""
+        if self._searched:
+            return
+        sources = dict(self._sources)
+        paths: dict[str, str] = {}
+        for point in sorted(metadata.entry_points(group=self.group), key=lambda p: (p.name, p.value)):
+            distribution = point.dist.name if point.dist is not None else "an unknown package"
+            source = f"{point.value} from the package {distribution}"
+            self._refuse_taken(point.name, source, sources)
+            sources[point.name] = source
+            paths[point.name] = point.value
+        self._sources = sources
+        self._paths.update(paths)
+        self._searched = True
+
+    def _unknown(self, name: str) -> str:
+        known = sorted(self._sources)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = f"Known: {', '.join(known)}." if known else "None is registered."
+        return f"unknown {self.kind} {name!r}.{hint} {listed}"

@@ -1,0 +1,83 @@
+"""What every test may use: golden texts, the GPU marker, reproducible Hypothesis runs, checked nodes."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+# Before any test module imports tunesmith: nodes are really frozen and programs verified after each rewrite.
+os.environ.setdefault("TUNESMITH_CHECK", "1")
+
+import hypothesis
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+hypothesis.settings.register_profile("tunesmith", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tunesmith")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the texts given to assert_golden instead of comparing them")
+
+
+@cache
+def _has_nvidia_gpu() -> bool:
+    """Whether the driver is there and shows a device.  Asks the driver itself, so that no optional package is needed."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_nvidia_gpu():
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+def _default_name(node_id: str) -> str:
+    """`tests/lower/test_flatten.py::test_matmul[4]` -> `lower/test_flatten/test_matmul-4`."""
+    path, _, test = node_id.partition("::")
+    parts = [*Path(path).with_suffix("").parts, *test.split("::")]
+    if parts[0] == "tests":
+        parts = parts[1:]
+    return "/".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
+
+
+@pytest.fixture
+def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`assert_golden(text, name=None)`: the text equals `tests/golden/<name>.txt`.
+
+    The name follows from the test when it is not given; a test that compares several texts names each.
+    `pytest --update-golden` writes the files; read the diff before you commit it.
+    """
+    update: bool = request.config.getoption("--update-golden")
+    seen: set[str] = set()
+
+    def check(text: str, name: str | None = None) -> None:
+        name = name or _default_name(request.node.nodeid)
+        path = (GOLDEN / f"{name}.txt").resolve()
+        assert path.is_relative_to(GOLDEN.resolve()), f"golden name {name!r} leaves tests/golden"
+        assert name not in seen, f"golden {name!r} is compared twice in one test: give each text a name of its own"
+        seen.add(name)
+        text = text.rstrip("\n") + "\n"
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.is_file():
+            pytest.fail(f"no golden text {path}: run this test with --update-golden, then read the file", pytrace=False)
+        wanted = path.read_text(encoding="utf-8")
+        if wanted != text:
+            diff = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"tests/golden/{name}.txt", "this run", lineterm="")
+            pytest.fail("the text differs from its golden (--update-golden accepts it):\n" + "\n".join(diff), pytrace=False)
+
+    return check

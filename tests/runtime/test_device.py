@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from tunesmith.runtime.cpu_device import CPU
+from tunesmith.runtime.device import DEVICES, Allocation, Device, check_copy, cpu
+from tunesmith.support.errors import RunError, UserError
+
+
+def test_cpu_is_a_value() -> None:
+    assert cpu() == cpu(0) == Device("cpu", 0)
+    assert str(cpu(0)) == "cpu(0)"
+    assert cpu(0).api is CPU
+
+
+def test_registry_names_kinds_without_loading_them() -> None:
+    assert "cpu" in DEVICES.names()
+    with pytest.raises(UserError, match="unknown device 'cpp'. Did you mean 'cpu'"):
+        _ = Device("cpp").api
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "source", "target", "what"), [(8, 9, 0, "source"), (8, 0, 25, "target"), (-1, 0, 0, "source"), (4, -4, 0, "source")]
+)
+def test_copies_stay_inside(nbytes: int, source: int, target: int, what: str) -> None:
+    small, large = Allocation(cpu(), 4096, 16), Allocation(cpu(), 8192, 32)
+    check_copy(small, large, 16, 0, 16)
+    with pytest.raises(RunError, match=f"cannot copy {nbytes} bytes at offset .* of the {what}"):
+        check_copy(small, large, nbytes, source, target)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tunesmith.codegen.llvm_export import export_library
+from tunesmith.runtime.module import Module, load_module
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.errors import RunError
+
+Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    a, b = np.arange(2048, dtype="float32").reshape(2, 2, 512)
+    return a, b, np.zeros_like(a)
+
+
+@pytest.fixture
+def module(vadd_object: bytes) -> Module:
+    return Module.from_object(vadd_object)
+
+
+def test_call(module: Module, arrays: Arrays) -> None:
+    a, b, c = arrays
+    assert module.functions == ("vadd",)
+    assert module["vadd"](a, b, c) is None
+    np.testing.assert_array_equal(c, a + b)
+    assert repr(module["vadd"]) == "<compiled function vadd>"
+
+
+def test_functions_outlive_their_module(vadd_object: bytes, arrays: Arrays) -> None:
+    a, b, c = arrays
+    function = Module.from_object(vadd_object)["vadd"]
+    bound = Module.from_object(vadd_object)["vadd"].bind(a, b, c)
+    gc.collect()
+    function(a, b, c)
+    np.testing.assert_array_equal(c, a + b)
+    c[:] = 0
+    bound()
+    np.testing.assert_array_equal(c, a + b)
+
+
+def test_unknown_function(module: Module) -> None:
+    with pytest.raises(RunError, match="has no function 'vmul'. It has: vadd"):
+        module["vmul"]
+
+
+def test_refusals_are_run_errors(module: Module, arrays: Arrays) -> None:
+    a, b, c = arrays
+    for call in (module["vadd"], lambda *args: module.time("vadd", *args)):
+        with pytest.raises(RunError, match=r"vadd: argument 1 \(B\): expected float32\[2, 512\], got dtype float64"):
+            call(a, b.astype("float64"), c)
+
+
+@pytest.mark.parametrize("how", ["__call__", "bind"])
+def test_what_dlpack_refuses_is_explained(module: Module, arrays: Arrays, how: str) -> None:
+    a, b, c = arrays
+    call = getattr(module["vadd"], how)
+    b.flags.writeable = False
+    with pytest.raises(RunError, match="vadd: argument 1 is a read-only array, which DLPack cannot pass. Pass a writable copy"):
+        call(a, b, c)
+    with pytest.raises(RunError, match="vadd: argument 2, a numpy.ndarray of dtype >f4, cannot be passed through DLPack"):
+        call(a, a, c.astype(">f4"))
+
+
+def test_bound_arguments_are_checked_by_the_call(module: Module, arrays: Arrays) -> None:
+    a, b, _ = arrays
+    call = module["vadd"].bind(a, b)
+    with pytest.raises(TypeError, match=r"expected 3 argument"):
+        call()
+
+
+def test_time(module: Module, arrays: Arrays) -> None:
+    policy = TimingPolicy(number=3, repeats=4, window_s=0.0, quiet_fraction=math.inf)
+    samples = module.time("vadd", *arrays, policy=policy)
+    assert len(samples.seconds) == 4
+    assert samples.number == 3
+    np.testing.assert_array_equal(arrays[2], arrays[0] + arrays[1])
+
+
+def test_torch_tensors(module: Module) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.arange(2048, dtype=torch.float32).reshape(2, 2, 512)
+    c = torch.zeros(2, 512)
+    module["vadd"](a, b, c)
+    assert torch.equal(c, a + b)
+    module["vadd"](a, b.numpy(), c)
+    with pytest.raises(RunError, match=r"got strides \[1, 2\] \(in elements\): it must be contiguous"):
+        module["vadd"](a, torch.zeros(512, 2).T, c)
+    with pytest.raises(RunError, match="argument 1"):
+        module["vadd"](a, b.clone().requires_grad_(), c)
+
+
+def test_library(tmp_path: Path, vadd_object: bytes, arrays: Arrays) -> None:
+    a, b, c = arrays
+    module = load_module(export_library(tmp_path / "vadd.so", [vadd_object]))
+    assert module.functions == ("vadd",)
+    module["vadd"](a, b, c)
+    np.testing.assert_array_equal(c, a + b)
+    with pytest.raises(RunError, match=r"argument 0 \(A\): expected float32\[2, 512\], got shape \[1, 512\]"):
+        module["vadd"](a[:1], b, c)
+
+
+def test_what_is_no_library(tmp_path: Path, vadd_object: bytes, compile_ir: Callable[..., bytes]) -> None:
+    with pytest.raises(RunError, match=r"cannot read the library .*none.so: No such file"):
+        load_module(tmp_path / "none.so")
+    (tmp_path / "text.so").write_text("hello")
+    with pytest.raises(RunError, match=r"text.so is not a 64-bit little-endian ELF file"):
+        load_module(tmp_path / "text.so")
+    (tmp_path / "object.so").write_bytes(vadd_object)
+    with pytest.raises(RunError, match=r"object.so is not a shared library. Link object code with export_library"):
+        load_module(tmp_path / "object.so")
+    plain = compile_ir("define void @f() {\n  ret void\n}\n")
+    with pytest.raises(RunError, match="the object holds no function: no symbol starts with __tvm_ffi_"):
+        Module.from_object(plain)
+    with pytest.raises(RunError, match=r"plain.so holds no function"):
+        load_module(export_library(tmp_path / "plain.so", [plain]))
+
+
+def test_library_that_needs_what_is_nowhere(tmp_path: Path, compile_ir: Callable[..., bytes]) -> None:
+    text = "declare i32 @tunesmith_nowhere()\ndefine i32 @__tvm_ffi_f(ptr %s, ptr %a, i32 %n, ptr %r) {\n"
+    text += "  %x = call i32 @tunesmith_nowhere()\n  ret i32 %x\n}\n"
+    library = export_library(tmp_path / "f.so", [compile_ir(text)])
+    with pytest.raises(RunError, match=r"cannot load the library .*f.so(.|\n)*tunesmith_nowhere"):
+        load_module(library)["f"]()

@@ -1,0 +1,126 @@
+"""The generic registry: names, lazy paths, entry points, refusals."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunesmith.support.errors import MissingExtraError, UserError
+from tunesmith.support.registry import Registry, resolve
+
+
+def _module(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def _distribution(monkeypatch: pytest.MonkeyPatch, folder: Path, entry_points: str) -> None:
+    info = folder / "plugin_under_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-under-test\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_register_returns_the_value_and_get_finds_it() -> None:
+    registry: Registry[int] = Registry("answer")
+    assert registry.register("all", 42) == 42
+    assert registry.get("all") == 42
+    assert "all" in registry and "none" not in registry
+
+
+def test_decorator_leaves_the_function_as_it_is() -> None:
+    registry: Registry[object] = Registry("rule")
+
+    @registry.registers("twice")
+    def twice(x: int) -> int:
+        return 2 * x
+
+    assert twice(4) == 8
+    assert registry.get("twice") is twice
+
+
+def test_names_are_sorted_whatever_the_order_of_registration() -> None:
+    registry: Registry[int] = Registry("letter")
+    for name in ("c", "a", "b"):
+        registry.register(name, ord(name))
+    assert registry.names() == list(registry) == ["a", "b", "c"]
+    assert len(registry) == 3
+
+
+def test_a_taken_name_is_refused_with_both_sources() -> None:
+    registry: Registry[object] = Registry("backend", {"llvm": "json:loads"})
+    with pytest.raises(UserError, match=r"backend 'llvm' is registered twice: json:loads, and function registered in the program"):
+        registry.register("llvm", lambda: None)
+    with pytest.raises(UserError, match="registered twice"):
+        registry.register_lazy("llvm", "json:dumps")
+    assert registry.get("llvm").__name__ == "loads"
+
+
+def test_unknown_name_lists_known_ones_and_the_nearest() -> None:
+    registry: Registry[int] = Registry("cost model")
+    registry.register("xgb", 1)
+    registry.register("analytic", 2)
+    with pytest.raises(UserError, match=r"unknown cost model 'analytik'\. Did you mean 'analytic'\? Known: analytic, xgb\."):
+        registry.get("analytik")
+    with pytest.raises(UserError, match=r"unknown sampler 'x'\. None is registered\."):
+        Registry[int]("sampler").get("x")
+
+
+def test_lazy_value_is_imported_on_first_use_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _module(monkeypatch, tmp_path, "lazy_under_test", "class Box:\n    content = object()\n")
+    registry: Registry[object] = Registry("thing", {"content": "lazy_under_test:Box.content"})
+    assert registry.names() == ["content"]
+    assert "lazy_under_test" not in sys.modules
+    assert registry.get("content") is registry.get("content") is sys.modules["lazy_under_test"].Box.content
+
+
+def test_a_path_that_cannot_be_imported_says_which_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _module(monkeypatch, tmp_path, "needs_under_test", "import no_such_package_at_all\n")
+    registry: Registry[object] = Registry("device", {"a": "needs_under_test:X", "b": "json:no_such_name", "c": "no_such_module:X"})
+    with pytest.raises(UserError, match="cannot import 'needs_under_test:X': No module named 'no_such_package_at_all'") as refusal:
+        registry.get("a")
+    assert refusal.value.__notes__ == ["while loading the device 'a' from needs_under_test:X"]
+    with pytest.raises(UserError, match="json has no 'no_such_name'"):
+        registry.get("b")
+    with pytest.raises(UserError, match="No module named 'no_such_module'"):
+        registry.get("c")
+
+
+def test_missing_extra_of_a_lazy_module_comes_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "from tunesmith.support.errors import MissingExtraError\nraise MissingExtraError('optuna', 'optuna', 'This sampler')\n"
+    _module(monkeypatch, tmp_path, "extra_under_test", text)
+    registry: Registry[object] = Registry("sampler", {"tpe": "extra_under_test:X"})
+    with pytest.raises(MissingExtraError, match=r"pip install 'tunesmith\[optuna\]'"):
+        registry.get("tpe")
+
+
+@pytest.mark.parametrize("path", ["json", "json:", ":loads", "json.loads", "../evil:x", "json:loads()", "a b:c", "json:loads\n"])
+def test_malformed_paths_are_refused_before_anything_is_imported(path: str) -> None:
+    with pytest.raises(UserError, match="is not a dotted path. Spell it package.module:Name"):
+        Registry[object]("thing").register_lazy("x", path)
+    with pytest.raises(UserError, match="is not a dotted path"):
+        resolve(path)
+
+
+def test_entry_points_are_found_on_a_miss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.plugin_kind]\nloads = json:loads\n")
+    registry: Registry[object] = Registry("plugin kind")
+    registry.register("own", 1)
+    assert registry.names() == ["loads", "own"]
+    assert registry.get("loads").__name__ == "loads"
+
+
+def test_an_entry_point_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.plugin_kind]\nown = json:loads\n")
+    registry: Registry[object] = Registry("plugin kind")
+    registry.register("own", 1)
+    assert registry.get("own") == 1
+    for _ in range(2):
+        with pytest.raises(UserError, match="registered twice: int .*, and json:loads from the package plugin-under-test"):
+            registry.names()
