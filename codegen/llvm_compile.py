@@ -28,7 +28,7 @@ def _start() -> None:
 def _machine(options: LlvmOptions) -> Any:
     _start()
     target = llvm.Target.from_triple(options.triple)
-    return target.create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic", codemodel="default")
+    return target.create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic", codemodel="small")
 
 
 def _optimised(text: str, options: LlvmOptions) -> tuple[Any, Any]:

@@ -1,9 +1,9 @@
 """The host entry point: LLVM IR text of `__tvm_ffi_<name>`, which checks every argument and calls the kernel.
 
 The entry has the safe-call signature of TVM-FFI, `int (void* self, const TVMFFIAny* args, int32_t num_args,
-TVMFFIAny* result)`, and an exported library needs nothing but libtvm_ffi and libc at run time: it runs
-where tunesmith is not installed.  What an entry expects is constant data, a signature, which the argument checker of
-`runtime.argument_checker` reads: an entry costs a kernel about a millisecond of compile time.
+TVMFFIAny* result)`.  What it expects is constant data, a signature, which the argument checker of
+`runtime.argument_checker` reads: an entry costs a kernel about a millisecond of compile time, and needs libtvm_ffi
+and libc at run time, so that an exported library runs where tunesmith is not installed.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import numpy as np
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret_memory import InterpretError, Place, Races, round_bfloat16, runtime
+from tunesmith.ir.interpret_memory import InterpretError, Place, match_arrays, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
-from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
+from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
@@ -55,7 +55,7 @@ def run(
         if isinstance(v, Param) and n not in v.domain:
             raise InterpretError(f"the value {n} is not in the domain of the Param {v}: {v.domain}")
     made = _Compiler(func, known, check_races)
-    memory = [made.memory(b, given) for b, given in _match_arrays(func, arrays)]
+    memory = [made.memory(b, given) for b, given in match_arrays(func, arrays)]
     for b in func.allocs:
         made.memory(b, None)
     code = made.compile()
@@ -65,21 +65,6 @@ def run(
         except (ArithmeticError, ValueError) as e:
             raise InterpretError(f"function {func.name} computes something undefined: {e}") from e
     return memory
-
-
-def _match_arrays(func: PrimFunc, arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[tuple[Buffer, np.ndarray | None]]:
-    buffers = [p for p in func.params if isinstance(p, Buffer)]
-    names = [b.name for b in buffers]
-    if isinstance(arrays, Mapping):
-        unknown = sorted(set(arrays) - set(names))
-        twice = sorted({n for n in names if n in arrays and names.count(n) > 1})
-        if unknown or twice:
-            what = f"no parameter is named {', '.join(unknown)}" if unknown else f"two parameters are named {', '.join(twice)}"
-            raise InterpretError(f"function {func.name}: {what}; buffer parameters are {', '.join(names)}")
-        return [(b, arrays.get(b.name)) for b in buffers]
-    if len(arrays) > len(buffers):
-        raise InterpretError(f"function {func.name} has {len(buffers)} buffer parameters ({', '.join(names)}) and got {len(arrays)} arrays")
-    return [(b, arrays[i] if i < len(arrays) else None) for i, b in enumerate(buffers)]
 
 
 _MAX_LOOPS = 12
@@ -132,7 +117,7 @@ class _Compiler:
 
     def memory(self, b: Buffer, given: np.ndarray | None) -> np.ndarray:
         """The array of a parameter or an allocation of the function."""
-        shape = tuple([eval(self.index(s), {}) for s in b.shape])
+        shape = tuple([self.number(s, f"the shape of {b.name}") for s in b.shape])
         kind = dt.to_numpy(b.dtype)
         if given is None:
             array = self.env["poisoned"](shape, kind)
@@ -150,9 +135,16 @@ class _Compiler:
         self.dims[b] = [str(n) for n in shape]
         return array
 
+    def number(self, p: Poly, what: str) -> int:
+        missing = [v for v in p.vars if v not in self.values]
+        if missing:
+            raise InterpretError(f"function {self.func.name}: {what}, {p}, needs a value of {missing[0]!r} in `values`")
+        return evaluate(p, self.values)
+
     def fresh(self, name: str) -> str:
+        """A new Python name that reminds of `name`."""
         self.count += 1
-        return f"{re.sub(r'[^0-9a-zA-Z_]', '_', name)}_{self.count}"
+        return f"_{re.sub(r'[^0-9a-zA-Z_]', '_', name)}_{self.count}"
 
     def local(self, name: str) -> str:
         made = self.fresh(name)
@@ -208,7 +200,9 @@ class _Compiler:
             return name
         if a not in self.values:
             what = "Param" if isinstance(a, Param) else "variable"
-            raise InterpretError(f"function {self.func.name}: the {what} {a!r} has no value: nothing binds it here and `values` does not hold it")
+            raise InterpretError(
+                f"function {self.func.name}: the {what} {a!r} has no value: nothing binds it here and `values` does not hold it"
+            )
         return f"({int(self.values[a])})"  # type: ignore[index]
 
     def simple(self, p: Poly) -> str:
@@ -268,17 +262,21 @@ class _Compiler:
         self.loops -= 1
         if tracked:
             self.races.pop()
-        del self.locals[mark:]
+        del self.locals[mark:], self.vars[s.var]
         self.path.pop()
 
     def poison_private(self, s: For, kind: str) -> None:
         """What another iteration left in thread-private scratch must not be seen: it may have run on another thread."""
         used = dict.fromkeys([n.buffer for n in walk(s.body) if isinstance(n, (BufferLoad, BufferStore))])
         for b in used:
-            if b in self.func.allocs and b.scope in _PRIVATE[kind]:
+            if b in self.arrays and b.scope in _PRIVATE[kind]:
                 self.line(f"poison({self.arrays[b]})")
 
     def _block(self, s: Block) -> None:
+        if len(s.iters) != len(s.bindings):
+            raise InterpretError(
+                f"function {self.func.name}: block {s.name} has {len(s.iters)} iteration variables and {len(s.bindings)} bindings"
+            )
         self.path.append(s.name)
         indent, mark = self.indent, len(self.locals)
         if s.predicate:
@@ -302,6 +300,8 @@ class _Compiler:
         self.stmt(s.body)
         self.indent = indent
         del self.locals[mark:]
+        for i in s.iters:
+            del self.vars[i.var]
         self.path.pop()
 
     def _seq(self, s: Seq) -> None:
@@ -335,7 +335,7 @@ class _Compiler:
         for _, _, inner in self.races:
             inner.add(b)
         self.stmt(s.body)
-        del self.locals[mark:]
+        del self.locals[mark:], self.arrays[b], self.dims[b]
 
     def _evaluate(self, s: Evaluate) -> None:
         self.line("pass")
@@ -363,7 +363,9 @@ class _Compiler:
     def access(self, s: BufferStore | BufferLoad) -> tuple[str, list[str], str]:
         """Names of the array, the indices and the place of an access."""
         if s.buffer not in self.arrays or len(s.indices) != len(s.buffer.shape):
-            raise InterpretError(f"function {self.func.name}: {len(s.indices)} indices into {s.buffer!r}, which is not that kind of memory here")
+            raise InterpretError(
+                f"function {self.func.name}: {len(s.indices)} indices into {s.buffer!r}, which is not that kind of memory here"
+            )
         return self.arrays[s.buffer], [self.simple(i) for i in s.indices], self.place(s.buffer)
 
     def checked(self, b: Buffer, index: list[str], place: str, what: str) -> None:

@@ -1,16 +1,15 @@
-"""Equality of programs up to the names of their binders, the place of the first difference, and a digest that agrees with it.
+"""Equality of programs up to the names of their binders, and the place of the first difference.
 
 Loop variables, block iteration variables, scalar parameters and buffers are matched pairwise as their binders are met, so
 neither their names nor the order in which they were created matters.  What is not bound inside the compared programs is
 the same only when it is the same object; Params are the same when they have one name and one domain.
 
-A binder must be bound once in a program (`verify` checks it).
+A binder must be bound once in a program (`verify` checks it).  `digest` is the key that agrees with `equal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -19,18 +18,16 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq
-from tunesmith.support.errors import InternalError
+from tunesmith.ir.structural_digest import digest, literal
+
+__all__ = ["difference", "digest", "equal"]
 
 Program = PrimFunc | IRModule | Node
 
 
 def equal(a: Program, b: Program) -> bool:
     """True when `a` and `b` are the same program up to the names of loops, iteration variables, buffers and the function."""
-    try:
-        _Match().compare(a, b)
-    except _Different:
-        return False
-    return True
+    return _first(a, b) is None
 
 
 def difference(a: Program, b: Program) -> str | None:
@@ -38,30 +35,33 @@ def difference(a: Program, b: Program) -> str | None:
 
     The place is a path of loops, blocks and fields, such as `/i_0/j_0/C.bindings[1]: 8*i_0 + i_1 != 1 + 8*i_0 + i_1`.
     """
+    found = _first(a, b)
+    if found is None:
+        return None
+    match, d = found
+    left, right = _brief(d.left), _brief(match.in_names_of_a(d.right))
+    if left == right:
+        left, right = left + _domains(d.left), right + _domains(d.right)
+    return f"{''.join(reversed(d.path)) or '/'}: {left} != {right}"
+
+
+def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
+    """The first difference, and the variables matched until then."""
     match = _Match()
+    if isinstance(a, IRModule) and isinstance(b, IRModule):
+        if sorted(a) != sorted(b):
+            return match, _Different(sorted(a), sorted(b), ".functions")
+        for name in sorted(a):
+            found = _first(a[name], b[name])
+            if found is not None:
+                found[1].path.append(f"/{name}")
+                return found
+        return None
     try:
         match.compare(a, b)
     except _Different as d:
-        place = "".join(reversed(d.path)) or "/"
-        return f"{place}: {match.show(d.left, True)} != {match.show(d.right, False)}"
+        return match, d
     return None
-
-
-def digest(a: Program) -> str:
-    """32 hexadecimal digits that depend on what `equal` compares and on nothing else.
-
-    The same in every process and on every machine; programs that are equal have equal digests.
-    """
-    writer = _Writer()
-    writer.program(a)
-    return blake2b("".join([_FORMAT, *writer.out]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-_FORMAT = "tunesmith.structural.1\n"
-"""Part of every digest, hence of every stored record: a change of the text below must change this line."""
-
-
-# ---- equality ----------------------------------------------------------------------------------------------------------
 
 
 class _Different(Exception):
@@ -70,6 +70,17 @@ class _Different(Exception):
     def __init__(self, left: object, right: object, *path: str) -> None:
         super().__init__()
         self.left, self.right, self.path = left, right, list(path)
+
+
+class _Text(str):
+    """A description, which is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) -> _Different:
+    return _Different(_Text(f"{len(xs)} {what}"), _Text(f"{len(ys)} {what}"), *path)
 
 
 class _Match:
@@ -89,27 +100,20 @@ class _Match:
         self.buffer_back: dict[Buffer, Buffer] = {}
 
     def compare(self, a: Any, b: Any) -> None:
-        if isinstance(a, IRModule) and isinstance(b, IRModule):
-            if sorted(a) != sorted(b):
-                raise _Different(sorted(a), sorted(b), ".functions")
-            for name in sorted(a):
-                try:
-                    _Match().compare(a[name], b[name])
-                except _Different as d:
-                    d.path.append(f"/{name}")
-                    raise
-        elif type(a) is PrimFunc and type(b) is PrimFunc:
+        if type(a) is PrimFunc and type(b) is PrimFunc:
             self._function(a, b)
         elif isinstance(a, Node) and isinstance(b, Node):
             self._value(a, b)
         elif a is not b:
             raise _Different(a, b)
 
-    def show(self, x: object, left: bool) -> str:
-        if not isinstance(x, Poly) or left:
-            return _brief(x)
-        values = {v: poly(w) for v in x.vars if isinstance(w := self.back.get(v, v), Var) and w is not v}
-        return repr(substitute(x, values)) if values else repr(x)
+    def in_names_of_a(self, y: object) -> object:
+        """For messages: an expression or buffer of the second program with the variables and buffers of the first."""
+        if isinstance(y, Buffer):
+            return self.buffer_back.get(y, y)
+        if not isinstance(y, Poly):
+            return y
+        return substitute(y, {v: poly(w) for v in y.vars if isinstance(w := self.back.get(v), Var)})
 
     # binders
 
@@ -130,7 +134,7 @@ class _Match:
 
     def _bind_buffer(self, x: Buffer, y: Buffer, place: str) -> None:
         if x.dtype != y.dtype or x.scope != y.scope:
-            raise _Different(f"{x!r} in {x.scope}", f"{y!r} in {y.scope}", place)
+            raise _Different(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
         self._polys(x.shape, y.shape, place + ".shape")
         self.buffers[x] = y
         self.buffer_back[y] = x
@@ -149,25 +153,25 @@ class _Match:
     def _buffer(self, x: Buffer, y: Buffer) -> None:
         z = self.buffers.get(x)
         if z is not y and (z is not None or x is not y or y in self.buffer_back):
-            raise _Different(_brief(x), _brief(y), ".buffer")
+            raise _Different(x, y, ".buffer")
 
     # index expressions
 
     def _polys(self, xs: tuple[Poly, ...], ys: tuple[Poly, ...], place: str) -> None:
         if len(xs) != len(ys):
-            raise _Different(f"{len(xs)} expressions", f"{len(ys)} expressions", place)
+            raise _count(xs, ys, "expressions", place)
         moved = self.moved
         for i, x in enumerate(xs):
             y = ys[i]
-            if not (x is y and x.vars.isdisjoint(moved) or self._same_terms(x.terms, y.terms) or self._same_value(x, y)):
+            if not ((x is y and x.vars.isdisjoint(moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
                 raise _Different(x, y, f"{place}[{i}]")
 
     def _poly(self, x: Poly, y: Poly, *place: str) -> None:
-        if not (x is y and x.vars.isdisjoint(self.moved) or self._same_terms(x.terms, y.terms) or self._same_value(x, y)):
+        if not ((x is y and x.vars.isdisjoint(self.moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
             raise _Different(x, y, *place)
 
     def _same_terms(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
-        """Equality without building anything: right whenever it says yes; terms in another order need `_same_value`."""
+        """Equality without building anything: right whenever it says yes; terms in another order need `_same_sum`."""
         if len(xs) != len(ys):
             return False
         match = self.vars
@@ -185,20 +189,26 @@ class _Match:
                     return False
         return True
 
-    def _same_value(self, x: Poly, y: Poly) -> bool:
-        """Equality of normal forms after the variables of `y` were replaced by their partners."""
-        if len(x.terms) != len(y.terms):
+    def _same_sum(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
+        """Equality up to the order of terms, factors and arguments of min and max, which follows the creation of variables.
+
+        Nothing is built, so no constructor can change what is compared.
+        """
+        return len(xs) == len(ys) and _pair_off(xs, ys, lambda s, t: s[1] == t[1] and self._same_product(s[0], t[0]))
+
+    def _same_product(self, m: Monomial, n: Monomial) -> bool:
+        return len(m) == len(n) and _pair_off(m, n, self._same_atom)
+
+    def _same_atom(self, a: Atom, b: Atom) -> bool:
+        if self.vars.get(a) is b:
+            return True
+        if type(a) is not Op:
+            return self._var(a, b)
+        if type(b) is not Op or a.op != b.op or len(a.args) != len(b.args):
             return False
-        values: dict[Var, Poly] = {}
-        for v in y.vars:
-            w = self.back.get(v)
-            if w is None:
-                w = next((u for u in x.vars if self._var(u, v)), None)
-            if w is None:
-                return False
-            if w is not v:
-                values[v] = poly(w)  # type: ignore[arg-type]
-        return substitute(y, values) == x
+        if a.op in ("min", "max"):
+            return _pair_off(a.args, b.args, lambda x, y: self._same_sum(x.terms, y.terms))
+        return all(self._same_sum(x.terms, y.terms) for x, y in zip(a.args, b.args, strict=True))
 
     # programs
 
@@ -212,7 +222,7 @@ class _Match:
             if isinstance(x, Buffer):
                 self._bind_buffer(x, y, f".params[{i}]")  # type: ignore[arg-type]
         if len(a.allocs) != len(b.allocs):
-            raise _Different(f"{len(a.allocs)} buffers", f"{len(b.allocs)} buffers", ".allocs")
+            raise _count(a.allocs, b.allocs, "buffers", ".allocs")
         for i, (p, q) in enumerate(zip(a.allocs, b.allocs, strict=True)):
             self._bind_buffer(p, q, f".allocs[{i}]")
         self._field(a, b, "attrs")
@@ -221,7 +231,7 @@ class _Match:
     def _value(self, x: Any, y: Any) -> None:
         t = type(x)
         if t is not type(y):
-            raise _Different(_brief(x), _brief(y))
+            raise _Different(_Text(_brief(x)), _Text(_brief(y)))
         handler = self._HANDLERS.get(t)
         if handler is not None:
             handler(self, x, y)
@@ -243,7 +253,7 @@ class _Match:
 
     def _tuple(self, xs: tuple[Any, ...], ys: tuple[Any, ...]) -> None:
         if len(xs) != len(ys):
-            raise _Different(f"{len(xs)} items", f"{len(ys)} items")
+            raise _count(xs, ys, "items")
         for i, x in enumerate(xs):
             try:
                 self._value(x, ys[i])
@@ -289,7 +299,14 @@ class _Match:
         self._value(x.body, y.body)
 
     def _seq(self, x: Seq, y: Seq) -> None:
-        self._tuple(x.stmts, y.stmts)
+        if len(x.stmts) != len(y.stmts):
+            raise _count(x.stmts, y.stmts, "statements")
+        for i, s in enumerate(x.stmts):
+            try:
+                self._value(s, y.stmts[i])
+            except _Different as d:
+                d.path.append(f"/[{i}]")
+                raise
 
     def _store(self, x: BufferStore, y: BufferStore) -> None:
         self._buffer(x.buffer, y.buffer)
@@ -317,8 +334,8 @@ class _Match:
         self._field(x, y, "b")
 
     def _const(self, x: Const, y: Const) -> None:
-        if x is not y and (x.dtype != y.dtype or _literal(x.value) != _literal(y.value)):
-            raise _Different(f"{x.value} of {x.dtype}", f"{y.value} of {y.dtype}")
+        if x is not y and (x.dtype != y.dtype or literal(x.value) != literal(y.value)):
+            raise _Different(_Text(f"{x.value} of {x.dtype}"), _Text(f"{y.value} of {y.dtype}"))
 
     _HANDLERS: Mapping[type, Callable[[Any, Any, Any], None]] = {
         Poly: _poly,
@@ -335,9 +352,22 @@ class _Match:
     }
 
 
-def _literal(x: object) -> str:
-    """The value of a literal, signed zeros and infinities apart, all NaNs alike."""
-    return x.hex() if isinstance(x, float) else str(int(x)) if isinstance(x, int) else repr(x)
+def _pair_off(xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]) -> bool:
+    """Whether each of `xs` has a partner of its own among `ys`; `same` is an equivalence, so the first partner will do."""
+    rest = list(ys)
+    for x in xs:
+        i = next((i for i, y in enumerate(rest) if same(x, y)), None)
+        if i is None:
+            return False
+        del rest[i]
+    return True
+
+
+def _domains(x: object) -> str:
+    """For two expressions that look alike: what their Params may be."""
+    params = sorted([v for v in x.vars if isinstance(v, Param)], key=lambda v: v.key) if isinstance(x, Poly) else []
+    text = ", ".join([f"{v} one of {len(v.domain)} values up to {v.domain[-1]}" for v in params])
+    return f" with {text}" if text else ""
 
 
 def _brief(x: object) -> str:
@@ -345,193 +375,3 @@ def _brief(x: object) -> str:
         name = getattr(x, "name", None)
         return f"{type(x).__name__} {name}" if isinstance(name, str) else type(x).__name__
     return repr(x)
-
-
-# ---- digest ------------------------------------------------------------------------------------------------------------
-
-
-class _Writer:
-    """Writes a program as text in which binders are numbers in program order.
-
-    Fields that have their default value are left out, so that a new field with a default changes no digest.
-    """
-
-    __slots__ = ("bound", "buffers", "free", "names", "out", "params", "polys")
-
-    def __init__(self) -> None:
-        self.bound = 0
-        self.out: list[str] = []
-        self.names: dict[Atom, str] = {}
-        self.buffers: dict[Buffer, str] = {}
-        self.params: dict[Param, str] = {}
-        self.polys: dict[Poly, str] = {}
-        self.free: set[Atom] = set()
-
-    def program(self, a: Any) -> None:
-        if isinstance(a, IRModule):
-            for name in sorted(a):
-                self.out.append(f"module {name!r} ")
-                inner = _Writer()
-                inner.program(a[name])
-                self.out += inner.out
-        elif type(a) is PrimFunc:
-            self._function(a)
-        elif isinstance(a, Node):
-            self._value(a)
-        else:
-            raise InternalError(f"no digest is defined for {type(a).__name__}")
-
-    def _function(self, f: PrimFunc) -> None:
-        for p in f.params:
-            if not isinstance(p, Buffer):
-                self._bind(p)
-        self.out.append("function(")
-        for p in f.params:
-            if isinstance(p, Buffer):
-                self._bind_buffer(p)
-            else:
-                self.out.append("index ")
-        self.out.append(")(")
-        for b in f.allocs:
-            self._bind_buffer(b)
-        self.out.append(")")
-        self._value(f.attrs)
-        self._value(f.body)
-
-    # binders
-
-    def _bind(self, v: Var) -> None:
-        if v in self.names or v in self.free:
-            self.polys.clear()
-        self.names[v] = f"v{self.bound}"
-        self.bound += 1
-
-    def _bind_buffer(self, b: Buffer) -> None:
-        self.out.append(f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}];")
-        self.buffers[b] = f"b{len(self.buffers)}"
-
-    # index expressions
-
-    def _poly(self, p: Poly) -> str:
-        text = self.polys.get(p)
-        if text is None:
-            terms = []
-            for m, c in p.terms:
-                atoms = [self._atom(a) for a in m]
-                if len(atoms) > 1:
-                    atoms.sort()
-                terms.append(f"{'*'.join(atoms)}*{c}")
-            if len(terms) > 1:
-                terms.sort()
-            text = self.polys[p] = "+".join(terms)
-        return text
-
-    def _atom(self, a: Atom) -> str:
-        name = self.names.get(a)
-        if name is not None:
-            return name
-        if type(a) is Op:
-            args = [self._poly(x) for x in a.args]
-            if a.op in ("min", "max"):
-                args.sort()
-            return f"{a.op}({','.join(args)})"
-        if isinstance(a, Param):
-            name = self.params.get(a)
-            if name is None:
-                name = self.params[a] = "p" + blake2b(repr((a.name, a.domain)).encode(), digest_size=16).hexdigest()
-            return name
-        self.free.add(a)
-        return f"free {a!r}"
-
-    # nodes
-
-    def _value(self, x: Any) -> None:
-        handler = self._HANDLERS.get(type(x))
-        if handler is not None:
-            handler(self, x)
-        elif isinstance(x, Node):
-            self._node(x)
-        elif isinstance(x, Var):
-            self.out.append(self._atom(x))
-        elif x is None or isinstance(x, (str, int, float)):
-            self.out.append(repr(x) if isinstance(x, str) else f"{type(x).__name__}:{_literal(x)}")
-        else:
-            raise InternalError(f"no digest is defined for {type(x).__name__}")
-
-    def _node(self, x: Node) -> None:
-        self.out.append(f"{type(x).__name__}(")
-        for name, default in _plan(type(x)):
-            value = getattr(x, name)
-            if value is not default and not (type(value) is type(default) and value == default):
-                self.out.append(f"{name}=")
-                self._value(value)
-                self.out.append(",")
-        self.out.append(")")
-
-    def _tuple(self, xs: tuple[Any, ...]) -> None:
-        self.out.append("(")
-        for x in xs:
-            self._value(x)
-            self.out.append(",")
-        self.out.append(")")
-
-    def _for(self, x: For) -> None:
-        self.out.append(f"for {self._poly(x.extent)} {x.kind} {x.thread} ")
-        if x.annotations:
-            self._tuple(x.annotations)
-        self._bind(x.var)
-        self._value(x.body)
-
-    def _block(self, x: Block) -> None:
-        bindings = ",".join([self._poly(p) for p in x.bindings])
-        predicate = ",".join([self._poly(p) for p in x.predicate])
-        iters = ",".join([i.kind + self._poly(i.extent) for i in x.iters])
-        self.out.append(f"block {x.name!r}[{bindings}][{predicate}][{iters}]")
-        for i in x.iters:
-            self._bind(i.var)
-        if x.annotations:
-            self._tuple(x.annotations)
-        if x.init is not None:
-            self.out.append("init ")
-            self._value(x.init)
-        self.out.append("body ")
-        self._value(x.body)
-
-    def _allocate(self, x: Allocate) -> None:
-        self.out.append("allocate ")
-        self._bind_buffer(x.buffer)
-        self._value(x.body)
-
-    def _buffer(self, x: Buffer) -> None:
-        name = self.buffers.get(x)
-        self.out.append(name if name is not None else f"free {x.name!r} {x.dtype} {x.scope} {len(x.shape)}")
-
-    def _index(self, x: Poly) -> None:
-        self.out.append(f"<{self._poly(x)}>")
-
-    def _const(self, x: Const) -> None:
-        self.out.append(f"{x.dtype}:{_literal(x.value)}")
-
-    _HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
-        Poly: _index,
-        tuple: _tuple,
-        For: _for,
-        Block: _block,
-        Allocate: _allocate,
-        Buffer: _buffer,
-        Const: _const,
-    }
-
-
-_NO_DEFAULT = object()
-_plans: dict[type, tuple[tuple[str, object], ...]] = {}
-
-
-def _plan(kind: type[Node]) -> tuple[tuple[str, object], ...]:
-    """Fields of a node type with their defaults."""
-    plan = _plans.get(kind)
-    if plan is None:
-        defaults: tuple[object, ...] = getattr(kind.__init__, "__defaults__", None) or ()
-        values = (_NO_DEFAULT,) * (len(kind.fields) - len(defaults)) + defaults
-        plan = _plans[kind] = tuple(zip(kind.fields, values, strict=True))
-    return plan

@@ -7,6 +7,7 @@ ScriptError.  It checks form, not legality: whether iterations may run in parall
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -129,7 +130,7 @@ class _Verifier:
             keys.append(key)
             if not isinstance(value, str):
                 self.index(value, f"the annotation {key}")
-        if any(a >= b for a, b in zip(keys, keys[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(keys)):
             raise self.fail(f"annotations must be sorted by key, each key once, got {', '.join(keys)}")
 
     # ---- statements

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ZERO, Op, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
+from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
 from tunesmith.ir.stmt import For, If, Seq, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
@@ -47,34 +47,34 @@ def clip_loops(func: PrimFunc, target: Target) -> PrimFunc:
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _guards(body: Stmt, v: Var) -> tuple[list[Poly], Stmt]:
-    """Guards on `v` that all statements share, and the body without them."""
-    if type(body) is If and body.orelse is None and type(body.cond) is Lt0 and body.cond.lanes == 1:
-        inner, rest = _guards(body.then, v)
-        e = body.cond.index
-        split = coefficient(e, v)
-        if split is not None and split[0] and not any(type(a) is Op and v in a.vars for m, _ in e.terms for a in m):
-            return [e, *inner], rest
-        return inner, body if rest is body.then else If(body.cond, rest)
-    if type(body) is For and body.kind in ("serial", "unrolled", "vectorized"):
-        # A guard below an inner loop that does not depend on that loop is a guard of this one too.
-        found, rest = _guards(body.body, v)
-        mine = [e for e in found if body.var not in e.vars]
-        if len(mine) != len(found) or not mine:
-            return [], body
-        return mine, body.with_(body=rest)
+def _guards(body: Stmt, v: Var) -> list[Poly]:
+    """Guards on `v` that every statement of `body` stands under and that no loop inside takes part in."""
+    if type(body) is If and body.orelse is None:
+        mine: list[Poly] = []
+        if type(body.cond) is Lt0 and body.cond.lanes == 1:
+            split = coefficient(body.cond.index, v)
+            if split is not None and split[0]:
+                mine.append(body.cond.index)
+        return [*mine, *_guards(body.then, v)]
+    if type(body) is For and body.kind != "parallel":
+        return [e for e in _guards(body.body, v) if body.var not in e.vars]
     if type(body) is Seq:
         parts = [_guards(k, v) for k in body.stmts]
-        common = [e for e in parts[0][0] if all(e in p[0] for p in parts)]
-        if common and all(set(p[0]) == set(common) for p in parts):
-            return common, Seq(tuple([p[1] for p in parts]))
-    return [], body
+        return [e for e in dict.fromkeys(parts[0]) if all(e in p for p in parts[1:])]
+    return []
 
 
 def _clip(n: For, s: Simplifier) -> Stmt:
-    found, body = _guards(n.body, n.var)
+    found = [e for e in dict.fromkeys(_guards(n.body, n.var)) if all(x is n.var or x in s.ranges for x in e.vars)]
     if not found:
         return n
+
+    def on_if(x: If, recurse: Any) -> Stmt:
+        if type(x.cond) is Lt0 and x.cond.lanes == 1 and x.cond.index in found:
+            return recurse(x.then)  # type: ignore[no-any-return]
+        return x.map_children(recurse)  # type: ignore[no-any-return]
+
+    body = transform(n.body, {If: on_if})
     low, high = ZERO, n.extent
     for e in found:
         split = coefficient(e, n.var)

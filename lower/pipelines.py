@@ -8,6 +8,7 @@ from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.simplify import simplify
+from tunesmith.lower.skip_zero_terms import skip_zero_terms
 from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.lower.version_guards import version_guards
@@ -15,6 +16,7 @@ from tunesmith.lower.version_guards import version_guards
 CPU = Pipeline(
     simplify,
     lower_blocks,
+    skip_zero_terms,
     simplify,
     place_allocations,
     clip_loops,

@@ -52,7 +52,7 @@ class LoadedObject:
 
 
 def load_object(data: bytes) -> LoadedObject:
-    """Load an ELF object, compiled as position-independent code (`reloc="pic"`), into this process.
+    """Load an ELF object, compiled as position-independent code (`reloc="pic", codemodel="small"`), into this process.
 
     Symbols it needs are the argument checker, or are taken from the OpenMP runtime of `runtime.threads`, from TVM-FFI,
     and from the libraries the process has loaded.  Takes about a millisecond.
@@ -69,9 +69,9 @@ def load_object(data: bytes) -> LoadedObject:
     if not symbols.movable:
         raise RunError('cannot load: the object is not position-independent. Compile it with reloc="pic"')
     _bind(symbols.needed)
-    engine = llvm.create_mcjit_compiler(
-        llvm.parse_assembly(""), _target().create_target_machine(reloc="pic", codemodel="small"), use_lmm=True
-    )
+    machine = _target().create_target_machine(reloc="pic", codemodel="small")
+    # llvmlite's memory manager puts all sections into one block, within reach of the 32-bit distances of the small code model.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
     engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
     return LoadedObject(engine, symbols)

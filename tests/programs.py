@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr, call, cast, conjunction, const, maximum, select
 from tunesmith.ir.function import PrimFunc
@@ -80,7 +81,9 @@ def matmul_bias_relu(n: int, m: int, k: int) -> Program:
     )
     epilogue = block("D", [("i", n, "S"), ("j", m, "S")], lambda i, j: store(d, (i, j), maximum(c[i, j] + bias[j], 0.0)))
     func = PrimFunc("matmul_bias_relu", (a, b, bias, d), (c,), seq([product, epilogue]))
-    return Program(func, (((n, k), "float32"), ((k, m), "float32"), ((m,), "float32")), lambda x, y, z: np.maximum(x @ y + z, np.float32(0)))
+    return Program(
+        func, (((n, k), "float32"), ((k, m), "float32"), ((m,), "float32")), lambda x, y, z: np.maximum(x @ y + z, np.float32(0))
+    )
 
 
 def conv_relu(n: int, h: int, w: int, ci: int, co: int, kernel: int = 3, stride: int = 1, pad: int = 1) -> Program:

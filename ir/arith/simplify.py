@@ -147,7 +147,7 @@ def _constant(c: int | None) -> Poly | None:
 
 
 def _shifted(args: Args, bucket: int | None) -> Poly | None:
-    return None if bucket is None else args[0] - args[1] * bucket
+    return None if bucket is None else add(args[0], scale(args[1], -bucket))
 
 
 def _merged(make: Callable[[Poly, Poly], Poly], op: str, args: Args) -> Poly | None:

@@ -53,7 +53,11 @@ class Source:
         return Source(tuple(re.split(r"\r\n|\r|\n", text)), file, first_line)
 
     def error(self, at: ast.AST | None, what: str, hint: str = "") -> SourceError:
-        """The error `what` at the place of `at` (the first line when None); the caller raises it."""
+        """The error `what` at the place of `at`, or about the whole text when that is None; the caller raises it."""
+        if at is None:
+            error = SourceError(f"{self.file}: {what}\n  {hint}" if hint else f"{self.file}: {what}")
+            error.file, error.line = self.file, self.first_line
+            return error
         line = getattr(at, "lineno", 1)
         text = self.lines[line - 1].encode("utf-8", "replace") if line <= len(self.lines) else b""
         first = getattr(at, "col_offset", 0)

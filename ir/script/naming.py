@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -112,6 +112,5 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
 
 def _company(p: Poly, v: Var, seen: set[Any]) -> list[Any]:
     """What stands beside `v` in the terms of `p`: coefficients and names, sorted."""
-    known: Callable[[Var], tuple[bool, str]] = lambda w: (w in seen, w.name)
     terms = [(c, m) for m, c in p.terms if any(v in a.vars for a in m)]
-    return sorted((c, len(m), sorted(known(w) for a in m for w in a.vars if w is not v)) for c, m in terms)
+    return sorted((c, len(m), sorted((w in seen, w.name) for a in m for w in a.vars if w is not v)) for c, m in terms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -18,6 +18,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Var, poly
 from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
 from tunesmith.ir.script.parser_block import BlockParser
+from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
 from tunesmith.ir.stmt import Annotations
 from tunesmith.support.errors import ScriptError
@@ -46,7 +47,7 @@ def parse(text: str, file: str = "<script>") -> PrimFunc | IRModule:
             at, f"one function or module is expected, found {len(tree.body)} statements", "Put several functions into a @T.ir_module class."
         )
     try:
-        return _program(source, tree.body[0])
+        return _program(source, Budget(len(text)), tree.body[0])
     except RecursionError:
         raise _too_deep(source) from None
 
@@ -69,7 +70,10 @@ def parse_python(func: FunctionType, local: Mapping[str, object]) -> PrimFunc:
 
     def constant(name: str) -> object:
         if name in cells:
-            return cells[name].cell_contents
+            try:
+                return cells[name].cell_contents
+            except ValueError:  # not assigned yet
+                return None
         return local.get(name, func.__globals__.get(name))
 
     source, tree = _read(textwrap.dedent(text), file, first)
@@ -78,7 +82,7 @@ def parse_python(func: FunctionType, local: Mapping[str, object]) -> PrimFunc:
         raise source.error(definition, "T.prim_func decorates a function")
     alias, name = _decorator(definition)
     try:
-        return FunctionParser(source, constant, alias).function(definition, name)
+        return FunctionParser(source, Budget(len(text)), constant, alias).function(definition, name)
     except RecursionError:
         raise _too_deep(source) from None
 
@@ -114,9 +118,9 @@ def _decorator(d: ast.FunctionDef | ast.ClassDef) -> tuple[str, ast.expr | None]
     return "T", None
 
 
-def _program(source: Source, d: ast.stmt) -> PrimFunc | IRModule:
+def _program(source: Source, budget: Budget, d: ast.stmt) -> PrimFunc | IRModule:
     if isinstance(d, ast.FunctionDef):
-        return _function(source, d)
+        return _function(source, budget, d)
     if not isinstance(d, ast.ClassDef):
         raise source.error(
             d, f"unsupported at the top of a script: {statement_word(d)}", "A script is a @T.prim_func function or a @T.ir_module class."
@@ -129,14 +133,14 @@ def _program(source: Source, d: ast.stmt) -> PrimFunc | IRModule:
             continue
         if not isinstance(s, ast.FunctionDef):
             raise source.error(s, f"unsupported in a module: {statement_word(s)}", "A module holds @T.prim_func functions.")
-        f = _function(source, s)
+        f = _function(source, budget, s)
         if f.name in functions:
             raise source.error(s, f"the module has two functions named {shorten(f.name)!r}")
         functions[f.name] = f
     return IRModule(functions)
 
 
-def _function(source: Source, d: ast.FunctionDef) -> PrimFunc:
+def _function(source: Source, budget: Budget, d: ast.FunctionDef) -> PrimFunc:
     """A function of a text, where the decorator must be spelled `@T.prim_func`."""
     e = d.decorator_list[0] if len(d.decorator_list) == 1 else None
     f = e.func if isinstance(e, ast.Call) and not e.args and [k.arg for k in e.keywords] == ["name"] else e
@@ -144,7 +148,7 @@ def _function(source: Source, d: ast.FunctionDef) -> PrimFunc:
         raise source.error(
             e or d, f"the function {shorten(d.name)} needs the decorator @T.prim_func and no other", "Or @T.prim_func(name=...)."
         )
-    return FunctionParser(source).function(d, _decorator(d)[1])
+    return FunctionParser(source, budget).function(d, _decorator(d)[1])
 
 
 def _is_docstring(s: ast.stmt) -> bool:
@@ -154,8 +158,8 @@ def _is_docstring(s: ast.stmt) -> bool:
 class FunctionParser(BlockParser):
     """Parses one function: symbolic sizes and Params first, because shapes in the signature speak of them."""
 
-    def __init__(self, source: Source, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
-        super().__init__(source, constants, alias)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._allocs: list[Buffer] = []
         self._attrs: Annotations | None = None
 
@@ -261,9 +265,7 @@ class FunctionParser(BlockParser):
         a = self.arguments(call, ("name", "domain"), 2)
         name, d = self.text(a["name"], "the name of a Param"), a["domain"]
         if isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "range" and not d.keywords and 1 <= len(d.args) <= 3:
-            bounds = [self.integer(x, "a bound", -(2**62)) for x in d.args]
-            if len(bounds) == 3 and bounds[2] == 0:
-                self.fail(d, "the step of a range cannot be 0")
+            bounds = [self.integer(x, "a bound of the values", 1 if i == 2 else 0) for i, x in enumerate(d.args)]
             values: range | list[int] = range(*bounds)
         else:
             values = [self.integer(x, "a value of a Param", 0) for x in self.items(d, "the values of a Param")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union
+from typing import Any
 
 from tunesmith.ir.buffer import Buffer, load
 from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, Not, binary, compare, const, select
@@ -17,14 +17,13 @@ from tunesmith.ir.script.parser_scope import ScopeParser
 from tunesmith.ir.script.printer_expr import SIGNS
 from tunesmith.support import dtype as dt
 
-Parsed = Union[Expr, int, float]
+Parsed = Expr | int | float
 """An expression, or a Python number (bool, int, float) that has not met a dtype yet."""
 
 MAX_TERMS = 256
 MAX_DEGREE = 32
-MAX_WORK = 5_000_000
-"""Text from a log may be hostile: `(i + j) * (i + k) * ...` multiplies out, and T.min compares all pairs.  The limits are
-the terms of an index expression, the factors of a term, and the term operations that a whole text may cost."""
+MAX_CHAIN = 200
+"""Text from a log may be hostile: the terms of an index expression, the factors of a term, the operands of `a + b + ...`."""
 
 OPERATORS: dict[type, str] = {
     ast.Add: "add",
@@ -86,8 +85,6 @@ _INDEX_HINT = "An index is integer arithmetic on loop variables, sizes and numbe
 
 class ExprParser(ScopeParser):
     """Parses expressions."""
-
-    _work = 0
 
     # ---- the three kinds of results --------------------------------------------------------------------------------
 
@@ -222,18 +219,23 @@ class ExprParser(ScopeParser):
         cost = sum(sizes)
         if op == "mul" and len(ps) == 2:
             cost = sizes[0] * sizes[1]
-        elif op in ("min", "max"):
+        elif op in ("min", "max"):  # the normal form compares all pairs, those of inner ones too
             inner = sum(len(a.args) for p in ps for m, _ in p.terms for a in m if type(a) is Op and a.op == op)
-            cost *= len(ps) + inner
-        self._work += cost
-        if self._work > MAX_WORK:
-            self.fail(at, "the index expressions of this text are too large", "Split the text into several functions.")
+            cost += (len(ps) + inner) ** 2 * max(sizes)
+        self.budget.left -= cost
+        if self.budget.left < 0:
+            self.fail(at, "the index expressions of this text are too large", "Write shorter ones, or several texts.")
+
+    def _chain(self, at: ast.AST, count: int) -> None:
+        if count > MAX_CHAIN:
+            self.fail(at, f"more than {MAX_CHAIN} operands in one chain")
 
     def _binary(self, e: ast.BinOp) -> Parsed:
         # The left spine is unrolled: `a + b + c + ...` is as deep as it is long.
         spine = [e]
         while isinstance(spine[-1].left, ast.BinOp):
             spine.append(spine[-1].left)
+        self._chain(e, len(spine))
         v = self.expr(spine[-1].left)
         for n in reversed(spine):
             op = OPERATORS.get(type(n.op))
@@ -255,6 +257,7 @@ class ExprParser(ScopeParser):
         return -v
 
     def _logic(self, e: ast.BoolOp) -> Parsed:
+        self._chain(e, len(e.values))
         op = "and" if isinstance(e.op, ast.And) else "or"
         out = self.condition(e.values[0])
         for v in e.values[1:]:
@@ -262,6 +265,7 @@ class ExprParser(ScopeParser):
         return out
 
     def _compare(self, e: ast.Compare) -> Parsed:
+        self._chain(e, len(e.ops))
         out: Parsed | None = None
         left = self.expr(e.left)
         for sign, right_ast in zip(e.ops, e.comparators, strict=True):

@@ -20,6 +20,15 @@ MAX_DEPTH = 120
 """Nesting of expressions, of statements, of loops."""
 
 
+class Budget:
+    """What parsing one text may cost: term operations on index expressions, in proportion to the length of the text."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, characters: int) -> None:
+        self.left = 1_000_000 + 4 * characters
+
+
 class ScopeParser:
     """The scope of the moment.
 
@@ -28,8 +37,9 @@ class ScopeParser:
         hidden: names bound around the block that is being parsed, which it must not use, with the name of the block.
     """
 
-    def __init__(self, source: Source, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
+    def __init__(self, source: Source, budget: Budget, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
         self.source = source
+        self.budget = budget
         self.alias = alias
         self.scope: dict[str, Poly | Buffer] = {}
         self.hidden: dict[str, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.ir.buffer import SCOPES, Buffer, store
+from tunesmith.ir.buffer import SCOPES, Buffer
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Poly, Var, poly
@@ -15,7 +15,7 @@ from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_expr import OPERATORS, Parsed
-from tunesmith.ir.stmt import THREADS, Allocate, Annotations, BufferStore, Evaluate, For, If, Seq, Stmt, annotated
+from tunesmith.ir.stmt import THREADS, Allocate, Annotations, BufferStore, Evaluate, For, If, Seq, Stmt, store
 from tunesmith.support import dtype as dt
 
 LOOPS = {
@@ -26,6 +26,9 @@ LOOPS = {
     "unrolled": "unrolled",
     "thread_binding": "thread",
 }
+MAX_ALLOCATIONS = 256
+"""Each one nests what follows it, and programs are walked by recursion."""
+
 _WORDS: dict[type, str] = {
     ast.While: "while",
     ast.Return: "return",
@@ -132,6 +135,12 @@ class StmtParser(CallParser):
             if t is not None and t[0] == "allocate":
                 name, buffer = self._allocation(t[1], s.targets, s)  # type: ignore[attr-defined]
                 open_.append((name, buffer, s, out))
+                if len(open_) > MAX_ALLOCATIONS:
+                    self.fail(
+                        s,
+                        f"more than {MAX_ALLOCATIONS} buffers are allocated in one body",
+                        "Use T.alloc_buffer at the top of the function.",
+                    )
                 out = []
             else:
                 out.append(self.statement(s))
@@ -174,16 +183,16 @@ class StmtParser(CallParser):
         """`{"key": value}`, values text or index expressions."""
         if not isinstance(e, ast.Dict):
             self.fail(e, 'annotations are a dict display: {"key": value}')
-        out: Annotations = ()
+        out: dict[str, str | Poly] = {}
         for k, v in zip(e.keys, e.values, strict=True):
             if k is None:
                 self.fail(e, "`**` is not supported in annotations")
             key = self.text(k, "the key of an annotation")
-            if any(key == old for old, _ in out):
+            if key in out:
                 self.fail(k, f"the annotation {shorten(key)!r} stands here twice")
             text = isinstance(v, ast.Constant) and isinstance(v.value, str)
-            out = annotated(out, key, self.text(v, "an annotation") if text else self.index(v))
-        return out
+            out[key] = self.text(v, "an annotation") if text else self.index(v)
+        return tuple(sorted(out.items()))
 
     def _allocation(self, call: ast.Call, targets: Sequence[ast.expr], at: ast.stmt) -> tuple[str, Buffer]:
         names = self.targets(targets[0]) if len(targets) == 1 else []

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -79,32 +79,34 @@ def _set_threads(count: int) -> str:
     That name belongs into every table: an OpenBLAS that does not know the CPU runs kernels of an older one (it can be told
     by OPENBLAS_CORETYPE before the process starts).
     """
-    library = _openblas()
-    if library is None:
+    control = _openblas()
+    if control is None:
         return "threads and kernels of OpenBLAS unknown"
-    set_threads, corename = (_function(library, name) for name in ("set_num_threads", "get_corename"))
-    set_threads.argtypes, set_threads.restype = [ctypes.c_int], None
-    corename.argtypes, corename.restype = [], ctypes.c_char_p
+    set_threads, corename = control
     set_threads(count)
     return f"OpenBLAS kernels {corename().decode()}"
 
 
 @cache
-def _openblas() -> ctypes.CDLL | None:
-    """The OpenBLAS that numpy itself has loaded; scipy may have loaded one of its own."""
+def _openblas() -> tuple[Callable[[int], None], Callable[[], bytes]] | None:
+    """Two functions of the OpenBLAS that numpy itself has loaded; scipy may have loaded one of its own."""
     np.dot(np.ones((2, 2)), np.ones((2, 2)))
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    paths = sorted({line.split(maxsplit=5)[5] for line in mapped if "openblas" in line and "/" in line}, key=lambda p: ("numpy" not in p, p))
-    for path in paths:
+    paths = {line.split(maxsplit=5)[5] for line in mapped if "openblas" in line and "/" in line}
+    for path in sorted(paths, key=lambda p: ("numpy" not in p, p)):
         library = ctypes.CDLL(path)
-        if _function(library, "set_num_threads") is not None and _function(library, "get_corename") is not None:
-            return library
+        set_threads, corename = _function(library, "set_num_threads"), _function(library, "get_corename")
+        if set_threads is not None and corename is not None:
+            set_threads.argtypes, set_threads.restype = [ctypes.c_int], None
+            corename.argtypes, corename.restype = [], ctypes.c_char_p
+            return set_threads, corename
     return None
 
 
-def _function(library: ctypes.CDLL, name: str) -> ctypes._FuncPointer | None:
+def _function(library: ctypes.CDLL, name: str) -> Any:
+    """The C function of that name in whichever spelling the library has it, or None."""
     found = (getattr(library, symbol.format(name), None) for symbol in _SYMBOLS)
     return next((function for function in found if function is not None), None)

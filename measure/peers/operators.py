@@ -71,7 +71,7 @@ def operator_call(op: str, params: Mapping[str, Param], inputs: Mapping[str, np.
 
     Args:
         op: name of the operator.
-        params: its parameters; `dtype` may be among them.
+        params: its parameters; `dtype` may be among them, the inputs' own counts.
         inputs: arrays by name; more than the operator needs is no error.
 
     Raises:
@@ -83,7 +83,7 @@ def operator_call(op: str, params: Mapping[str, Param], inputs: Mapping[str, np.
         operator = _OPERATORS[op]
     else:
         return None
-    params = {key: value for key, value in params.items() if key != "dtype"} if params.get("dtype") is not None else params
+    params = {key: value for key, value in params.items() if key != "dtype"}
     draft = OperatorCall(op, _checked_params(op, operator, params), {}, (), "")
     shapes, arrays = operator.inputs(draft), {}
     for name, shape in shapes.items():
@@ -108,6 +108,8 @@ def _checked_params(op: str, operator: _Operator, params: Mapping[str, Param]) -
     checked: dict[str, Param] = {}
     for name in (*operator.extents, *operator.defaults):
         value = params.get(name, operator.defaults.get(name, 0))
+        if isinstance(value, (bool, np.integer)):
+            value = int(value)
         if name in operator.choices:
             if str(value) not in operator.choices[name]:
                 raise RunError(f"{op}: parameter {name}: expected {' or '.join(operator.choices[name])}, got {value!r}")
@@ -116,7 +118,7 @@ def _checked_params(op: str, operator: _Operator, params: Mapping[str, Param]) -
             checked[name] = _eps(op, value)
         else:
             least = 0 if name == "pad" else 1
-            if not isinstance(value, (int, np.integer)) or value < least:
+            if not isinstance(value, int) or value < least:
                 raise RunError(f"{op}: parameter {name}: expected an integer from {least}, got {value!r}")
             checked[name] = int(value)
     return checked
@@ -133,7 +135,7 @@ def _eps(op: str, value: Param) -> str:
 
 
 def _elementwise(op: str, params: Mapping[str, Param]) -> _Operator:
-    extents = tuple(name for name in params if name != "dtype")
+    extents = tuple(name for name in params if name != "dtype")  # in the order given
 
     def shape(call: OperatorCall) -> Shape:
         return tuple(call.number(name) for name in extents)
@@ -164,7 +166,8 @@ def _conv2d_inputs(call: OperatorCall) -> dict[str, Shape]:
 def _conv2d_output(call: OperatorCall) -> Shape:
     n, co, stride, pad, dilation = _of(call, "n", "co", "stride", "pad", "dilation")
     h, w = (
-        (call.number(size) + 2 * pad - dilation * (call.number(kernel) - 1) - 1) // stride + 1 for size, kernel in (("h", "kh"), ("w", "kw"))
+        (call.number(size) + 2 * pad - dilation * (call.number(kernel) - 1) - 1) // stride + 1
+        for size, kernel in (("h", "kh"), ("w", "kw"))
     )
     if h < 1 or w < 1:
         raise RunError(f"{call}: the kernel does not fit into the padded input")

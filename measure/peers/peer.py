@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -114,3 +116,17 @@ class Peer(ABC):
             return variants[0] if variants else None
         samples = interleaved({variant.variant: variant.run for variant in variants}, _TRYOUT)
         return min(variants, key=lambda variant: samples[variant.variant].median)
+
+
+@contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable while a library that takes its number of threads from nowhere else makes its pool."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

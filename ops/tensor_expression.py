@@ -1,0 +1,378 @@
+"""Tensor expressions: a tensor is a shape and the formula of one element; `create_prim_func` makes the loops around it.
+
+The names and the meaning are those of TVM's `te` (Chen et al., OSDI 2018, after Halide's separation of what and when):
+
+    A, B = placeholder((m, k), name="A"), placeholder((k, n), name="B")
+    r = reduce_axis(k, "k")
+    C = compute((m, n), lambda i, j: sum(A[i, r] * B[r, j], axis=r), name="C")
+    func = create_prim_func([A, B, C], name="matmul")
+
+Each `compute` becomes one block, named like its tensor, under one serial loop for each axis, named like the parameters of
+the lambda.  The reductions are `sum`, `prod`, `max` and `min`; the elementwise functions are those of `ir.expr`, passed on here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.node import Node, node
+from tunesmith.ir.poly import Index, Param, Poly, Var, poly
+from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq
+from tunesmith.ir.verify import verify
+from tunesmith.ir.visit import substitute, walk
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+__all__ = [
+    "Tensor",
+    "all",
+    "call",
+    "cast",
+    "compute",
+    "const",
+    "create_prim_func",
+    "if_then_else",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "placeholder",
+    "prod",
+    "reduce_axis",
+    "select",
+    "sum",
+    "var",
+]
+
+
+class SpatialAxis(Var):
+    """The variable of one dimension of a `compute`."""
+
+    __slots__ = ()
+
+
+class ReduceAxis(Var):
+    """A variable that a reduction runs over, 0 <= variable < extent."""
+
+    __slots__ = ("extent",)
+
+    def __init__(self, name: str, extent: Poly) -> None:
+        super().__init__(name)
+        self.extent = extent
+
+
+@node
+class Reduction(Expr):
+    """`value` combined over `axes` with `op`.  Only `compute` takes it, as the whole formula of an element."""
+
+    op: str
+    value: Expr
+    axes: tuple[ReduceAxis, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.value.dtype
+
+
+class Tensor(Buffer):
+    """A placeholder, or a computed tensor; `T[i, j]` is the element as an expression.  Made by `placeholder` and `compute`.
+
+    Attributes:
+        axes: one variable for each dimension; empty for a placeholder.
+        value: the formula of an element, None for a placeholder.
+    """
+
+    __slots__ = ("axes", "value")
+
+    def __init__(
+        self, name: str, shape: Iterable[Index], dtype: str, axes: tuple[SpatialAxis, ...] = (), value: Expr | None = None
+    ) -> None:
+        super().__init__(name, shape, dtype)
+        self.axes = axes
+        self.value = value
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is a placeholder."""
+        return self.value is None
+
+
+def var(name: str) -> Poly:
+    """A size that is known when the function is called; `create_prim_func` makes it a scalar parameter."""
+    return poly(Var(name))
+
+
+def placeholder(shape: Index | Iterable[Index], dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """An input.
+
+    Args:
+        shape: extents, ints or index expressions; a single one for a vector, () for a scalar.
+        dtype: scalar element type.
+        name: of the parameter.
+    """
+    return Tensor(name, _shape(shape, name), dtype)
+
+
+def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
+    """An axis to reduce over, for use in the formula and as `axis=` of a reduction.
+
+    Args:
+        extent: number of iterations, or the range (0, extent).
+        name: of the loop.
+    """
+    if isinstance(extent, tuple):
+        if len(extent) != 2 or poly(extent[0]) != 0:
+            raise ScriptError(f"reduce_axis {name}: a range is (0, extent), got {extent!r}; loops start at 0, so add the start to the index")
+        extent = extent[1]
+    return poly(ReduceAxis(name, poly(extent)))
+
+
+def compute(
+    shape: Index | Iterable[Index],
+    fcompute: Callable[..., Value],
+    name: str = "compute",
+    *,
+    axes: Sequence[str] | None = None,
+    dtype: str | None = None,
+) -> Tensor:
+    """The tensor whose element at i, j, ... is fcompute(i, j, ...).
+
+    Args:
+        shape: extents; () for a scalar.
+        fcompute: takes one index expression for each dimension and returns the element: an expression, a reduction, or a
+            number together with `dtype`.
+        name: of the tensor and its block.
+        axes: names of the spatial loops; by default the parameters of `fcompute`, or i, j, k, l if it takes `*indices`.
+        dtype: what the element must be.
+    Raises:
+        ScriptError: `fcompute` does not fit the shape, a reduction stands below the top of the formula or reduces over
+            something else than axes of `reduce_axis`, an axis that is not reduced is used, or types are mixed.
+    """
+    extents = _shape(shape, name)
+    variables = tuple([SpatialAxis(n) for n in _axis_names(fcompute, len(extents), name, axes)])
+    made = fcompute(*[poly(v) for v in variables])
+    if isinstance(made, (int, float)):
+        if dtype is None:
+            raise ScriptError(f"compute {name}: the element is the number {made!r}; say which type it has with dtype=")
+        made = const(made, dtype)
+    if not isinstance(made, Expr):
+        raise ScriptError(f"compute {name}: the function must return an expression, got {type(made).__name__}: {made!r}")
+    if dtype is not None and made.dtype != dtype:
+        raise ScriptError(f"compute {name}: the element is {made.dtype}, not {dtype}; write an explicit cast")
+    _check_formula(made, variables, name)
+    return Tensor(name, extents, made.dtype, variables, made)
+
+
+def sum(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+    """The sum of `value` over `axis`, one or several results of `reduce_axis`, added in the type of `value`."""
+    return _reduction("add", "sum", value, axis)
+
+
+def prod(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+    """The product of `value` over `axis`; see `sum`."""
+    return _reduction("mul", "prod", value, axis)
+
+
+def max(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+    """The largest `value` over `axis`; see `sum`.  `maximum` is the larger of two."""
+    return _reduction("max", "max", value, axis)
+
+
+def min(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+    """The smallest `value` over `axis`; see `sum`.  `minimum` is the smaller of two."""
+    return _reduction("min", "min", value, axis)
+
+
+def all(*conditions: Expr) -> Expr:
+    """Whether all conditions hold; those that are known to hold are left out."""
+    for c in conditions:
+        if not isinstance(c, Expr) or c.dtype != "bool":
+            raise ScriptError(f"all: a condition is a comparison of expressions, got {c.dtype if isinstance(c, Expr) else repr(c)}")
+    return conjunction(tuple([c for c in conditions if not (isinstance(c, Const) and c.value)]))
+
+
+def if_then_else(condition: Expr, a: Value, b: Value) -> Expr:
+    """`a` where the condition holds, else `b`; the other side is not evaluated, so it may read out of range.  TVM's name of `select`."""
+    return select(condition, a, b)
+
+
+def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
+    """The function that computes tensors from others.
+
+    Args:
+        tensors: its parameters in order, inputs and then outputs.  What lies between them becomes allocations of the function.
+        name: of the function.
+    Returns:
+        One nest of loops and one block for each computed tensor, producers first.  Buffers and variables are new in each
+        call.  Sizes made by `var` become scalar parameters after the buffers.
+    Raises:
+        ScriptError: nothing is computed, a placeholder is needed that is no parameter, or a tensor is listed twice.
+    """
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise ScriptError(f"create_prim_func {name}: a parameter is a tensor, got {type(t).__name__}: {t!r}")
+    if len(set(tensors)) != len(tensors):
+        twice = next(t for t in tensors if tensors.count(t) > 1)
+        raise ScriptError(f"create_prim_func {name}: the tensor {twice.name} is listed twice")
+    stages = _producers_first([t for t in tensors if not t.is_input], set(tensors), name)
+    if not stages:
+        raise ScriptError(f"create_prim_func {name}: no tensor is computed; list the results of compute after the inputs")
+    inner = [t for t in stages if t not in tensors]
+    buffers = {t: Buffer(n, t.shape, t.dtype) for t, n in zip((*tensors, *inner), _unique([*tensors, *inner]), strict=True)}
+    body = seq([_stage(t, block, buffers) for t, block in zip(stages, _unique(stages), strict=True)])
+    sizes = dict.fromkeys([v for t in (*tensors, *stages) for e in _extents(t) for v in sorted(e.vars, key=lambda v: v.key)])
+    scalars = [v for v in sizes if not isinstance(v, Param)]
+    func = PrimFunc(name, (*[buffers[t] for t in tensors], *scalars), tuple([buffers[t] for t in inner]), body)
+    verify(func)
+    return func
+
+
+def _shape(shape: Index | Iterable[Index], name: str) -> tuple[Poly, ...]:
+    extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Poly, Var)) else shape)])
+    for e in extents:
+        if e.const is not None and e.const < 1:
+            raise ScriptError(f"tensor {name}: the extent {e} is not positive")
+        if any(isinstance(v, (SpatialAxis, ReduceAxis)) for v in e.vars):
+            raise ScriptError(f"tensor {name}: the extent {e} depends on an axis; shapes depend on sizes only")
+    return extents
+
+
+def _axis_names(fcompute: Callable[..., Value], rank: int, name: str, given: Sequence[str] | None) -> list[str]:
+    kinds = inspect.Parameter
+    takes = list(inspect.signature(fcompute).parameters.values())
+    variadic = any(p.kind is kinds.VAR_POSITIONAL for p in takes)
+    named = [p.name for p in takes if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) and p.default is kinds.empty]
+    if len(named) > rank or (len(named) < rank and not variadic):
+        raise ScriptError(f"compute {name}: the shape has {rank} dimensions and the function takes {len(named)} indices")
+    if given is not None:
+        if len(given) != rank:
+            raise ScriptError(f"compute {name}: the shape has {rank} dimensions and {len(given)} names of axes are given")
+        return list(given)
+    if variadic:
+        return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
+    return named
+
+
+def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> Reduction:
+    if not isinstance(value, Expr):
+        raise ScriptError(f"{word}: an expression is reduced, got {value!r}")
+    if value.dtype == "bool":
+        raise ScriptError(f"{word}: values of type bool cannot be reduced; cast them to an integer type")
+    axes: list[ReduceAxis] = []
+    for a in [axis] if isinstance(axis, (Poly, Var)) else axis:
+        v = a.as_var() if isinstance(a, Poly) else a
+        if not isinstance(v, ReduceAxis):
+            raise ScriptError(f"{word}: axis={a!r} is not an axis to reduce over; make one with reduce_axis(extent, name)")
+        if v in axes:
+            raise ScriptError(f"{word}: the axis {v} is listed twice")
+        axes.append(v)
+    if not axes:
+        raise ScriptError(f"{word}: no axis is given; name at least one with axis=")
+    return Reduction(op, value, tuple(axes))
+
+
+def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], name: str) -> None:
+    """Refuse nested reductions, foreign variables and buffers that are no tensors."""
+    reduced = made.axes if isinstance(made, Reduction) else ()
+    for n in walk(made.value if isinstance(made, Reduction) else made):
+        if isinstance(n, Reduction):
+            raise ScriptError(
+                f"compute {name}: a reduction over {', '.join(a.name for a in n.axes)} stands inside a formula;"
+                " it must be the whole formula, so give it a compute of its own and read that"
+            )
+        if isinstance(n, BufferLoad) and not isinstance(n.buffer, Tensor):
+            raise ScriptError(f"compute {name}: {n.buffer.name} is a buffer, not a tensor; make it with placeholder or compute")
+        for v in _variables(n):
+            if isinstance(v, ReduceAxis) and v not in reduced:
+                raise ScriptError(f"compute {name}: the formula uses the axis {v}, over which nothing is reduced; add it to axis=")
+            if isinstance(v, SpatialAxis) and v not in variables:
+                raise ScriptError(f"compute {name}: the formula uses the index {v} of another compute")
+
+
+def _variables(n: Node) -> list[Var]:
+    return sorted(n.vars, key=lambda v: v.key) if isinstance(n, Poly) else []
+
+
+def _sources(t: Tensor) -> list[Tensor]:
+    """The tensors that the formula reads, each once, in the order of the formula."""
+    found = [] if t.value is None else [n.buffer for n in walk(t.value) if isinstance(n, BufferLoad)]
+    return [b for b in dict.fromkeys(found) if isinstance(b, Tensor)]
+
+
+def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: str) -> list[Tensor]:
+    """All computed tensors that the outputs need, each after those it reads."""
+    done: dict[Tensor, None] = {}
+    stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outputs)]
+    while stack:
+        t, ready = stack.pop()
+        if t in done:
+            continue
+        if t.is_input:
+            if t not in parameters:
+                raise ScriptError(f"create_prim_func {name}: the input {t.name} is read and is not in the list of parameters")
+        elif ready:
+            done[t] = None
+        else:
+            stack.append((t, True))
+            stack.extend([(s, False) for s in reversed(_sources(t))])
+    return list(done)
+
+
+def _unique(tensors: Sequence[Tensor]) -> list[str]:
+    """The names of the tensors, made different by numbers; the first of a name keeps it."""
+    taken = {t.name for t in tensors}
+    used: set[str] = set()
+    out: list[str] = []
+    for t in tensors:
+        name, count = t.name, 0
+        while name in used or (count and name in taken):
+            count += 1
+            name = f"{t.name}_{count}"
+        used.add(name)
+        out.append(name)
+    return out
+
+
+def _extents(t: Tensor) -> list[Poly]:
+    return [*t.shape, *([a.extent for a in t.value.axes] if isinstance(t.value, Reduction) else [])]
+
+
+def _stage(t: Tensor, block: str, buffers: dict[Tensor, Buffer]) -> Stmt:
+    """The loops and the block of one computed tensor.
+
+    A reduction accumulates as `C[...] = C[...] op value`, the old value first: rfactor and the vectoriser look for that form.
+    """
+    value: Any = t.value
+    axes = [(v, e, "S") for v, e in zip(t.axes, t.shape, strict=True)]
+    if isinstance(value, Reduction):
+        axes += [(v, v.extent, "R") for v in value.axes]
+    loops = [(Var(v.name), e) for v, e, _ in axes]
+    iters = tuple([Iter(Var(f"v_{v.name}"), e, kind) for v, e, kind in axes])
+    renamed = {v: poly(i.var) for (v, _, _), i in zip(axes, iters, strict=True)}
+    target, at = buffers[t], tuple([renamed[v] for v in t.axes])
+    init: Stmt | None = None
+    if isinstance(value, Reduction):
+        init = BufferStore(target, at, _identity(value.op, t.dtype))
+        formula: Expr = Binary(value.op, BufferLoad(target, at), substitute(value.value, renamed, dict(buffers)))
+    else:
+        formula = substitute(value, renamed, dict(buffers))
+    made = Block(block, iters, tuple([poly(v) for v, _ in loops]), (), init, BufferStore(target, at, formula))
+    return nest(loops, made)
+
+
+def _identity(op: str, dtype: str) -> Const:
+    """The value that changes nothing: 0, 1, or the end of the type's range."""
+    if op in ("add", "mul"):
+        return const(0 if op == "add" else 1, dtype)
+    if dt.is_float(dtype):
+        return const(-math.inf if op == "max" else math.inf, dtype)
+    bits, low = dt.bits(dtype), 0
+    if not dt.is_unsigned(dtype):
+        bits, low = bits - 1, -(2 ** (bits - 1))
+    return const(low if op == "max" else 2**bits - 1, dtype)

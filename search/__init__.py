@@ -1,0 +1,1 @@
+"""Rank 8: spaces and their rules, samplers, the tuner."""

@@ -1,0 +1,179 @@
+"""The admissible rows of a sketch: one table of tuples for each group of Params that constraints tie together, and joint constraints.
+
+Naive rejection starves: a convolution's dozen tile sizes almost never fit together by chance.  So each group is enumerated
+once, and only what ties large groups to each other (the register budget, say) is left to rejection.  Sampling and mutation
+pick lines of tables, so a mutation never leaves its group's admissible tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.ir.arith.array_eval import compile_polys
+from tunesmith.ir.poly import Param
+from tunesmith.schedule.state import Constraint
+from tunesmith.support.errors import ScheduleError
+
+Rows = npt.NDArray[np.int64]
+
+MAX_TABLE = 400_000
+"""Tuples that a group may have before filtering: past it, its constraints become joint ones."""
+
+
+class ParamSpace:
+    """All rows over `params` that meet `constraints`.
+
+    Args:
+        params: the columns of a row.
+        constraints: over these Params alone.
+    Raises:
+        ScheduleError: no row is admissible.
+    """
+
+    def __init__(self, params: Sequence[Param], constraints: Sequence[Constraint]) -> None:
+        self.params = tuple(params)
+        self._column = {p: i for i, p in enumerate(self.params)}
+        self.groups: list[tuple[int, ...]] = [(i,) for i in range(len(self.params))]
+        self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in self.params]
+        pending = [c for c in constraints if c.expr.vars]
+        joint: list[Constraint] = []
+        # Small groups first: each filter makes the next product smaller.
+        while pending:
+            pending.sort(key=self._cost)
+            c = pending.pop(0)
+            if self._cost(c) > MAX_TABLE:
+                joint.append(c)
+            else:
+                self._merge(c)
+        self.joint = tuple(joint)
+        self._check = _checker(self.joint, self.params)
+
+    def _touched(self, c: Constraint) -> list[int]:
+        columns = {self._column[v] for v in c.expr.vars if isinstance(v, Param)}
+        return [g for g, cols in enumerate(self.groups) if columns & set(cols)]
+
+    def _cost(self, c: Constraint) -> int:
+        size = 1
+        for g in self._touched(c):
+            size *= len(self.tables[g])
+        return size
+
+    def _merge(self, c: Constraint) -> None:
+        touched = self._touched(c)
+        columns: tuple[int, ...] = ()
+        table = np.zeros((1, 0), np.int64)
+        for g in touched:
+            other = self.tables[g]
+            table = np.hstack([np.repeat(table, len(other), axis=0), np.tile(other, (len(table), 1))])
+            columns += self.groups[g]
+        ok = _checker((c,), [self.params[i] for i in columns])(table)
+        table = table[ok]
+        if not len(table):
+            names = ", ".join(self.params[i].name for i in columns)
+            raise ScheduleError("space", c.label, f"no values of {names} meet the constraint {c.label}: {c.expr!r}")
+        for g in reversed(touched):
+            del self.groups[g], self.tables[g]
+        self.groups.append(columns)
+        self.tables.append(table)
+
+    def size(self) -> int:
+        """Rows in the product of the tables: exact without joint constraints, else an upper bound; see `acceptance`."""
+        out = 1
+        for t in self.tables:
+            out *= len(t)
+        return out
+
+    def acceptance(self, rng: np.random.Generator, n: int = 4096) -> float:
+        """The share of the product of the tables that meets the joint constraints, estimated from n draws."""
+        return float(self._check(self._draw(n, rng)).mean()) if self.joint else 1.0
+
+    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows lie in the tables and meet the joint constraints."""
+        ok = self._check(rows)
+        for cols, table in zip(self.groups, self.tables, strict=True):
+            known = {t.tobytes() for t in np.ascontiguousarray(table)}
+            ok &= np.array([r.tobytes() in known for r in np.ascontiguousarray(rows[:, cols])], bool)
+        return ok
+
+    def _draw(self, n: int, rng: np.random.Generator) -> Rows:
+        rows = np.empty((n, len(self.params)), np.int64)
+        for cols, table in zip(self.groups, self.tables, strict=True):
+            rows[:, cols] = table[rng.integers(len(table), size=n)]
+        return rows
+
+    def sample(self, n: int, rng: np.random.Generator) -> Rows:
+        """n admissible rows, independent draws, [n, P].
+
+        Raises:
+            ScheduleError: the joint constraints accept next to nothing.
+        """
+        parts: list[Rows] = []
+        have = 0
+        for _ in range(200):
+            rows = self._draw(max(n - have, 64) * 2, rng)
+            rows = rows[self._check(rows)]
+            parts.append(rows)
+            have += len(rows)
+            if have >= n:
+                return np.concatenate(parts)[:n]
+        raise ScheduleError("space", "joint", f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly so")
+
+    def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
+        """For each row, another line of one group's table, near the old one half of the time; rows with no luck stay."""
+        out = rows.copy()
+        todo = np.arange(len(rows))
+        for _ in range(tries):
+            if not len(todo):
+                break
+            new = rows[todo].copy()
+            group = rng.integers(len(self.groups), size=len(todo))
+            for g, (cols, table) in enumerate(zip(self.groups, self.tables, strict=True)):
+                mine = np.flatnonzero(group == g)
+                if not len(mine):
+                    continue
+                pick = table[rng.integers(len(table), size=len(mine))]
+                if len(cols) > 1:
+                    # Keep some of the old values where the table allows: a step along few axes, not a jump.
+                    near = self._neighbours(table, new[mine][:, cols], rng)
+                    use = rng.random(len(mine)) < 0.5
+                    pick[use] = near[use]
+                new[np.ix_(mine, cols)] = pick
+            ok = self._check(new)
+            out[todo[ok]] = new[ok]
+            todo = todo[~ok]
+        return out
+
+    @staticmethod
+    def _neighbours(table: Rows, old: Rows, rng: np.random.Generator) -> Rows:
+        """Of 16 random lines for each old tuple, the one that differs in the fewest places."""
+        pick = rng.integers(len(table), size=(len(old), 16))
+        differs = (table[pick] != old[:, None, :]).sum(axis=2)
+        differs[differs == 0] = 99
+        best = differs.argmin(axis=1)
+        return np.asarray(table[pick[np.arange(len(old)), best]])
+
+    def crossover(self, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
+        """For each pair, every group from one of the two; pairs whose child breaks a joint constraint give `a`."""
+        child = a.copy()
+        for cols in self.groups:
+            take = np.flatnonzero(rng.random(len(a)) < 0.5)
+            child[np.ix_(take, cols)] = b[np.ix_(take, cols)]
+        bad = ~self._check(child)
+        child[bad] = a[bad]
+        return child
+
+
+def _checker(constraints: Sequence[Constraint], params: Sequence[Param]):  # type: ignore[no-untyped-def]
+    if not constraints:
+        return lambda rows: np.ones(len(rows), bool)
+    values = compile_polys([c.expr for c in constraints], tuple(params))
+    equal = np.array([c.kind == "eq0" for c in constraints])
+
+    def check(rows: Rows) -> npt.NDArray[np.bool_]:
+        v = values(rows)
+        return np.asarray(np.where(equal, v == 0, v <= 0).all(axis=1))
+
+    return check

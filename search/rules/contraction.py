@@ -1,0 +1,220 @@
+"""contraction: matrix products and convolutions: register tile, cache blocks, packing, fused epilogue, padding.
+
+The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the
+fourth; the fourth is the register tile, whose accumulators stay in registers while the reduction runs; an operand may be
+packed into a thread's workspace in panels as wide as the tile; the epilogue reads the accumulators.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import product
+from tunesmith.ir.stmt import Block
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.rules.roles import consumers, is_contraction, is_output, is_pointwise, operands, producers
+from tunesmith.search.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
+
+WINDOW = 8
+"""Reduction loops up to this long may be written out: the window of a convolution, not its channels."""
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The structural choices of one sketch.
+
+    Attributes:
+        vector_first: in the block of register tiles, tiles along the vector axis outermost.
+        pack: name of the operand to pack, None for none.
+        constant: the packed operand is a weight, so that it is packed outside the nest, once.
+        pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
+        unroll_window: write out the innermost short reduction loop (of a convolution window).
+    """
+
+    vector_first: bool
+    pack: str | None
+    constant: bool
+    pad: str | None
+    unroll_window: bool
+
+    @property
+    def name(self) -> str:
+        """Readable and unique."""
+        parts = ["tile", "vec-rows" if self.vector_first else "rows-vec"]
+        if self.pack:
+            parts.append(f"pack({self.pack}{' const' if self.constant else ''})")
+        if self.pad:
+            parts.append(f"pad({self.pad})")
+        if self.unroll_window:
+            parts.append("window")
+        return " ".join(parts)
+
+
+@dataclass(slots=True)
+class _Levels:
+    """Loops and factors by level while a nest is built."""
+
+    loops: list[list[LoopRV]] = field(default_factory=lambda: [[], [], [], []])
+    rows: list[IntRV] = field(default_factory=list)
+    vector: IntRV | None = None
+    vector_loops: list[LoopRV] = field(default_factory=list)
+
+
+def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+    """Named schedules for a function with one contraction; none when it has another shape."""
+    blocks = blocks_under(func.body)
+    mains = [b for b in blocks if is_contraction(b)]
+    if len(mains) != 1:
+        return []
+    main = mains[0]
+    axis = vector_axis(main)
+    if axis is None:
+        return []
+    pads = [p.name for p in producers(func, main) if is_pointwise(p)]
+    others = [b for b in blocks if b is not main and b.name not in pads]
+    if not all(is_pointwise(b) for b in others):
+        return []
+    vector = main.iters[axis].var
+    packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
+    packs: list[tuple[str | None, bool]] = []
+    if all(vector in o.contiguous for o in packable):
+        packs.append((None, False))
+    packs += [(o.buffer.name, o.buffer.name in constants) for o in packable if not any(i.kind == "S" and i.var is not vector and i.var in o.iters for i in main.iters)]
+    windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
+    out: list[Named] = []
+    for first, (pack, constant), pad, window in itertools.product((False, True), packs, ("inline", "block", "root") if pads else (None,), windows):
+        plan = Plan(first, pack, constant, pad, window)
+        out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
+    return out
+
+
+def vector_axis(main: Block) -> int | None:
+    """The iteration variable that is the output's last index."""
+    return plain_iter(writes(main)[0].indices[-1], main) if writes(main)[0].indices else None
+
+
+def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, target: Target) -> None:
+    """Build the nest of `plan`."""
+    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+    if plan.pad == "inline":
+        for p in pads:
+            s.compute_inline(s.get_block(p))
+    block = s.get_block(main)
+    after = consumers(s.func, s.block(block))
+    lanes, registers = target.vector_lanes("float32"), target.vector_registers
+    levels, reduction, window = _tile(s, block, axis, plan, lanes, registers)
+    vec1 = levels.vector_loops[1]
+    level1 = [vec1, *[x for x in levels.loops[1] if x is not vec1]]
+    vec2 = levels.vector_loops[2]
+    rows2 = [x for x in levels.loops[2] if x is not vec2]
+    level2 = [vec2, *rows2] if plan.vector_first else [*rows2, vec2]
+    vec3 = levels.vector_loops[3]
+    rows3 = [x for x in levels.loops[3] if x is not vec3]
+    s.reorder([*levels.loops[0], *level1, *level2, *reduction, *rows3, vec3])
+    _budget(s, levels, lanes, registers)
+    epilogue = s.get_block(after[0].name) if after else s.cache_write(block, "register")
+    if after:
+        s.set_scope(block, "register")
+    s.reverse_compute_at(epilogue, level2[-1])
+    if plan.pack is not None:
+        _pack(s, block, plan, levels, vec1)
+    for p in pads if plan.pad in ("block", "root") else []:
+        _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes)
+    s.vectorize(vec3)
+    for x in rows3:
+        s.unroll(x)
+    if window is not None:
+        s.unroll(window)
+    _mark_epilogue(s, epilogue, axis, main)
+    s.decompose_reduction(block, reduction[0])
+    s.parallel(s.fuse(levels.loops[0]))
+
+
+def _tile(
+    s: Schedule, block: BlockRV, axis: int, plan: Plan, lanes: int, registers: int
+) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
+    """Sample and split: (spatial loops by level, reduction loops in order, the one of them to write out)."""
+    levels = _Levels()
+    reduction: list[LoopRV] = []
+    window: LoopRV | None = None
+    for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
+        extent = it.extent.const or 1
+        if it.kind == "R":
+            reduction.append(loop)
+            if plan.unroll_window and 1 < extent <= WINDOW:
+                window = loop
+            continue
+        if n != axis and extent == 1:
+            levels.loops[0].append(loop)
+            continue
+        inner = vector_tiles(lanes, registers) if n == axis else tuple([r for r in ROWS if r <= extent])
+        domains = [outer_tiles(extent), middle_tiles(extent, inner), inner]
+        factors = s.sample_tile(loop, 4, loop.var.name, domains, waste=0.35 if n == axis else 0.25)
+        parts = s.split(loop, [None, *factors])
+        for at, x in enumerate(parts):
+            levels.loops[at].append(x)
+        if n == axis:
+            levels.vector, levels.vector_loops = factors[-1], parts
+        else:
+            levels.rows.append(factors[-1])
+    return levels, reduction, window
+
+
+def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
+    """Accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
+    assert levels.vector is not None
+    v = levels.vector.expr
+    rows = product([r.expr for r in levels.rows])
+    s.step = "register budget"
+    s.require("le0", rows * v + v + lanes - registers * lanes, "register-budget", "the register tile does not fit the registers")
+
+
+def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> None:
+    """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]."""
+    assert plan.pack is not None
+    b = s.block(block)
+    access = next(a for a in reads(b) if a.buffer.name == plan.pack)
+    vector = next(i for i, e in enumerate(access.indices) if plain_iter(e, b) is not None and b.iters[plain_iter(e, b) or 0].kind == "S")
+    rest = [d for d in range(len(access.indices)) if d != vector]
+    order = {it.var: n for n, it in enumerate(b.iters)}
+    rest.sort(key=lambda d: max([order[v] for v in access.indices[d].vars if v in order], default=0))
+    copy = s.cache_read(block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]])
+    if plan.constant:
+        s.annotate(copy, "pack_constant", plan.pack)
+    else:
+        s.compute_at(copy, at)
+    s.vectorize(s.get_loops(copy)[-1])
+
+
+def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
+    """Copy the padded input, vectorised along its last axis."""
+    if at is not None:
+        s.set_scope(pad, "workspace")
+        s.compute_at(pad, at)
+    loops = s.get_loops(pad)
+    s.vectorize(s.split(loops[-1], [None, lanes])[1])
+    if at is None:
+        s.parallel(s.fuse(s.get_loops(pad)[:-2]))
+
+
+def _mark_epilogue(s: Schedule, epilogue: BlockRV, axis: int, main: str) -> None:
+    """Vectorise the epilogue along the tile's vector axis and write out its rows."""
+    b = s.block(epilogue)
+    loops = s.get_loops(epilogue)[-len(b.iters) :]
+    out = writes(b)[0]
+    last = plain_iter(out.indices[-1], b)
+    for i, x in enumerate(loops):
+        if i != last:
+            s.unroll(x)
+    assert last is not None
+    s.vectorize(loops[last])

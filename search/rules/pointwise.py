@@ -1,0 +1,39 @@
+"""pointwise: elementwise operators: everything inlined into the output, tasks of rows, vectors along the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.rules.roles import is_output, is_pointwise
+from tunesmith.search.rules.tile_domains import outer_tiles
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+    """Two schedules, with threads and without, when every block is pointwise."""
+    blocks = blocks_under(func.body)
+    if not blocks or not all(is_pointwise(b) for b in blocks):
+        return []
+    return [("pointwise", lambda s: schedule(s, target, True)), ("pointwise serial", lambda s: schedule(s, target, False))]
+
+
+def schedule(s: Schedule, target: Target, threads: bool) -> None:
+    """Inline, tile, vectorise."""
+    for b in [b.name for b in s.blocks() if not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+    lanes = target.vector_lanes("float32")
+    for b in [b.name for b in s.blocks()]:
+        loops = s.get_loops(s.get_block(b))
+        factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
+        outer, inner = s.split(loops[-1], [None, *factors])
+        s.vectorize(inner)
+        fused = s.fuse([*loops[:-1], outer])
+        if threads:
+            extent = s.loop(fused).extent.const
+            chunk = s.sample_tile(fused, 2, f"{b}_task", [outer_tiles(extent if extent is not None else 1024)], waste=1.0)
+            s.parallel(s.split(fused, [None, *chunk])[0])

@@ -1,0 +1,83 @@
+"""What part each block of a workload plays: the questions that rules ask before they schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.visit import blocks_under
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One buffer that a contraction reads.
+
+    Attributes:
+        buffer: the buffer.
+        iters: the iteration variables in its indices.
+        contiguous: the iteration variables in its last index.
+    """
+
+    buffer: Buffer
+    iters: frozenset[Var]
+    contiguous: frozenset[Var]
+
+
+def is_pointwise(b: Block) -> bool:
+    """One store, no reduction, at its own iteration variables."""
+    body = b.body
+    if type(body) is not BufferStore or b.init is not None or any(i.kind == "R" for i in b.iters):
+        return False
+    positions = [plain_iter(e, b) for e in body.indices]
+    return None not in positions and len(set(positions)) == len(b.iters)
+
+
+def is_reduction(b: Block) -> bool:
+    """It has reduction variables and an init, and one store."""
+    return b.init is not None and type(b.body) is BufferStore and any(i.kind == "R" for i in b.iters)
+
+
+def operands(b: Block) -> list[Operand]:
+    """What a block reads, one entry for each access, without its accumulator."""
+    own = {i.var for i in b.iters}
+    out = []
+    for a in reads(b):
+        used = frozenset(v for e in a.indices for v in e.vars if v in own)
+        last = frozenset(v for v in a.indices[-1].vars if v in own) if a.indices else frozenset()
+        out.append(Operand(a.buffer, used, last))
+    return out
+
+
+def is_contraction(b: Block) -> bool:
+    """A reduction in which every output element reuses inputs: at least two operands, each without some spatial variable."""
+    if not is_reduction(b):
+        return False
+    spatial = {i.var for i in b.iters if i.kind == "S"}
+    reuse = [o for o in operands(b) if not spatial <= o.iters]
+    return len(operands(b)) >= 2 and len(reuse) >= 2
+
+
+def consumers(func: PrimFunc, b: Block) -> list[Block]:
+    """Blocks that read what `b` writes."""
+    made = {a.buffer for a in writes(b)}
+    return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in made for a in reads(c))]
+
+
+def producers(func: PrimFunc, b: Block) -> list[Block]:
+    """Blocks that write what `b` reads."""
+    used = {a.buffer for a in reads(b)}
+    return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in used for a in writes(c))]
+
+
+def is_output(func: PrimFunc, b: Block) -> bool:
+    """It writes a parameter."""
+    return any(a.buffer in func.params for a in writes(b))
+
+
+def flops_of(b: Block) -> int:
+    """Arithmetic operations of one instance, counted as nodes of the stored expression."""
+    return sum(1 for a in accesses(b) if not a.is_write)

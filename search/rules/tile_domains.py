@@ -1,0 +1,32 @@
+"""Values to try for tile sizes: dense where a register tile lives, derived from the extent where a cache block does."""
+
+from __future__ import annotations
+
+ROWS = (*range(1, 17), 18, 20, 22, 24, 26, 28, 30)
+"""Rows of a register tile."""
+FEW = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
+"""Cache blocks counted in inner tiles."""
+
+
+def vector_tiles(lanes: int, registers: int) -> tuple[int, ...]:
+    """Columns of a register tile: whole vectors, at most an eighth of the registers of them."""
+    return tuple(lanes * n for n in range(1, max(registers // 4, 2) + 1) if n <= 6)
+
+
+def middle_tiles(extent: int, inner: tuple[int, ...], limit: int = 64) -> tuple[int, ...]:
+    """Numbers of inner tiles in a cache block: small ones, powers of two, and those that cover the extent in 1 to 8 blocks."""
+    found = {n for n in FEW if n <= extent}
+    n = 1
+    while n <= extent:
+        found.add(n)
+        n *= 2
+    for t in inner:
+        if t <= extent:
+            found |= {-(-extent // (t * blocks)) for blocks in (1, 2, 3, 4, 6, 8)}
+    ordered = sorted(found)
+    return tuple(ordered) if len(ordered) <= limit else tuple(sorted(set(ordered[:: -(-len(ordered) // limit)]) | {ordered[-1], *[n for n in ordered if n <= 8]}))
+
+
+def outer_tiles(extent: int) -> tuple[int, ...]:
+    """Blocks a task of the parallel loop holds."""
+    return tuple(n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n <= extent)

@@ -1,0 +1,82 @@
+"""Sketch and Space: a trace applied once with symbolic tile sizes, and all of them for one workload.
+
+A candidate is (sketch, row of integers).  Structural choices (what to cache where, which order) are different sketches;
+everything numeric is a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param
+from tunesmith.schedule.schedule import Schedule, concretize
+from tunesmith.schedule.state import Constraint
+from tunesmith.schedule.trace import Trace
+from tunesmith.search.param_space import ParamSpace
+from tunesmith.support.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """One structure of a schedule, with its tile sizes open.
+
+    Attributes:
+        name: the structural choices, readable; unique in a space.
+        trace: the steps, without decisions.
+        func: the raw parametric program.
+        params: the columns of a row.
+        constraints: what a row must meet.
+    """
+
+    name: str
+    trace: Trace
+    func: PrimFunc
+    params: tuple[Param, ...]
+    constraints: tuple[Constraint, ...]
+
+    @cached_property
+    def space(self) -> ParamSpace:
+        """The admissible rows."""
+        return ParamSpace(self.params, self.constraints)
+
+    def concretize(self, row: tuple[int, ...]) -> PrimFunc:
+        """The program of a row."""
+        return concretize(self.func, dict(zip(self.params, row, strict=True)))
+
+    def trace_of(self, row: tuple[int, ...]) -> Trace:
+        """The trace of a row: with it, the candidate can be replayed without the sketch."""
+        return self.trace.with_row([int(x) for x in row])
+
+
+def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch:
+    """Run `schedule` parametrically on `func`.  Raises ScheduleError when a step refuses."""
+    s = Schedule(func, parametric=True)
+    schedule(s)
+    return Sketch(name, s.trace, s.func, tuple(s.params), tuple(s.constraints))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The sketches of one workload."""
+
+    sketches: tuple[Sketch, ...]
+
+    def size(self) -> int:
+        """Candidates: the sum of the sketches' sizes (an upper bound where joint constraints exist)."""
+        return sum(s.space.size() for s in self.sketches)
+
+
+def collect(name_and_schedule: list[tuple[str, Callable[[Schedule], None]]], func: PrimFunc) -> list[Sketch]:
+    """The sketches that can be made; a structure that does not fit this workload is left out."""
+    out: list[Sketch] = []
+    for name, schedule in name_and_schedule:
+        try:
+            sketch = make_sketch(name, func, schedule)
+            sketch.space  # noqa: B018  an empty table is found here
+        except ScheduleError:
+            continue
+        out.append(sketch)
+    return out

@@ -1,0 +1,154 @@
+"""Index arithmetic under fuzzing: building in stages and then putting numbers in place of Params gives the very normal form
+that building with the numbers gives (substitution is a homomorphism), and the value of every normal form is right."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from tunesmith.ir import poly as index
+from tunesmith.ir.poly import Op, Param, Poly, Var, evaluate, poly, substitute
+from tunesmith.support.seeds import stream
+
+Tree = tuple[object, ...]
+"""("leaf", Var | Param | int), ("square", Param, Param) or (operation, tree, tree)."""
+
+_OPS = ("add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max")
+_DIVISIONS = ("floordiv", "mod", "ceildiv")
+_VALUE: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "ceildiv": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
+}
+
+
+class Case:
+    """A random tree over three variables and three Params, with a value for each."""
+
+    def __init__(self, seed: int, depth: int = 4) -> None:
+        self.rng = stream(seed, "fuzz", "poly")
+        self.vars = [Var(f"x{i}") for i in range(3)]
+        self.params = [Param(f"p{i}", range(1, 7)) for i in range(3)]
+        self.tree = self.grow(depth)
+        self.row = {p: self.integer(1, 6) for p in self.params}
+
+    def integer(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def pick(self, xs: list[object]) -> object:
+        return xs[self.integer(0, len(xs) - 1)]
+
+    def grow(self, depth: int) -> Tree:
+        if depth == 0 or self.rng.random() < 0.2:
+            return ("leaf", self.pick([*self.vars, *self.params, self.integer(0, 6)]))
+        op = _OPS[self.integer(0, len(_OPS) - 1)]
+        if op in _DIVISIONS:
+            simple = self.rng.random() < 0.6
+            d = ("leaf", self.pick([*self.params, self.integer(1, 6)])) if simple else ("square", self.pick([*self.params]), self.pick([*self.params]))
+            return (op, self.grow(depth - 1), d)
+        return (op, self.grow(depth - 1), self.grow(depth - 1))
+
+
+def build(t: Tree, s: Mapping[Var, Poly]) -> Poly:
+    """The tree by the constructors, with `s` put in place of variables at the leaves."""
+    if t[0] == "leaf":
+        x = t[1]
+        return s[x] if isinstance(x, Var) and x in s else poly(x)  # type: ignore[arg-type]
+    if t[0] == "square":
+        return build(("leaf", t[1]), s) * build(("leaf", t[2]), s)
+    a, b = build(t[1], s), build(t[2], s)  # type: ignore[arg-type]
+    if t[0] in ("add", "sub", "mul"):
+        return _VALUE[t[0]](a, b)  # type: ignore[arg-type, return-value]
+    return index.MAKE[t[0]](a, b)  # type: ignore[index]
+
+
+def value(t: Tree, env: Mapping[Var, int]) -> int:
+    """The value of the tree by Python's integers alone."""
+    if t[0] == "leaf":
+        return env[t[1]] if isinstance(t[1], Var) else t[1]  # type: ignore[return-value]
+    if t[0] == "square":
+        return env[t[1]] * env[t[2]]  # type: ignore[index]
+    return _VALUE[t[0]](value(t[1], env), value(t[2], env))  # type: ignore[index, arg-type]
+
+
+def disagreements(count: int, first: int = 0) -> list[tuple[Tree, Poly, Poly]]:
+    """The trees of which the staged normal form is not the direct one.  Wrong values fail at once."""
+    found = []
+    for seed in range(first, first + count):
+        case = Case(seed)
+        symbolic = build(case.tree, {})
+        numbers = {p: poly(n) for p, n in case.row.items()}
+        staged, direct = substitute(symbolic, numbers), build(case.tree, numbers)
+        for _ in range(3):
+            env = {v: case.integer(0, 9) for v in case.vars}
+            wanted = value(case.tree, {**env, **case.row})
+            assert evaluate(staged, env) == wanted, (case.tree, staged, env)
+            assert evaluate(direct, env) == wanted, (case.tree, direct, env)
+            assert evaluate(symbolic, {**env, **case.row}) == wanted, (case.tree, symbolic, env)
+        if staged != direct:
+            found.append((case.tree, staged, direct))
+    return found
+
+
+def test_staged_normal_forms_are_the_direct_ones() -> None:
+    assert disagreements(3000) == []
+
+
+def test_substituting_variables_by_expressions_keeps_values() -> None:
+    for seed in range(300):
+        case, other = Case(seed, 3), Case(seed + 100_000, 2)
+        v = case.vars[0]
+        p = build(case.tree, {})
+        inside = build(other.tree, {})
+        env = {x: case.integer(0, 9) for x in (*case.vars, *other.vars)} | case.row | other.row
+        assert evaluate(substitute(p, {v: inside}), env) == value(case.tree, {**env, v: evaluate(inside, env)})
+
+
+def test_the_order_in_which_variables_are_created_only_orders_terms() -> None:
+    for seed in range(300):
+        case = Case(seed)
+        swapped = [Var(f"y{i}") for i in range(3)][::-1]
+        there = {v: poly(w) for v, w in zip(case.vars, swapped, strict=True)}
+        back = {w: poly(v) for v, w in zip(case.vars, swapped, strict=True)}
+        p = build(case.tree, {})
+        assert substitute(substitute(p, there), back) == p
+        assert substitute(p, there) == build(case.tree, there)
+
+
+def test_the_fuzz_catches_a_rule_that_is_true_and_not_confluent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(x // a) // b -> x // (a*b) is right for all values, but Params hide the inner division until numbers show it."""
+    plain = index.floordiv
+
+    def merging(x: Poly | Var | int, d: Poly | Var | int) -> Poly:
+        atom = poly(x).as_atom()
+        if type(atom) is Op and atom.op == "floordiv":
+            return merging(atom.args[0], atom.args[1] * poly(d))
+        return plain(x, d)
+
+    monkeypatch.setitem(index.MAKE, "floordiv", merging)  # type: ignore[arg-type]
+    assert disagreements(1500), "values stay right, and still the law is broken: the fuzz must say so"
+
+
+def test_equal_polynomials_have_equal_hashes() -> None:
+    seen = 0
+    for seed in range(400):
+        case = Case(seed)
+        a, b = build(case.tree, {}), build(case.tree, {})
+        assert a == b and hash(a) == hash(b)
+        seen += not isinstance(a.const, int)
+    assert seen > 200
+
+
+def test_large_coefficients_stay_exact() -> None:
+    x = Var("x")
+    p = index.floordiv(poly(x) * (2**70) + 5, 3)
+    for n in np.arange(5):
+        assert evaluate(p, {x: int(n)}) == (int(n) * 2**70 + 5) // 3
