@@ -112,13 +112,11 @@ class Evaluate(Stmt):
 
 
 def seq(stmts: Iterable[Stmt | None]) -> Stmt:
-    """`stmts` in order, flattened; a single statement stays itself.  Raises ScriptError when there is none."""
+    """`stmts` in order, flattened; a single statement stays itself, none is the empty sequence."""
     out: list[Stmt] = []
     for s in stmts:
         if s is not None:
             out.extend(s.stmts if isinstance(s, Seq) else [s])
-    if not out:
-        raise ScriptError("a statement sequence must not be empty")
     return out[0] if len(out) == 1 else Seq(tuple(out))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.lower_blocks import lower_blocks
-from tunesmith.lower.passes import Pipeline
+from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
 from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vectorize_loops import vectorize_loops
+from tunesmith.lower.vector_math import expand_math
 from tunesmith.lower.version_guards import version_guards
 
 CPU = Pipeline(
@@ -25,5 +26,7 @@ CPU = Pipeline(
     flatten_buffers,
     vectorize_loops,
     unroll_loops,
+    # Last: expanded functions share subexpressions as objects, which a rewrite of trees would copy.
+    Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR"),
 )
 """From a concrete scheduled function to what the CPU code generators take."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, poly
-from tunesmith.ir.stmt import For, Seq, Stmt, seq
+from tunesmith.ir.stmt import For, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.passes import function_pass
@@ -25,7 +25,7 @@ def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
             del s.ranges[n.var]
             return out
         copies = [_prune(substitute(n.body, {n.var: poly(i)}), s) for i in range(n.extent.const)]
-        return seq([recurse(c) for c in copies if c is not None] or [Seq(())])
+        return seq([recurse(c) for c in copies if c is not None])
 
     return with_body(func, transform(func.body, {For: on_for, Poly: lambda n, _: n}))
 

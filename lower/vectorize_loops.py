@@ -66,7 +66,7 @@ def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
             count = extent - start
             parts.append(_Lanes(lane, lanes, s).stmt(body, poly(count) if count < lanes else None))
         del s.ranges[lane]
-    return seq([p for p in parts if p is not None] or [Seq(())])
+    return seq([p for p in parts if p is not None])
 
 
 def _is_shared(st: BufferStore, var: Var) -> bool:

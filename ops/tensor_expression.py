@@ -116,7 +116,7 @@ def placeholder(shape: Index | Iterable[Index], dtype: str = "float32", name: st
         dtype: scalar element type.
         name: of the parameter.
     """
-    return Tensor(name, _shape(shape, name), dtype)
+    return Tensor(name, _shape(shape, f"placeholder {name}"), dtype)
 
 
 def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
@@ -130,7 +130,7 @@ def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
         if len(extent) != 2 or poly(extent[0]) != 0:
             raise ScriptError(f"reduce_axis {name}: a range is (0, extent), got {extent!r}; loops start at 0, so add the start to the index")
         extent = extent[1]
-    return poly(ReduceAxis(name, poly(extent)))
+    return poly(ReduceAxis(name, _shape(extent, f"reduce_axis {name}")[0]))
 
 
 def compute(
@@ -154,7 +154,7 @@ def compute(
         ScriptError: `fcompute` does not fit the shape, a reduction stands below the top of the formula or reduces over
             something else than axes of `reduce_axis`, an axis that is not reduced is used, or types are mixed.
     """
-    extents = _shape(shape, name)
+    extents = _shape(shape, f"compute {name}")
     variables = tuple([SpatialAxis(n) for n in _axis_names(fcompute, len(extents), name, axes)])
     made = fcompute(*[poly(v) for v in variables])
     if isinstance(made, (int, float)):
@@ -226,20 +226,18 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
     inner = [t for t in stages if t not in tensors]
     buffers = {t: Buffer(n, t.shape, t.dtype) for t, n in zip((*tensors, *inner), _unique([*tensors, *inner]), strict=True)}
     body = seq([_stage(t, block, buffers) for t, block in zip(stages, _unique(stages), strict=True)])
-    sizes = dict.fromkeys([v for t in (*tensors, *stages) for e in _extents(t) for v in sorted(e.vars, key=lambda v: v.key)])
-    scalars = [v for v in sizes if not isinstance(v, Param)]
-    func = PrimFunc(name, (*[buffers[t] for t in tensors], *scalars), tuple([buffers[t] for t in inner]), body)
+    func = PrimFunc(name, (*[buffers[t] for t in tensors], *_sizes([*tensors, *inner])), tuple([buffers[t] for t in inner]), body)
     verify(func)
     return func
 
 
-def _shape(shape: Index | Iterable[Index], name: str) -> tuple[Poly, ...]:
+def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
     extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Poly, Var)) else shape)])
     for e in extents:
         if e.const is not None and e.const < 1:
-            raise ScriptError(f"tensor {name}: the extent {e} is not positive")
+            raise ScriptError(f"{what}: the extent {e} is not positive")
         if any(isinstance(v, (SpatialAxis, ReduceAxis)) for v in e.vars):
-            raise ScriptError(f"tensor {name}: the extent {e} depends on an axis; shapes depend on sizes only")
+            raise ScriptError(f"{what}: the extent {e} depends on an axis; it may depend on sizes only")
     return extents
 
 
@@ -339,8 +337,16 @@ def _unique(tensors: Sequence[Tensor]) -> list[str]:
     return out
 
 
-def _extents(t: Tensor) -> list[Poly]:
-    return [*t.shape, *([a.extent for a in t.value.axes] if isinstance(t.value, Reduction) else [])]
+def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
+    """The variables that only a caller can give a value: those of shapes, extents and formulas that are neither axes nor Params."""
+    parts: list[Node] = []
+    for t in tensors:
+        parts += t.shape
+        if isinstance(t.value, Reduction):
+            parts += [a.extent for a in t.value.axes]
+        parts += [] if t.value is None else walk(t.value)
+    used = dict.fromkeys([v for n in parts for v in _variables(n)])
+    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis))]
 
 
 def _stage(t: Tensor, block: str, buffers: dict[Tensor, Buffer]) -> Stmt:

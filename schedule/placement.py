@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
-from tunesmith.ir.poly import ZERO, Param, Poly, Var
-from tunesmith.ir.stmt import For, nest, seq
+from tunesmith.ir.poly import ZERO, Param, Poly, Var, substitute
+from tunesmith.ir.stmt import Block, For, nest, seq
 from tunesmith.ir.visit import path_to_block
 from tunesmith.schedule.state import ScheduleState
 
@@ -41,6 +41,26 @@ def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly
         bindings.append(low + var)
         if i in dims:
             predicate.append(low + var - it.extent)
+    predicate.extend(_carried_guards(s, b, bindings))
     moved = nest(loops, b.with_(bindings=tuple(bindings), predicate=tuple(predicate)))
     s.remove_block(block)
     s.replace_loop(loop, lambda f: f.with_(body=seq([moved, f.body] if at_front else [f.body, moved])))
+
+
+def _carried_guards(s: ScheduleState, b: Block, bindings: list[Poly]) -> list[Poly]:
+    """The guards of the old place in terms of the new one.  The guard of an iteration variable's own extent is left behind:
+    the new nest has its own."""
+    own = [e - it.extent for it, e in zip(b.iters, b.bindings, strict=True)]
+    at: dict[Var, Poly] = {}
+    for e, new in zip(b.bindings, bindings, strict=True):
+        v = e.as_var()
+        if v is not None:
+            at[v] = new
+    kept: list[Poly] = []
+    for p in b.predicate:
+        if p in own:
+            continue
+        if any(not isinstance(v, Param) and v not in at for v in p.vars):
+            raise s.refuse("guard", f"block {b.name} stands under a guard that cannot be moved: {p!r} < 0", b)
+        kept.append(substitute(p, at))
+    return kept

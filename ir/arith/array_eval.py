@@ -1,4 +1,9 @@
-"""Polynomials over Params on whole arrays of rows."""
+"""Index expressions over whole arrays of candidates: polynomials over Params, compiled once, evaluated for every row at a time.
+
+A candidate of a sketch is a row of integers, a constraint is a polynomial over its columns, and legality of a population
+is array arithmetic.  Expressions are exact in int64; common subexpressions are computed once; rows go through in chunks,
+so that temporaries stay in the cache.
+"""
 
 from __future__ import annotations
 
@@ -7,60 +12,177 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.ir.poly import Op, Param, Poly
+from tunesmith.ir.poly import Atom, Op, Param, Poly
+from tunesmith.support.errors import ScriptError
 
-Rows = npt.NDArray[np.int64]
+Values = npt.NDArray[np.int64]
 
+CHUNK = 4096
+"""Rows at a time: one temporary is 32 KB."""
 
-def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[Rows], Rows]:
-    """A function from rows [N, P] to values [N, len(polys)]; shared subexpressions are computed once."""
-    column = {p: i for i, p in enumerate(params)}
-
-    def run(rows: Rows) -> Rows:
-        memo: dict[object, Rows] = {}
-
-        def atom(a: object) -> Rows:
-            v = memo.get(a)
-            if v is None:
-                if type(a) is Op:
-                    xs = [value(x) for x in a.args]
-                    v = _OPS[a.op](xs)
-                else:
-                    v = rows[:, column[a]]  # type: ignore[index]
-                memo[a] = v
-            return v
-
-        def value(p: Poly) -> Rows:
-            v = memo.get(p)
-            if v is None:
-                v = np.zeros(len(rows), np.int64)
-                for m, c in p.terms:
-                    t: Rows | None = None
-                    for a in m:
-                        t = atom(a) if t is None else t * atom(a)
-                    v = v + (c if t is None else c * t)
-                memo[p] = v
-            return v
-
-        return np.stack([value(p) for p in polys], axis=1) if polys else np.zeros((len(rows), 0), np.int64)
-
-    return run
+_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-def _fold(f: Callable[[Rows, Rows], Rows]) -> Callable[[list[Rows]], Rows]:
-    def run(xs: list[Rows]) -> Rows:
-        out = xs[0]
-        for x in xs[1:]:
-            out = f(out, x)
+def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[npt.NDArray[np.integer]], Values]:
+    """A function that evaluates all of `polys` for every row.
+
+    Args:
+        polys: expressions over Params alone; their values, and those of every part of them, must fit into 63 bits.
+        params: the columns of a row, in order.
+
+    Returns:
+        A function from rows, integers [N, len(params)], to values, int64 [N, len(polys)].  A division by 0, which no
+        admissible row has, gives 0.  It may be called from several threads at once.
+
+    Raises:
+        ScriptError: an expression holds a loop variable or a Param that is no column.  The function raises it for rows of another width.
+    """
+    code = _Code(params)
+    roots = [code.poly(p) for p in polys]
+    return _Program(code, roots)
+
+
+class _Code:
+    """Value numbering: each distinct operation on the same operands has one number.
+
+    `steps[i]` computes value i: ("column", j), ("const", c) or (op, a, b) of earlier values.
+    """
+
+    def __init__(self, params: Sequence[Param]) -> None:
+        self.columns: dict[Atom, int] = {p: j for j, p in enumerate(params)}
+        self.steps: list[tuple[str, int, int]] = []
+        self._number: dict[tuple[str, int, int], int] = {}
+        self._memo: dict[Poly, int] = {}
+
+    def value(self, op: str, a: int, b: int = 0) -> int:
+        """The number of an operation; operands of commutative ones are sorted, those on two constants are done now."""
+        if op in _UFUNCS and a > b:
+            a, b = b, a
+        if op not in ("const", "column") and self.steps[a][0] == "const" and self.steps[b][0] == "const":
+            return self.value("const", _fold(op, self.steps[a][1], self.steps[b][1]))
+        key = (op, a, b)
+        found = self._number.get(key)
+        if found is None:
+            found = self._number[key] = len(self.steps)
+            self.steps.append(key)
+        return found
+
+    def poly(self, p: Poly) -> int:
+        done = self._memo.get(p)
+        if done is not None:
+            return done
+        total: int | None = None
+        for monomial, c in p.terms:
+            term: int | None = None
+            for atom in monomial:
+                x = self.atom(atom, p)
+                term = x if term is None else self.value("mul", term, x)
+            k = self.value("const", c)
+            term = k if term is None else term if c == 1 else self.value("mul", term, k)
+            total = term if total is None else self.value("add", total, term)
+        out = self.value("const", 0) if total is None else total
+        self._memo[p] = out
         return out
 
-    return run
+    def atom(self, a: Atom, where: Poly) -> int:
+        if type(a) is Op:
+            xs = [self.poly(x) for x in a.args]
+            out = xs[0]
+            for x in xs[1:]:
+                out = self.value(a.op, out, x)
+            return out
+        if a not in self.columns:
+            known = ", ".join(p.name for p in self.columns if isinstance(p, Param)) or "none"
+            raise ScriptError(f"{where!r} holds {a!r}, which is no column of the rows; columns are {known}. Only Params can be evaluated for rows")
+        return self.value("column", self.columns[a])
 
 
-_OPS: dict[str, Callable[[list[Rows]], Rows]] = {
-    "floordiv": lambda x: x[0] // x[1],
-    "mod": lambda x: x[0] % x[1],
-    "ceildiv": lambda x: -(-x[0] // x[1]),
-    "min": _fold(np.minimum),
-    "max": _fold(np.maximum),
-}
+def _fold(op: str, a: int, b: int) -> int:
+    if op == "add":
+        return a + b
+    if op == "mul":
+        return a * b
+    if op == "min" or op == "max":
+        return min(a, b) if op == "min" else max(a, b)
+    if b == 0:
+        return 0
+    return a // b if op == "floordiv" else a % b if op == "mod" else -(-a // b)
+
+
+class _Program:
+    """The live steps in order, with a slot for each value; a slot is used again after the last use of its value."""
+
+    def __init__(self, code: _Code, roots: list[int]) -> None:
+        self.width = len(code.columns)
+        self.roots = roots
+        live = _live(code.steps, roots)
+        last = {x: i for i in live for x in _operands(code.steps[i])}
+        last.update(dict.fromkeys(roots, len(code.steps)))
+        self.constant = {i: code.steps[i][1] for i in live if code.steps[i][0] == "const"}
+        self.slot: dict[int, int] = {}
+        self.order: list[tuple[str, int, int, int]] = []
+        free: list[int] = []
+        count = 0
+        for i in live:
+            op, a, b = code.steps[i]
+            if op == "const":
+                continue
+            if free:
+                self.slot[i] = free.pop()
+            else:
+                self.slot[i] = count
+                count += 1
+            self.order.append((op, i, a, b))
+            # Only now: the result must not overwrite an operand, because ceildiv reads its operands twice.
+            free.extend(self.slot[x] for x in sorted(set(_operands(code.steps[i]))) if last[x] == i and x in self.slot)
+        self.slots = count
+
+    def __call__(self, rows: npt.NDArray[np.integer]) -> Values:
+        if rows.ndim != 2 or rows.shape[1] != self.width:
+            raise ScriptError(f"rows of {self.width} columns are needed, [N, {self.width}], got an array of shape {list(rows.shape)}")
+        n = len(rows)
+        out = np.empty((len(self.roots), n), np.int64)
+        store = np.empty((self.slots, min(n, CHUNK)), np.int64)
+        with np.errstate(divide="ignore"):
+            for low in range(0, n, CHUNK):
+                high = min(low + CHUNK, n)
+                self._chunk(rows[low:high], store[:, : high - low], out[:, low:high])
+        # Columns lie together in memory: whoever tests one of them reads it in order.
+        return out.T
+
+    def _chunk(self, rows: npt.NDArray[np.integer], store: Values, out: Values) -> None:
+        slot, constant = self.slot, self.constant
+        for op, i, a, b in self.order:
+            to = store[slot[i]]
+            if op == "column":
+                to[:] = rows[:, a]
+                continue
+            x = constant[a] if a in constant else store[slot[a]]
+            y = constant[b] if b in constant else store[slot[b]]
+            if op == "floordiv":
+                np.floor_divide(x, y, out=to)
+            elif op == "mod":
+                np.remainder(x, y, out=to)
+            elif op == "ceildiv":
+                np.negative(x, out=to)
+                np.floor_divide(to, y, out=to)
+                np.negative(to, out=to)
+            else:
+                _UFUNCS[op](x, y, out=to)
+        for k, r in enumerate(self.roots):
+            out[k] = constant[r] if r in constant else store[slot[r]]
+
+
+def _operands(step: tuple[str, int, int]) -> tuple[int, ...]:
+    return () if step[0] in ("const", "column") else step[1:]
+
+
+def _live(steps: list[tuple[str, int, int]], roots: list[int]) -> list[int]:
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        i = stack.pop()
+        if i not in seen:
+            seen.add(i)
+            stack.extend(_operands(steps[i]))
+    return sorted(seen)

@@ -227,7 +227,7 @@ class FunctionParser(BlockParser):
 
     def _size(self, s: ast.stmt) -> bool:
         """Read `n = T.int64()` or `t = T.param(...)`; False when `s` is neither."""
-        t = self.t_call(s.value) if isinstance(s, ast.Assign) else None
+        t = self.t_call(s.value) if isinstance(s, ast.Assign) and not isinstance(s.targets[0], ast.Subscript) else None
         if t is None or t[0] not in ("int64", "param"):
             return False
         word, call = t

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.peers.operators import OperatorCall
-from tunesmith.measure.peers.peer import Peer, PreparedCall, environment_variable
+from tunesmith.measure.peers.peer import Peer, PreparedCall
 
 _DTYPES = ("float32", "float16", "int32", "int8", "uint8")
 """JAX turns 64-bit types into 32-bit ones unless its global state says otherwise."""
@@ -42,8 +43,15 @@ def _cpu(threads: int) -> Any:
     """The CPU device.  XLA reads NPROC once, when the client is made."""
     import jax
 
-    with environment_variable("NPROC", str(threads)):
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = str(threads)
+    try:
         return jax.devices("cpu")[0]
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before
 
 
 def _jitted(

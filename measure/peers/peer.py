@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -116,17 +114,3 @@ class Peer(ABC):
             return variants[0] if variants else None
         samples = interleaved({variant.variant: variant.run for variant in variants}, _TRYOUT)
         return min(variants, key=lambda variant: samples[variant.variant].median)
-
-
-@contextmanager
-def environment_variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable while a library that takes its number of threads from nowhere else makes its pool."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.peers.operators import OperatorCall
-from tunesmith.measure.peers.peer import Peer, PreparedCall, environment_variable
+from tunesmith.measure.peers.peer import Peer, PreparedCall
 
 _ROWS, _LANES = 8, 64
 """Largest register tile of the plain schedule."""
@@ -31,7 +32,7 @@ class _Program:
 class TvmPeer(Peer):
     """TVM with one plain schedule: register tile, vectors, parallel rows.  A floor for TVM, not its best: see `TvmTunedPeer`.
 
-    TVM makes its pool of threads when it is first used and never enlarges it.
+    TVM makes its pool of threads when it is first used and never enlarges it.  The variable TVM_NUM_THREADS stays set.
     """
 
     name: ClassVar[str] = "tvm"
@@ -53,10 +54,11 @@ class TvmPeer(Peer):
 
         target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": self.threads})
         program = _conv2d(call) if call.name == "conv2d" else _product(call)
-        # Left alone it takes half of the cores, believing them hyperthreads; so do the processes its tuner starts.
-        with environment_variable("TVM_NUM_THREADS", str(self.threads)):
-            tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
-            variant, module = self.schedule(program, target)
+        # Left alone it takes half of the cores, believing them hyperthreads.  The variable is read in each parallel loop,
+        # and by the processes its tuner starts.
+        os.environ["TVM_NUM_THREADS"] = str(self.threads)
+        tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
+        variant, module = self.schedule(program, target)
         library = tvm.compile(module, target=target)
         arguments = [tvm.runtime.tensor(value) for value in call.inputs.values()]
         result = tvm.runtime.empty(call.output, call.dtype)

@@ -27,6 +27,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
         only-writer: no other block writes the buffer.
         box: the extents of the box do not depend on loop variables.
+        guard: guards of the block are on loops that are its iteration variables, so that they can move along.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; boxes of neighbouring iterations may overlap and are then computed again.

@@ -29,6 +29,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
         complete: the producer finishes its reduction inside the loop.
         box: the extents of the box do not depend on loop variables.
+        guard: guards of the block are on loops that are its iteration variables, so that they can move along.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results, provided the boxes of different iterations are the whole buffer (they are, for tilings).

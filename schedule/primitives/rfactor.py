@@ -83,8 +83,6 @@ def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, pa
             rename[it.var] = poly(fresh.var)
             iters.append(fresh)
             bindings.append(e)
-    iters.append(lane)
-    bindings.append(poly(target.var))
     at_loop: dict[Var, Poly] = {target.var: poly(lane.var)}
     for f in reduce_loops:
         if f is not target:
@@ -92,6 +90,9 @@ def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, pa
             at_loop[f.var] = poly(fresh.var)
             iters.append(fresh)
             bindings.append(poly(f.var))
+    # Last, so that the lanes are the innermost loop wherever the block is placed.
+    iters.append(lane)
+    bindings.append(poly(target.var))
     for it, e in zip(b.iters, b.bindings, strict=True):
         if it.kind == "R":
             rename[it.var] = substitute(e, at_loop)

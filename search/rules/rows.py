@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tunesmith.ir.analysis.access_regions import plain_iter, writes
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
@@ -57,20 +56,15 @@ def schedule(s: Schedule, output: str, inline: frozenset[str], target: Target) -
     for b in [b.name for b in s.blocks() if is_reduction(b)]:
         partial.append((b, _factor(s, b, widths)))
     out = s.get_block(output)
-    loops = s.get_loops(out)
-    if output in dict(partial):
-        # The reduction itself is the output: its lanes are folded in place.
-        row = _rows(s, loops[:-1])
-        _place_partial(s, output, dict(partial)[output], row)
-        return
-    row = _rows(s, loops[:-1])
+    row = _rows(s, s.get_loops(out)[:-1])
     for b in reversed([b.name for b in s.blocks() if b.name != output]):
         h = s.get_block(b)
-        s.set_scope(h, "register" if b in dict(partial) or b in dict(partial).values() else "workspace")
+        s.set_scope(h, "register" if any(b in pair for pair in partial) else "workspace")
         s.compute_at(h, row)
+    elementwise = [b.name for b in s.blocks() if is_pointwise(b)]
     for b, rf in partial:
         _finish(s, b, rf)
-    for b in [b.name for b in s.blocks() if is_pointwise(b)]:
+    for b in elementwise:
         last = s.get_loops(s.get_block(b))[-1]
         factor = s.sample_tile(last, 2, f"{b}_", [widths], waste=0.5)
         s.vectorize(s.split(last, [None, *factor])[1])
@@ -104,12 +98,5 @@ def _finish(s: Schedule, b: str, rf: str) -> None:
     s.vectorize(lane)
 
 
-def _place_partial(s: Schedule, b: str, rf: str, row: LoopRV) -> None:
-    raise s.refuse("rows", f"{b} and {rf} cannot be placed at {row}")
-
-
 def _outermost(s: Schedule, block: object) -> LoopRV:
     return s.get_loops(block)[0]  # type: ignore[arg-type]
-
-
-_ = (plain_iter, writes)

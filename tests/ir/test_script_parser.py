@@ -47,22 +47,18 @@ def function(body: str) -> str:
 
 
 def test_programs_of_the_test_suite(programs: ModuleType) -> None:
-    made = [f for name, f in vars(programs).items() if callable(f) and getattr(f, "__module__", "") == programs.__name__]
-    funcs = [p.func for p in _call_all(made, programs) if isinstance(p, programs.Program)]
-    assert len(funcs) >= 5
+    p = programs
+    made = [
+        p.matmul(4, 5, 6),
+        p.matmul_bias_relu(4, 5, 6),
+        p.conv_relu(1, 6, 6, 2, 3),
+        p.softmax(3, 4),
+        p.tiled_matmul(7, 5, 6, *p.tile_params()),
+    ]
+    funcs = [m.func for m in made]
     for f in funcs:
         assert_round_trip(f)
     assert_round_trip(IRModule({f"f{n}": f for n, f in enumerate(funcs)}))
-
-
-def _call_all(makers: list[Any], programs: ModuleType) -> list[Any]:
-    out: list[Any] = []
-    for f in makers:
-        try:
-            out.append(f())
-        except TypeError:  # needs arguments: a building block
-            continue
-    return out
 
 
 def test_param_domains_and_names() -> None:
@@ -166,7 +162,7 @@ def enclosed(body: Stmt) -> PrimFunc:
     return PrimFunc("f", (_A, *_B.values(), *_SIZES), (), body)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(polys().filter(stable), polys().filter(stable))
 def test_index_round_trip(p: Poly, q: Poly) -> None:
     body: Stmt = BufferStore(_A, (p, q), BufferLoad(_A, (q, p), 4, p, q))
@@ -175,7 +171,7 @@ def test_index_round_trip(p: Poly, q: Poly) -> None:
     assert_round_trip(enclosed(body))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.sampled_from(list(_B)).flatmap(lambda d: st.tuples(st.just(d), values(d))))
 def test_value_round_trip(case: tuple[str, Expr]) -> None:
     assert_round_trip(enclosed(BufferStore(_B[case[0]], (poly(_V["i"]),), case[1])))
@@ -213,7 +209,7 @@ def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
     return BufferStore(_B["float32"], (draw(index),), draw(values("float32", 1)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(statements())
 def test_statement_round_trip(s: Stmt) -> None:
     assert_round_trip(enclosed(s))
@@ -262,7 +258,7 @@ def test_the_decorator_sees_closures_and_locals() -> None:
     rows = 4  # stands in an annotation only, so Python makes no closure for it
 
     @T.prim_func(name="scale-rows")
-    def f(A: T.Buffer((rows, m)), n: T.int64, B: "T.Buffer((n + 1,))"):
+    def f(A: T.Buffer((rows, m)), n: T.int64, B: "T.Buffer((n + 1,))"):  # noqa: UP037
         for i in range(m):
             A[0, i] = A[0, i] * 2
             B[n] = 0
@@ -368,9 +364,14 @@ def test_block_conveniences(typed: str, meant: str) -> None:
 
 
 def test_remap_of_a_shifted_loop_keeps_the_block_zero_based() -> None:
-    text = 'for i in range(2, 6):\n    with T.block("b"):\n        v = T.axis.remap("R", [i])\n        with T.init():\n            A[0, 0] = 0\n        A[0, 0] += A[0, v]'
-    meant = 'for i in range(4):\n    with T.block("b"):\n        v = T.axis.reduce(4, i)\n        with T.init():\n            A[0, 0] = 0\n        A[0, 0] += A[0, v + 2]'
-    assert_means(text, meant)
+    program = """for i in range({start}{stop}):
+    with T.block("b"):
+        v = {axis}
+        with T.init():
+            A[0, 0] = 0
+        A[0, 0] += A[0, v{shift}]"""
+    text = program.format(start="2, ", stop=6, axis='T.axis.remap("R", [i])', shift="")
+    assert_means(text, program.format(start="", stop=4, axis="T.axis.reduce(4, i)", shift=" + 2"))
 
 
 def test_literals_keep_their_value() -> None:

@@ -1,0 +1,141 @@
+"""Workloads: one operator with one set of parameters, named by a text such as `matmul(m=512,n=512,k=512)`.
+
+The text is what logs, tables and command lines use; `workload(text).text` is its canonical form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ops.operator import OPERATORS, Operator
+from tunesmith.ops.parameter import Value
+from tunesmith.ops.tensor_expression import create_prim_func
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.seeds import stream
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape and type of a parameter of a workload's function."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * dt.nbytes(self.dtype)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Workload:
+    """An operator with its parameters; made by `workload` and `make_workload`.
+
+    Attributes:
+        operator: what it is one case of.
+        params: all parameters, in order.
+        func: the program, not scheduled; its parameters are the inputs and then the outputs.
+        inputs: specs of the inputs, in order.
+        outputs: specs of the outputs, in order.
+        flops: floating point operations, as tables count them (`Operator.flops`).
+        constants: names of the inputs that are weights and may be rearranged at compile time.
+    """
+
+    operator: Operator
+    params: Mapping[str, Value]
+    func: PrimFunc
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    flops: int
+    constants: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return self.operator.name
+
+    @property
+    def text(self) -> str:
+        """The canonical text form; `workload(text)` makes an equal workload."""
+        return self.operator.spelled(self.params)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs and outputs: what must be moved at least."""
+        return sum([t.nbytes for t in (*self.inputs, *self.outputs)])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def random_inputs(self, seed: int = 0) -> list[np.ndarray]:
+        """Inputs from the seed: uniform in [-0.5, 0.5), or [0.5, 1.5) where the operator needs positive values.
+
+        An input depends on seed, text and its own name only.
+        """
+        return [self._random(t, seed) for t in self.inputs]
+
+    def reference(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs that numpy computes from `inputs`; RunError when those are not the workload's."""
+        if len(inputs) != len(self.inputs):
+            raise RunError(f"{self.text}: it has {len(self.inputs)} inputs ({', '.join([t.name for t in self.inputs])}), got {len(inputs)}")
+        for spec, array in zip(self.inputs, inputs, strict=True):
+            if array.shape != spec.shape or array.dtype != dt.to_numpy(spec.dtype):
+                raise RunError(
+                    f"{self.text}: the input {spec.name} is {spec.dtype} of shape {spec.shape}, got {array.dtype} of shape {array.shape}"
+                )
+        return self.operator.in_numpy(*inputs, **self.params)
+
+    def _random(self, spec: TensorSpec, seed: int) -> np.ndarray:
+        low = 0.5 if spec.name in self.operator.positive else -0.5
+        draw = stream(seed, "ops.inputs", self.text, spec.name)
+        if spec.dtype == "float64":
+            return draw.random(spec.shape) + low
+        return (draw.random(spec.shape, dtype=np.float32) + np.float32(low)).astype(dt.to_numpy(spec.dtype))
+
+
+def workload(text: str) -> Workload:
+    """The workload that `NAME(key=value,...)` names; spaces are allowed around names and values.
+
+    Raises:
+        UserError: the text has another form, the operator or a parameter is unknown (the message names the nearest), a
+            parameter is missing, given twice or has a bad value.
+    """
+    match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
+    if match is None:
+        raise UserError(f"{text!r} is not a workload. Spell it NAME(key=value,...), for example matmul(m=512,n=512,k=512)")
+    name, inside = match.groups()
+    operator = OPERATORS.get(name)
+    given: dict[str, object] = {}
+    for part in inside.split(",") if inside.strip() else []:
+        key, equals, value = [x.strip() for x in part.partition("=")]
+        if not equals or not key:
+            raise UserError(f"{text!r}: {part.strip()!r} is not of the form key=value. It is spelled {operator.usage()}")
+        if key in given:
+            raise UserError(f"{text!r}: the parameter {key} is given twice")
+        given[key] = value
+    return make_workload(operator, given)
+
+
+def make_workload(operator: Operator | str, params: Mapping[str, object]) -> Workload:
+    """The workload of an operator, or of its name, with these parameters, texts or values; errors as in `workload`."""
+    op = OPERATORS.get(operator) if isinstance(operator, str) else operator
+    bound = op.bind(params)
+    tensors = op.arguments(**bound)
+    func = create_prim_func(tensors, op.name)
+    specs = [_spec(p) for p in func.params if isinstance(p, Buffer)]
+    inputs = tuple([s for s, t in zip(specs, tensors, strict=True) if t.is_input])
+    outputs = tuple([s for s, t in zip(specs, tensors, strict=True) if not t.is_input])
+    constants = tuple([s.name for s in inputs if s.name in op.constants])
+    return Workload(op, bound, func, inputs, outputs, op.operations(**bound), constants)
+
+
+def _spec(buffer: Buffer) -> TensorSpec:
+    return TensorSpec(buffer.name, tuple([e.as_int() for e in buffer.shape]), buffer.dtype)
