@@ -1,15 +1,14 @@
-"""What interpreted programs work on: argument arrays, poisoned memory, checked lanes, races, and errors that name the place."""
+"""What interpreted programs work on: poisoned memory, checked lanes, races, and errors that name the place."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.function import PrimFunc
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError
 
@@ -51,22 +50,6 @@ class Place:
     def _where(self, frame: Any) -> str:
         state = [f"{v} = {frame.f_locals[n]}" for n, v in self.names.items() if n in frame.f_locals]
         return f"in function {self.function}, at {self.path}{', where ' if state else ''}{', '.join(state)}"
-
-
-def match_arrays(func: PrimFunc, arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[tuple[Buffer, np.ndarray | None]]:
-    """Buffer parameters with the arrays given for them, by name or in order; None where there is none."""
-    buffers = [p for p in func.params if isinstance(p, Buffer)]
-    names = [b.name for b in buffers]
-    if isinstance(arrays, Mapping):
-        unknown = sorted(set(arrays) - set(names))
-        twice = sorted({n for n in names if n in arrays and names.count(n) > 1})
-        if unknown or twice:
-            what = f"no parameter is named {', '.join(unknown)}" if unknown else f"two parameters are named {', '.join(twice)}"
-            raise InterpretError(f"function {func.name}: {what}; buffer parameters are {', '.join(names)}")
-        return [(b, arrays.get(b.name)) for b in buffers]
-    if len(arrays) > len(buffers):
-        raise InterpretError(f"function {func.name} has {len(buffers)} buffer parameters ({', '.join(names)}) and got {len(arrays)} arrays")
-    return [(b, arrays[i] if i < len(arrays) else None) for i, b in enumerate(buffers)]
 
 
 def poison(array: np.ndarray) -> None:

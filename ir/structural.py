@@ -90,7 +90,7 @@ class _Match:
     equal to itself when it has none of them, which is the usual case.
     """
 
-    __slots__ = ("back", "buffer_back", "buffers", "moved", "vars")
+    __slots__ = ("back", "buffer_back", "buffers", "moved", "same", "vars")
 
     def __init__(self) -> None:
         self.vars: dict[Atom, Atom] = {}
@@ -98,6 +98,8 @@ class _Match:
         self.moved: set[Atom] = set()
         self.buffers: dict[Buffer, Buffer] = {}
         self.buffer_back: dict[Buffer, Buffer] = {}
+        self.same: set[tuple[int, int]] = set()
+        """Pairs of expressions of this statement that were found equal, by identity: expressions share parts."""
 
     def compare(self, a: Any, b: Any) -> None:
         if type(a) is PrimFunc and type(b) is PrimFunc:
@@ -124,6 +126,7 @@ class _Match:
         old = self.back.pop(y, None)
         if old is not None:
             self.vars.pop(old, None)
+        self.same.clear()
         self.vars[x] = y
         self.back[y] = x
         if x is y:
@@ -136,6 +139,7 @@ class _Match:
         if x.dtype != y.dtype or x.scope != y.scope:
             raise _Different(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
         self._polys(x.shape, y.shape, place + ".shape")
+        self.same.clear()
         self.buffers[x] = y
         self.buffer_back[y] = x
 
@@ -236,13 +240,19 @@ class _Match:
         if handler is not None:
             handler(self, x, y)
         elif isinstance(x, Node):
-            for name in x.fields:
-                self._field(x, y, name)
+            self._node(x, y)
         elif isinstance(x, Var):
             if self.vars.get(x) is not y and not self._var(x, y):
                 raise _Different(x, y)
         elif x != y:
             raise _Different(x, y)
+
+    def _node(self, x: Node, y: Node) -> None:
+        pair = (id(x), id(y))
+        if pair not in self.same:
+            for name in x.fields:
+                self._field(x, y, name)
+            self.same.add(pair)
 
     def _field(self, x: Any, y: Any, name: str) -> None:
         try:
@@ -328,10 +338,14 @@ class _Match:
             self._field(x, y, "mask")
 
     def _binary(self, x: Binary, y: Binary) -> None:
+        pair = (id(x), id(y))
+        if pair in self.same:
+            return
         if x.op != y.op:
             raise _Different(x.op, y.op, ".op")
         self._field(x, y, "a")
         self._field(x, y, "b")
+        self.same.add(pair)
 
     def _const(self, x: Const, y: Const) -> None:
         if x is not y and (x.dtype != y.dtype or literal(x.value) != literal(y.value)):

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expr import Const
+from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
@@ -24,13 +24,17 @@ def digest(a: PrimFunc | IRModule | Node) -> str:
 
     The same in every process and on every machine; programs that are equal have equal digests.
     """
-    writer = _Writer()
-    writer.program(a)
-    return blake2b("".join([_FORMAT, *writer.out]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return _hash(_FORMAT + _Writer().program(a))
 
 
 _FORMAT = "tunesmith.structural.1\n"
 """Part of every digest, hence of every stored record: a change of the text below must change this line."""
+_LONG = 200
+"""An expression with a longer text is written as the hash of its text: expressions share parts, which a text repeats."""
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def literal(x: object) -> str:
@@ -44,59 +48,49 @@ class _Writer:
     Fields that have their default value are left out, so that a new field with a default changes no digest.
     """
 
-    __slots__ = ("bound", "buffers", "free", "names", "out", "params", "polys")
+    __slots__ = ("bound", "buffers", "free", "known", "names", "params", "polys")
 
     def __init__(self) -> None:
         self.bound = 0
-        self.out: list[str] = []
         self.names: dict[Atom, str] = {}
         self.buffers: dict[Buffer, str] = {}
         self.params: dict[Param, str] = {}
         self.polys: dict[Poly, str] = {}
+        self.known: dict[int, str] = {}
+        """Text of the expressions of this statement, by identity."""
         self.free: set[Atom] = set()
 
-    def program(self, a: Any) -> None:
+    def program(self, a: Any) -> str:
         if isinstance(a, IRModule):
-            for name in sorted(a):
-                self.out.append(f"module {name!r} ")
-                inner = _Writer()
-                inner.program(a[name])
-                self.out += inner.out
-        elif type(a) is PrimFunc:
-            self._function(a)
-        elif isinstance(a, Node):
-            self._value(a)
-        else:
-            raise InternalError(f"no digest is defined for {type(a).__name__}")
+            return "".join([f"module {name!r} {_Writer().program(a[name])}" for name in sorted(a)])
+        if type(a) is PrimFunc:
+            return self._function(a)
+        if isinstance(a, Node):
+            return self._value(a)
+        raise InternalError(f"no digest is defined for {type(a).__name__}")
 
-    def _function(self, f: PrimFunc) -> None:
+    def _function(self, f: PrimFunc) -> str:
         for p in f.params:
             if not isinstance(p, Buffer):
                 self._bind(p)
-        self.out.append("function(")
-        for p in f.params:
-            if isinstance(p, Buffer):
-                self._bind_buffer(p)
-            else:
-                self.out.append("index ")
-        self.out.append(")(")
-        for b in f.allocs:
-            self._bind_buffer(b)
-        self.out.append(")")
-        self._value(f.attrs)
-        self._value(f.body)
+        params = "".join([self._bind_buffer(p) if isinstance(p, Buffer) else "index " for p in f.params])
+        allocs = "".join([self._bind_buffer(b) for b in f.allocs])
+        return f"function({params})({allocs}){self._value(f.attrs)}{self._value(f.body)}"
 
     # binders
 
     def _bind(self, v: Var) -> None:
         if v in self.names or v in self.free:
             self.polys.clear()
+        self.known.clear()
         self.names[v] = f"v{self.bound}"
         self.bound += 1
 
-    def _bind_buffer(self, b: Buffer) -> None:
-        self.out.append(f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}];")
+    def _bind_buffer(self, b: Buffer) -> str:
+        text = f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}];"
+        self.known.clear()
         self.buffers[b] = f"b{len(self.buffers)}"
+        return text
 
     # index expressions
 
@@ -133,74 +127,69 @@ class _Writer:
 
     # nodes
 
-    def _value(self, x: Any) -> None:
+    def _value(self, x: Any) -> str:
         handler = self._HANDLERS.get(type(x))
         if handler is not None:
-            handler(self, x)
-        elif isinstance(x, Node):
-            self._node(x)
-        elif isinstance(x, Var):
-            self.out.append(self._atom(x))
-        elif x is None or isinstance(x, (str, int, float)):
-            self.out.append(repr(x) if isinstance(x, str) else f"{type(x).__name__}:{literal(x)}")
-        else:
-            raise InternalError(f"no digest is defined for {type(x).__name__}")
+            return handler(self, x)
+        if isinstance(x, Expr):
+            return self._expr(x)
+        if isinstance(x, Node):
+            return self._node(x)
+        if isinstance(x, Var):
+            return self._atom(x)
+        if isinstance(x, str):
+            return repr(x)
+        if x is None or isinstance(x, (int, float)):
+            return f"{type(x).__name__}:{literal(x)}"
+        raise InternalError(f"no digest is defined for {type(x).__name__}")
 
-    def _node(self, x: Node) -> None:
-        self.out.append(f"{type(x).__name__}(")
+    def _expr(self, x: Expr) -> str:
+        text = self.known.get(id(x))
+        if text is None:
+            text = self._node(x)
+            text = self.known[id(x)] = text if len(text) <= _LONG else "#" + _hash(text)
+        return text
+
+    def _node(self, x: Node) -> str:
+        parts = []
         for name, default in _plan(type(x)):
             value = getattr(x, name)
             if value is not default and not (type(value) is type(default) and value == default):
-                self.out.append(f"{name}=")
-                self._value(value)
-                self.out.append(",")
-        self.out.append(")")
+                parts.append(f"{name}={self._value(value)},")
+        return f"{type(x).__name__}({''.join(parts)})"
 
-    def _tuple(self, xs: tuple[Any, ...]) -> None:
-        self.out.append("(")
-        for x in xs:
-            self._value(x)
-            self.out.append(",")
-        self.out.append(")")
+    def _tuple(self, xs: tuple[Any, ...]) -> str:
+        return f"({''.join([self._value(x) + ',' for x in xs])})"
 
-    def _for(self, x: For) -> None:
-        self.out.append(f"for {self._poly(x.extent)} {x.kind} {x.thread} ")
-        if x.annotations:
-            self._tuple(x.annotations)
+    def _for(self, x: For) -> str:
+        head = f"for {self._poly(x.extent)} {x.kind} {x.thread} {self._tuple(x.annotations) if x.annotations else ''}"
         self._bind(x.var)
-        self._value(x.body)
+        return head + self._value(x.body)
 
-    def _block(self, x: Block) -> None:
+    def _block(self, x: Block) -> str:
         bindings = ",".join([self._poly(p) for p in x.bindings])
         predicate = ",".join([self._poly(p) for p in x.predicate])
         iters = ",".join([i.kind + self._poly(i.extent) for i in x.iters])
-        self.out.append(f"block {x.name!r}[{bindings}][{predicate}][{iters}]")
         for i in x.iters:
             self._bind(i.var)
-        if x.annotations:
-            self._tuple(x.annotations)
-        if x.init is not None:
-            self.out.append("init ")
-            self._value(x.init)
-        self.out.append("body ")
-        self._value(x.body)
+        notes = self._tuple(x.annotations) if x.annotations else ""
+        init = "" if x.init is None else "init " + self._value(x.init)
+        return f"block {x.name!r}[{bindings}][{predicate}][{iters}]{notes}{init}body {self._value(x.body)}"
 
-    def _allocate(self, x: Allocate) -> None:
-        self.out.append("allocate ")
-        self._bind_buffer(x.buffer)
-        self._value(x.body)
+    def _allocate(self, x: Allocate) -> str:
+        return f"allocate {self._bind_buffer(x.buffer)}{self._value(x.body)}"
 
-    def _buffer(self, x: Buffer) -> None:
+    def _buffer(self, x: Buffer) -> str:
         name = self.buffers.get(x)
-        self.out.append(name if name is not None else f"free {x.name!r} {x.dtype} {x.scope} {len(x.shape)}")
+        return name if name is not None else f"free {x.name!r} {x.dtype} {x.scope} {len(x.shape)}"
 
-    def _index(self, x: Poly) -> None:
-        self.out.append(f"<{self._poly(x)}>")
+    def _index(self, x: Poly) -> str:
+        return f"<{self._poly(x)}>"
 
-    def _const(self, x: Const) -> None:
-        self.out.append(f"{x.dtype}:{literal(x.value)}")
+    def _const(self, x: Const) -> str:
+        return f"{x.dtype}:{literal(x.value)}"
 
-    _HANDLERS: Mapping[type, Callable[[Any, Any], None]] = {
+    _HANDLERS: Mapping[type, Callable[[Any, Any], str]] = {
         Poly: _index,
         tuple: _tuple,
         For: _for,

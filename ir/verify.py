@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.node import Node
@@ -57,6 +57,8 @@ class _Verifier:
         self.blocks: set[str] = set()
         self.threads: tuple[str, ...] = ()
         self.params: dict[tuple[str, tuple[int, ...]], Param] = {}
+        self.seen: dict[int, str] = {}
+        """Types of the expressions of this statement by identity: expanded functions share parts many times over."""
 
     def fail(self, message: str) -> ScriptError:
         return ScriptError(f"{message}\nin function {self.func.name}, at /{'/'.join(self.path)}")
@@ -139,6 +141,7 @@ class _Verifier:
         check = self._STMTS.get(type(s))
         if check is None:
             raise self.fail(f"a statement was expected, got {_kind(s)}")
+        self.seen = {}
         check(self, s)
 
     def _for(self, s: For) -> None:
@@ -256,10 +259,13 @@ class _Verifier:
 
     def value(self, e: Any) -> str:
         """Check an expression; its dtype."""
+        known = self.seen.get(id(e))
+        if known is not None:
+            return known
         check = self._VALUES.get(type(e))
         if check is None:
             raise self.fail(f"a value expression was expected, got {_kind(e)}")
-        dtype: str = check(self, e)
+        dtype = self.seen[id(e)] = check(self, e)
         return dtype
 
     def values(self, es: Iterable[Any]) -> list[str]:
@@ -418,4 +424,7 @@ def _name(b: Any) -> str:
 def _kind(x: object) -> str:
     if x is None:
         return "None"
-    return f"a {type(x).__name__}" if isinstance(x, (Node, Buffer, Var, Expr)) else f"the {type(x).__name__} {x!r}"
+    name = type(x).__name__
+    if isinstance(x, (Node, Buffer, Var)):
+        return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return f"the {name} {x!r}"

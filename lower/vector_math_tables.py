@@ -200,9 +200,9 @@ FLOAT64 = FloatTables(
 SIGMOID_END = 40.0
 """sigmoid rounds to 1 from here on, in float32 and float64."""
 
-SIN = (-0.16666647791862488, 0.008332781493663788, -0.00019790120131801814, 2.5657475362095283e-06)
-"""(sin(r) - r) / r**3 in powers of r**2 for |r| <= 0.563 pi, float32, 0.2 ulp.  0.563: for the largest x below each of
-TURN_LIMITS, x / pi is rounded by up to 1/16 before its nearest integer is taken, and the rounding error is put back after."""
+SIN = (-0.1666666567325592, 0.008333304896950722, -0.0001983857073355466, 2.7444029910839163e-06, -2.286980560484153e-08)
+"""(sin(r) - r) / r**3 in powers of r**2 for |r| <= 0.626 pi, float32, 0.01 ulp.  Why not 0.5: for the largest x below each of
+TURN_LIMITS, x / pi is off by up to 1/8 when its nearest integer is taken (head * x is rounded, tail * x missing); both are added after."""
 
 PI = 3.141592653589793
 
@@ -245,3 +245,5 @@ POW_EXP2 = (
 
 MULTIPLIED_EXPONENTS = (0, 1, 2, 3, 4, -1, -2, 0.5, -0.5)
 """Constant exponents for which pow is a few multiplications, a division or a root."""
+
+OPERATIONS: dict[str, tuple[int, int]] = {}

@@ -127,12 +127,16 @@ class RealParameter(Parameter):
 
 @dataclass(frozen=True, slots=True)
 class ShapeParameter(Parameter):
-    """Extents, spelled 64x56x56."""
+    """Extents, spelled 64x56x56, or the word for (), where there is one."""
+
+    empty: str = ""
 
     kind: ClassVar[str] = "extents from 1, spelled like 64x56x56"
 
     def read(self, text: str) -> Value:
         """`64x56x56`."""
+        if self.empty and text == self.empty:
+            return ()
         if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", text):
             raise self.refuse(text)
         value = tuple([int(n) for n in text.split("x")])
@@ -142,7 +146,11 @@ class ShapeParameter(Parameter):
 
     def text(self, value: Value) -> str:
         """Extents with x between them."""
-        return _joined("x", value)
+        return self.empty if value == () else _joined("x", value)
+
+    def expected(self) -> str:
+        """The form, and the word."""
+        return f"{self.kind}, or {self.empty}" if self.empty else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +174,7 @@ class AxesParameter(Parameter):
 
 def _joined(separator: str, value: object) -> str:
     return separator.join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+FLOATS = WordParameter("dtype", "float32", ("float16", "float32", "float64"))
+"""The element type of all tensors of an operator."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -128,7 +128,9 @@ def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
     """
     if isinstance(extent, tuple):
         if len(extent) != 2 or poly(extent[0]) != 0:
-            raise ScriptError(f"reduce_axis {name}: a range is (0, extent), got {extent!r}; loops start at 0, so add the start to the index")
+            raise ScriptError(
+                f"reduce_axis {name}: a range is (0, extent), got {extent!r}; loops start at 0, so add the start to the index"
+            )
         extent = extent[1]
     return poly(ReduceAxis(name, _shape(extent, f"reduce_axis {name}")[0]))
 
@@ -224,7 +226,9 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
     if not stages:
         raise ScriptError(f"create_prim_func {name}: no tensor is computed; list the results of compute after the inputs")
     inner = [t for t in stages if t not in tensors]
-    buffers = {t: Buffer(n, t.shape, t.dtype) for t, n in zip((*tensors, *inner), _unique([*tensors, *inner]), strict=True)}
+    buffers: dict[Buffer, Buffer] = {
+        t: Buffer(n, t.shape, t.dtype) for t, n in zip((*tensors, *inner), _unique([*tensors, *inner]), strict=True)
+    }
     body = seq([_stage(t, block, buffers) for t, block in zip(stages, _unique(stages), strict=True)])
     func = PrimFunc(name, (*[buffers[t] for t in tensors], *_sizes([*tensors, *inner])), tuple([buffers[t] for t in inner]), body)
     verify(func)
@@ -349,25 +353,25 @@ def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
     return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis))]
 
 
-def _stage(t: Tensor, block: str, buffers: dict[Tensor, Buffer]) -> Stmt:
+def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """The loops and the block of one computed tensor.
 
     A reduction accumulates as `C[...] = C[...] op value`, the old value first: rfactor and the vectoriser look for that form.
     """
     value: Any = t.value
-    axes = [(v, e, "S") for v, e in zip(t.axes, t.shape, strict=True)]
+    axes: list[tuple[Var, Poly, str]] = [(v, e, "S") for v, e in zip(t.axes, t.shape, strict=True)]
     if isinstance(value, Reduction):
         axes += [(v, v.extent, "R") for v in value.axes]
     loops = [(Var(v.name), e) for v, e, _ in axes]
     iters = tuple([Iter(Var(f"v_{v.name}"), e, kind) for v, e, kind in axes])
-    renamed = {v: poly(i.var) for (v, _, _), i in zip(axes, iters, strict=True)}
+    renamed: dict[Var, Poly] = {v: poly(i.var) for (v, _, _), i in zip(axes, iters, strict=True)}
     target, at = buffers[t], tuple([renamed[v] for v in t.axes])
     init: Stmt | None = None
     if isinstance(value, Reduction):
         init = BufferStore(target, at, _identity(value.op, t.dtype))
-        formula: Expr = Binary(value.op, BufferLoad(target, at), substitute(value.value, renamed, dict(buffers)))
+        formula: Expr = Binary(value.op, BufferLoad(target, at), substitute(value.value, renamed, buffers))
     else:
-        formula = substitute(value, renamed, dict(buffers))
+        formula = substitute(value, renamed, buffers)
     made = Block(block, iters, tuple([poly(v) for v, _ in loops]), (), init, BufferStore(target, at, formula))
     return nest(loops, made)
 

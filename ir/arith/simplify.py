@@ -192,7 +192,7 @@ def _split_mod(args: Args, facts: Facts) -> Poly | None:
     for k, r, g, e in _splits(args):
         c = facts.bucket(r, poly(g))
         if c is not None:
-            return scale(mod(k + c, e), g) + r - c * g
+            return add(scale(mod(k + c, e), g), add(r, poly(-c * g)))
     return None
 
 

@@ -35,7 +35,7 @@ def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
         left = max(0, min(start - _WIDTH // 3, len(line) - _WIDTH))
         line = line[left : left + _WIDTH]
     clean = "".join(c if c.isprintable() else " " for c in line)
-    start, end = start - left, min(end - left, len(clean))
+    start, end = min(start - left, len(clean)), min(end - left, len(clean))
     return clean, start, max(end, start + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
@@ -26,7 +27,7 @@ class Budget:
     __slots__ = ("left",)
 
     def __init__(self, characters: int) -> None:
-        self.left = 1_000_000 + 4 * characters
+        self.left = 300_000 + 4 * characters
 
 
 class ScopeParser:
@@ -85,11 +86,13 @@ class ScopeParser:
         value = self._constants(name) if self._constants is not None and name != self.alias else None
         if value is None:
             known = [n for n in self.scope if n not in self.hidden]
-            near = difflib.get_close_matches(name, known, 1) if len(name) <= MAX_NAME else []
-            have = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(known[:20]) or 'nothing'}."
+            near = difflib.get_close_matches(name, known, 1, 0.5) if len(name) <= MAX_NAME else []
+            have = (f"Did you mean `{near[0]}`? " if near else "") + f"Known here: {', '.join(known[:20]) or 'nothing'}."
             self.fail(e, f"unknown {kind} `{shorten(name)}`", have)
         if isinstance(value, (bool, int, float, str)):
             return value
+        if isinstance(value, numbers.Real):  # numpy's
+            return int(value) if isinstance(value, numbers.Integral) else float(value)
         self.fail(
             e,
             f"`{shorten(name)}` is a {type(value).__name__}",
@@ -112,24 +115,27 @@ class ScopeParser:
     def arguments(self, call: ast.Call, names: Iterable[str], required: int) -> dict[str, ast.expr]:
         """The arguments of `call` by name; the first `required` of `names` must be there."""
         names = list(names)
-        what = f"`{shorten(ast.unparse(call.func))}`"
-        takes = f"It takes ({', '.join(n if i < required else f'{n}=...' for i, n in enumerate(names))})."
+
+        def wrong(at: ast.AST, what: str) -> NoReturn:
+            takes = ", ".join(n if i < required else f"{n}=..." for i, n in enumerate(names))
+            self.fail(at, f"`{shorten(ast.unparse(call.func))}` {what}", f"It takes ({takes}).")
+
         if len(call.args) > len(names):
-            self.fail(call, f"{what} got {len(call.args)} arguments", takes)
+            wrong(call, f"got {len(call.args)} arguments")
         out: dict[str, ast.expr] = {}
         for name, a in zip(names, call.args, strict=False):
             if isinstance(a, ast.Starred):
-                self.fail(a, "`*` arguments are not supported", takes)
+                wrong(a, "got a `*` argument, which is not supported")
             out[name] = a
         for k in call.keywords:
-            if k.arg is None or k.arg not in names or k.arg in out:
-                self.fail(
-                    k, f"{what} got {'the unexpected' if k.arg not in out else 'twice the'} argument `{shorten(k.arg or '**')}`", takes
-                )
+            if k.arg is None or k.arg not in names:
+                wrong(k, f"got the unexpected argument `{shorten(k.arg or '**')}`")
+            if k.arg in out:
+                wrong(k, f"got twice the argument `{k.arg}`")
             out[k.arg] = k.value
-        missing = [n for n in names[:required] if n not in out]
-        if missing:
-            self.fail(call, f"{what} needs the argument `{missing[0]}`", takes)
+        for n in names[:required]:
+            if n not in out:
+                wrong(call, f"needs the argument `{n}`")
         return out
 
     def text(self, e: ast.expr, what: str) -> str:

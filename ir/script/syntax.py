@@ -9,6 +9,9 @@
                 vi = T.axis.spatial(8, i)
                 B[vi] = A[vi] * 2.0
 
+A shape that names a symbolic size (`n: T.int64`, `A: T.Buffer((n,))`) needs `from __future__ import annotations` or quotes,
+because Python evaluates annotations when it defines the function.
+
 `prim_func` and `ir_module` do something.  The others only stand in the source, which the parser reads and nobody runs;
 called elsewhere they say so.  Besides them there are the scalar dtypes (`T.float32(0.0)` is a literal, `T.float32(x)` a
 cast) and the intrinsics of `ir/intrinsics.py` (`T.exp(x)`).

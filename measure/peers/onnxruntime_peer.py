@@ -139,10 +139,15 @@ def _session(model: _Model, threads: int) -> PreparedCall | None:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
     data = encode_model(model.nodes, model.inputs, model.constants, {"Y": model.output})
+    errors = ort.capi.onnxruntime_pybind11_state
     try:
         session: Any = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except ort.capi.onnxruntime_pybind11_state.NotImplemented:  # the operator exists, but not for this dtype
+    except errors.NotImplemented:  # ONNX has it for this dtype, onnxruntime not
         return None
+    except errors.InvalidGraph as error:
+        if "Type Error" in str(error):  # ONNX has it not for this dtype
+            return None
+        raise
     binding: Any = session.io_binding()
     for name, value in model.inputs.items():
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(value))

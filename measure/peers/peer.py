@@ -90,7 +90,7 @@ class Peer(ABC):
             inputs: its inputs by name.
 
         Returns:
-            The prepared call, or None if the peer has no such operator (or not for this dtype).
+            The prepared call, which was run at least once; None if the peer has no such operator, or not for this dtype.
 
         Raises:
             RunError: parameters and inputs do not fit, or the library failed.
@@ -99,7 +99,7 @@ class Peer(ABC):
         if call is None:
             return None
         try:
-            return self._fastest(self.variants(call))
+            return _fastest([variant for variant in self.variants(call) if _computes(variant, call)])
         except RunError:
             raise
         except Exception as error:  # whatever a library may raise is the peer's failure, not the benchmark's
@@ -109,8 +109,20 @@ class Peer(ABC):
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All ways the library has to compute the operator; empty if it has none."""
 
-    def _fastest(self, variants: Sequence[PreparedCall]) -> PreparedCall | None:
-        if len(variants) < 2:
-            return variants[0] if variants else None
-        samples = interleaved({variant.variant: variant.run for variant in variants}, _TRYOUT)
-        return min(variants, key=lambda variant: samples[variant.variant].median)
+
+def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
+    """Whether the library really has this for the dtype: some tell only when they run, some answer in another dtype."""
+    try:
+        result = variant()
+    except NotImplementedError:
+        return False
+    if result.shape != call.output:
+        raise RunError(f"{variant.variant}: the result of {call} has shape {result.shape}, not {call.output}")
+    return str(result.dtype) == call.dtype
+
+
+def _fastest(variants: Sequence[PreparedCall]) -> PreparedCall | None:
+    if len(variants) < 2:
+        return variants[0] if variants else None
+    samples = interleaved({variant.variant: variant.run for variant in variants}, _TRYOUT)
+    return min(variants, key=lambda variant: samples[variant.variant].median)

@@ -203,7 +203,6 @@ def _compiled(call: OperatorCall, variant: str, memory: Any) -> PreparedCall:
         with torch.no_grad():
             return compiled(*arguments)
 
-    run()
     return PreparedCall(variant, run, output)
 
 

@@ -80,7 +80,7 @@ class TvmPeer(Peer):
 
 
 class TvmTunedPeer(TvmPeer):
-    """TVM tuned by MetaSchedule for each operator it is asked for: one to three minutes each.  Needs cloudpickle and xgboost."""
+    """TVM tuned by MetaSchedule for each operator it is asked for: minutes each.  Needs cloudpickle and xgboost."""
 
     name: ClassVar[str] = "tvm_tuned"
     trials: ClassVar[int] = 64

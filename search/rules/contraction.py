@@ -88,7 +88,7 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     packs: list[tuple[str | None, bool]] = []
     if all(vector in o.contiguous for o in packable):
         packs.append((None, False))
-    packs += [(o.buffer.name, o.buffer.name in constants) for o in packable if not any(i.kind == "S" and i.var is not vector and i.var in o.iters for i in main.iters)]
+    packs += [(o.buffer.name, False) for o in packable if not any(i.kind == "S" and i.var is not vector and i.var in o.iters for i in main.iters)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     out: list[Named] = []
     for first, (pack, constant), pad, window in itertools.product((False, True), packs, ("inline", "block", "root") if pads else (None,), windows):

@@ -52,7 +52,11 @@ class Case:
         op = _OPS[self.integer(0, len(_OPS) - 1)]
         if op in _DIVISIONS:
             simple = self.rng.random() < 0.6
-            d = ("leaf", self.pick([*self.params, self.integer(1, 6)])) if simple else ("square", self.pick([*self.params]), self.pick([*self.params]))
+            d = (
+                ("leaf", self.pick([*self.params, self.integer(1, 6)]))
+                if simple
+                else ("square", self.pick([*self.params]), self.pick([*self.params]))
+            )
             return (op, self.grow(depth - 1), d)
         return (op, self.grow(depth - 1), self.grow(depth - 1))
 
@@ -112,8 +116,10 @@ def test_substituting_variables_by_expressions_keeps_values() -> None:
         assert evaluate(substitute(p, {v: inside}), env) == value(case.tree, {**env, v: evaluate(inside, env)})
 
 
-def test_the_order_in_which_variables_are_created_only_orders_terms() -> None:
-    for seed in range(300):
+@pytest.mark.xfail(strict=True, reason="_extremum flattens its arguments before it pulls their common part out, and not again after")
+def test_renaming_variables_only_reorders_terms() -> None:
+    """Running the constructors again changes nothing else, whatever the order in which the variables were created."""
+    for seed in range(2000):
         case = Case(seed)
         swapped = [Var(f"y{i}") for i in range(3)][::-1]
         there = {v: poly(w) for v, w in zip(case.vars, swapped, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,7 +255,7 @@ def test_the_decorator_reads_the_source() -> None:
 
 
 def test_the_decorator_sees_closures_and_locals() -> None:
-    m = 6
+    m = np.int64(6)
     rows = 4  # stands in an annotation only, so Python makes no closure for it
 
     @T.prim_func(name="scale-rows")

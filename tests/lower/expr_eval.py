@@ -145,6 +145,15 @@ def nodes(expr: Expr) -> list[Expr]:
     return list(seen)
 
 
-def count_operations(expr: Expr) -> int:
-    """Operations of an evaluation: all objects but leaves, literals and changes of type that cost no instruction."""
-    return sum(isinstance(n, (Binary, Not, Select, Cast, Call)) and not (isinstance(n, Call) and n.name == "reinterpret") for n in nodes(expr))
+def count_operations(expr: Expr) -> tuple[int, int]:
+    """How many operations an evaluation takes on 32-bit and on 64-bit lanes: all objects but leaves, literals and reinterpretations.
+
+    A conversion counts as 64-bit when either side is; a comparison belongs to the type of its operands.
+    """
+    counts = [0, 0]
+    for n in nodes(expr):
+        if isinstance(n, (Binary, Not, Select, Cast, Call)) and not (isinstance(n, Call) and n.name == "reinterpret"):
+            operands: list[Expr] = [n]
+            n.each_child(operands.append)
+            counts[max(dt.bits(o.dtype) for o in operands) == 64] += 1
+    return counts[0], counts[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_outputs_are_right(name: str) -> None:
 
 def test_outputs_of_torch_compile_are_right() -> None:
     peer = _peer("torch_compile")
-    for number in (0, 4, 7, 12, 16):  # compiling takes seconds each
+    for number in (4, 7, 16):  # compiling takes seconds each
         assert _check(peer, *CASES[number])
 
 
@@ -181,16 +182,13 @@ def test_every_variant_is_right(name: str) -> None:
 def test_other_dtypes_are_right_or_not_offered(name: str) -> None:
     peer = _peer(name)
     for dtype in ("float64", "int32", "float16"):
-        _check_dtype(peer, dtype)
-
-
-def _check_dtype(peer: Peer, dtype: str) -> None:
-    inputs = {key: np.round(value * 4).astype(dtype) for key, value in _inputs("matmul", CASES[0][1]).items()}
-    prepared = peer.prepare("matmul", {**CASES[0][1], "dtype": dtype}, inputs)
-    if prepared is not None:
-        got = prepared()
-        assert got.dtype == dtype
-        np.testing.assert_allclose(got, inputs["A"].astype(float) @ inputs["B"].astype(float), rtol=1e-2, atol=1e-2)
+        for op, params in (CASES[0], ("relu", {"m": 3, "n": 4}), ("softmax", {"m": 3, "n": 4}), ("sum", {"m": 3, "n": 4})):
+            inputs = {key: np.round(value * 4).astype(dtype) for key, value in _inputs(op, params).items()}
+            prepared = peer.prepare(op, {**params, "dtype": dtype}, inputs)
+            if prepared is not None:
+                got = prepared()
+                assert got.dtype == dtype
+                np.testing.assert_allclose(got, _reference(op, params, inputs), rtol=1e-2, atol=1e-2)
 
 
 def test_numpy_offers_what_it_has_and_nothing_else() -> None:
@@ -203,7 +201,7 @@ def test_numpy_offers_what_it_has_and_nothing_else() -> None:
     assert peer.prepare("fft", {"n": 4}, {}) is None
 
 
-def test_the_peer_is_not_part_of_the_clock_of_its_output() -> None:
+def test_a_prepared_call_runs_once_and_gives_an_array() -> None:
     ran: list[str] = []
     call = PreparedCall("v", lambda: ran.append("run"), lambda _: np.zeros(len(ran)))
     assert call().shape == (1,)
@@ -219,12 +217,21 @@ class _Fake(Peer):
     def variants(self, call: object) -> list[PreparedCall]:
         if self.threads == 3:
             raise ValueError("out of luck")
-        import time
 
-        return [PreparedCall(f"{ms} ms", lambda ms=ms: time.sleep(ms * 1e-3), lambda _: np.zeros(1)) for ms in (30, 1, 20)]  # type: ignore[misc]
+        def unable() -> None:
+            raise NotImplementedError
+
+        outputs: list[np.ndarray] = [np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1, np.float32)]
+        if self.threads == 2:
+            outputs = [np.zeros((1, 1))]
+        calls = [
+            PreparedCall(f"{ms} ms", lambda ms=ms: time.sleep(ms * 1e-3), lambda _, out=out: out)  # type: ignore[misc]
+            for ms, out in zip((30, 1, 20, 0), outputs, strict=False)
+        ]
+        return [*calls, PreparedCall("unable", unable, lambda _: np.zeros(1))]
 
 
-def test_the_fastest_variant_competes() -> None:
+def test_the_fastest_variant_that_gives_the_dtype_competes() -> None:
     prepared = _Fake(1).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
     assert prepared is not None and prepared.variant == "1 ms"
 
@@ -232,6 +239,11 @@ def test_the_fastest_variant_competes() -> None:
 def test_failures_of_a_library_name_it_and_the_operator() -> None:
     with pytest.raises(RunError, match=r"peer fake failed on relu\(n=1\): ValueError: out of luck"):
         _Fake(3).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
+
+
+def test_a_result_of_another_shape_is_the_peer_s_failure() -> None:
+    with pytest.raises(RunError, match=r"30 ms: the result of relu\(n=1\) has shape \(1, 1\), not \(1,\)"):
+        _Fake(2).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
 
 
 def test_a_peer_that_is_not_installed_says_so() -> None:

@@ -165,7 +165,8 @@ def _attained(e: Poly, ranges: Mapping[Var, Range]) -> Range:
     """The exact bounds, by trying everything."""
     names = sorted(e.vars, key=lambda v: v.key)
     values = [
-        evaluate(e, dict(zip(names, point, strict=True))) for point in itertools.product(*[range(r[0], r[1] + 1) for r in map(ranges.__getitem__, names)])
+        evaluate(e, dict(zip(names, point, strict=True)))
+        for point in itertools.product(*[range(r[0], r[1] + 1) for r in map(ranges.__getitem__, names)])
     ]
     return min(values), max(values)
 

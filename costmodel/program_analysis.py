@@ -1,0 +1,340 @@
+"""What a parametric program does, as expressions over its Params: loops, iteration counts, regions, strides, allocations.
+
+Features and the analytic model are both read off this.  Nothing branches on what can be proved (docs/design/001-parametric.md):
+whether a loop is a unit loop, whether it moves an access, whether a guard ever fails are 0/1 expressions.  Regions are clipped to
+their buffers here, always; primitives never clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tunesmith.costmodel.dag import Dag, Num
+from tunesmith.ir.analysis.access_regions import accesses
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import COMPARISONS, Binary, Call, Cast, Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import intrinsic
+from tunesmith.ir.node import Node
+from tunesmith.ir.poly import ONE, ZERO, Monomial, Op, Param, Poly, Var, minimum, poly, product, substitute
+from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.visit import walk
+from tunesmith.support import dtype as dt
+
+_BINARY = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "floordiv": "div", "mod": "div", "pow": "div", "min": "max", "max": "max"}
+COUNTS = ("add", "mul", "div", "max", "call", "select", "cast", "integer")
+"""Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
+selects, conversions, and all integer arithmetic that is not indexing."""
+FLOPS = ("add", "mul", "div", "max", "call")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop around a store.  `many` is 1 where it has more than one iteration."""
+
+    var: Var
+    extent: Poly
+    kind: str
+    size: Num
+    many: Num
+    unroll_max: Num
+    prefetch: bool
+
+
+class Use:
+    """All accesses of one block to one buffer.
+
+    Attributes:
+        buffer: the buffer.
+        reads, writes: whether it is loaded, stored.
+        indices: the distinct index tuples, in iteration variables.
+        at: the same in loop variables.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.reads = self.writes = False
+        self.indices: list[tuple[Poly, ...]] = []
+        self.at: list[tuple[Poly, ...]] = []
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return dt.nbytes(self.buffer.dtype)
+
+
+class Store:
+    """One block with the loops around it, innermost first.
+
+    Level k of anything is what the k innermost loops do for one iteration of those outside.
+
+    Attributes:
+        block: the block.
+        loops: innermost first.
+        uses: by buffer, in order of the first access.
+        counts: operations of one instance, by `COUNTS`.
+        iterations: level k -> iterations of the k innermost loops, guards not counted.
+    """
+
+    def __init__(self, dag: Dag, block: Block, loops: Sequence[Loop]) -> None:
+        self.dag = dag
+        self.block = block
+        self.loops = tuple(loops)
+        self.uses = _uses(block)
+        self.counts = operation_counts(block)
+        self.iterations = [dag.one]
+        for loop in self.loops:
+            self.iterations.append(self.iterations[-1] * loop.size)
+        self._sizes = {loop.var: loop.size for loop in self.loops}
+        self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
+        self._boxes: dict[tuple[int, frozenset[Var]], tuple[Poly, Poly]] = {}
+
+    @property
+    def total(self) -> Num:
+        """Iterations of all loops, those that a guard skips included."""
+        return self.iterations[-1]
+
+    @property
+    def written(self) -> Use:
+        """The buffer it stores to (the first, when there are several)."""
+        return next(u for u in self.uses.values() if u.writes)
+
+    @property
+    def flops(self) -> int:
+        """Float operations of an instance."""
+        return sum(self.counts[k] for k in FLOPS)
+
+    @cached_property
+    def useful(self) -> Num:
+        """Share of the iterations that pass the guards: for each iteration variable its extent by the values its binding takes."""
+        d, share = self.dag, self.dag.one
+        ranges = {loop.var: loop.extent - 1 for loop in self.loops}
+        for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
+            taken = d.poly(interval(binding, ranges)[1] + 1)
+            share = share * d.minimum(1.0, d.poly(it.extent) / d.maximum(taken, 1.0))
+        return share
+
+    @cached_property
+    def executed(self) -> Num:
+        """Instances that run."""
+        return self.total * self.useful
+
+    @cached_property
+    def instances(self) -> Num:
+        """Instances the block has by itself; more are executed when a tile is computed again for each of its users."""
+        return self.dag.product([self.dag.poly(it.extent) for it in self.block.iters])
+
+    @cached_property
+    def guarded(self) -> Num:
+        """1 where some guard is not always true."""
+        d = self.dag
+        ranges = {loop.var: loop.extent - 1 for loop in self.loops}
+        return d.largest([d.poly(interval(p, ranges)[1] + 1) > 0.0 for p in self.block.predicate])
+
+    def reduces(self, loop: Loop) -> bool:
+        """Whether a reduction variable of the block depends on the loop."""
+        return any(it.kind == "R" and loop.var in b.vars for it, b in zip(self.block.iters, self.block.bindings, strict=True))
+
+    def extents(self, use: Use, level: int) -> tuple[Num, ...]:
+        """Extent of each dimension of the region at a level, never more than the buffer's; the largest of the access's index tuples."""
+        relaxed = frozenset(loop.var for loop in self.loops[:level])
+        key = (use.buffer, relaxed.intersection(*[frozenset().union(*[e.vars for at in use.at for e in at])]))
+        found = self._extents.get(key)
+        if found is None:
+            found = self._extents[key] = self._region(use, key[1])
+        return found
+
+    def nbytes(self, use: Use, level: int) -> Num:
+        """Bytes of the region at a level."""
+        return self.dag.product(self.extents(use, level)) * use.item
+
+    def _region(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
+        d = self.dag
+        values: dict[Var, Poly] = {}
+        widths: dict[Var, Poly] = {}
+        for i, it in enumerate(self.block.iters):
+            if relaxed.isdisjoint(self.block.bindings[i].vars):
+                values[it.var] = self.block.bindings[i]
+                continue
+            low, width = self._box(i, relaxed)
+            t = Var(it.var.name)
+            values[it.var], widths[t] = low + t, width
+        out = []
+        for dim in range(len(use.buffer.shape)):
+            sizes = []
+            for indices in use.indices:
+                low, high = interval(substitute(indices[dim], values), widths)
+                sizes.append(d.minimum(d.poly(self._closed(high - low)) + 1.0, d.poly(use.buffer.shape[dim])))
+            out.append(d.largest(sizes))
+        return tuple(out)
+
+    def _box(self, i: int, relaxed: frozenset[Var]) -> tuple[Poly, Poly]:
+        """Lowest value of an iteration variable, and how far it goes beyond: never outside its extent."""
+        binding = self.block.bindings[i]
+        key = (i, relaxed & binding.vars)
+        found = self._boxes.get(key)
+        if found is None:
+            low, high = interval(binding, {loop.var: loop.extent - 1 for loop in self.loops if loop.var in key[1]})
+            found = self._boxes[key] = (low, minimum(self._closed(high - low), self.block.iters[i].extent - 1))
+        return found
+
+    def _closed(self, width: Poly) -> Poly:
+        """The width of an interval, without loop variables: at its largest where it depends on outer loops."""
+        left = {loop.var: loop.extent - 1 for loop in self.loops if loop.var in width.vars}
+        return interval(width, left)[1] if left else width
+
+    def indexed(self, use: Use, loop: Loop) -> Num:
+        """1 where the accessed elements depend on the loop."""
+        return self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
+
+    def movement(self, use: Use, loop: Loop) -> Num:
+        """Elements, in row-major order, by which one step of the loop moves the (first) access."""
+        d = self.dag
+        moved, pitch = d.zero, d.one
+        for e, size in zip(reversed(use.at[0]), reversed(use.buffer.shape), strict=True):
+            moved = moved + self._step(e, loop.var) * pitch
+            pitch = pitch * d.poly(size)
+        return moved
+
+    def _depends(self, p: Poly, v: Var) -> Num:
+        d, out = self.dag, self.dag.zero
+        for m, _ in p.terms:
+            for a in m:
+                if a is v:
+                    return d.one
+                if type(a) is Op and v in a.vars:
+                    out = d.maximum(out, self._op_depends(a, v))
+        return out
+
+    def _op_depends(self, a: Op, v: Var) -> Num:
+        inside = self.dag.largest([self._depends(x, v) for x in a.args])
+        if a.op == "mod":
+            return inside * (self.dag.poly(a.args[1]) > 1.0)
+        return inside if a.op in ("min", "max") else inside * self._crosses(a, v)
+
+    def _crosses(self, a: Op, v: Var) -> Num:
+        """1 where a division changes its value when v goes over its loop: a // d stays when v moves a by less than d in all."""
+        step = self._step(a.args[0], v)
+        return step * (self._sizes[v] - 1.0) + 1.0 > self.dag.poly(a.args[1])
+
+    def _step(self, p: Poly, v: Var) -> Num:
+        """By how much p grows in one step of v; at least 1 where an operation depends on v."""
+        d, out = self.dag, self.dag.zero
+        for m, c in p.terms:
+            for i, a in enumerate(m):
+                if a is not v and not (type(a) is Op and v in a.vars):
+                    continue
+                rest = d.poly(self._outside(m[:i] + m[i + 1 :], c))
+                out = out + (rest if a is v else rest * self._op_step(a, v))  # type: ignore[arg-type]
+        return out
+
+    def _op_step(self, a: Op, v: Var) -> Num:
+        d = self.dag
+        if a.op in ("floordiv", "ceildiv"):
+            return self._op_depends(a, v) * d.maximum(1.0, d.make("floordiv", self._step(a.args[0], v), d.poly(a.args[1])))
+        return self._op_depends(a, v) * d.maximum(1.0, d.largest([self._step(x, v) for x in a.args if v in x.vars]))
+
+    def _outside(self, m: Monomial, c: int) -> Poly:
+        """A coefficient, without loop variables (a product of two loop variables is taken at the other's end)."""
+        return self._closed(product([poly(a) for a in m]) * poly(c)) if m else poly(c)  # type: ignore[arg-type]
+
+
+def _uses(block: Block) -> dict[Buffer, Use]:
+    """The accesses of a block's body and init, by buffer."""
+    bound: dict[Var, Poly] = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    out: dict[Buffer, Use] = {}
+    for access in accesses(block):
+        use = out.setdefault(access.buffer, Use(access.buffer))
+        use.writes |= access.is_write
+        use.reads |= not access.is_write
+        if access.indices not in use.indices:
+            use.indices.append(access.indices)
+            use.at.append(tuple([substitute(e, bound) for e in access.indices]))
+    return out
+
+
+def operation_counts(block: Block) -> dict[str, int]:
+    """Operations of one instance of a block's body, by `COUNTS`."""
+    counts = dict.fromkeys(COUNTS, 0)
+    for n in walk(block.body):
+        if type(n) is Binary:
+            kind = _BINARY.get(n.op) or ("max" if n.op in COMPARISONS else "integer")
+            counts[kind if dt.is_float(n.a.dtype) else "integer"] += 1
+        elif type(n) is Call:
+            counts["call"] += intrinsic(n.name).flops
+        elif type(n) is Select or type(n) is Cast:
+            counts["select" if type(n) is Select else "cast"] += 1
+    return counts
+
+
+@dataclass
+class ProgramAnalysis:
+    """A program, taken apart.
+
+    Args:
+        func: the raw parametric program: loops around blocks, intermediates in `allocs`.
+        params: the columns of a row; every Param of the program is among them.
+    """
+
+    func: PrimFunc
+    params: tuple[Param, ...]
+    dag: Dag = field(init=False)
+    stores: list[Store] = field(init=False)
+    homes: dict[Buffer, int] = field(init=False)
+    """For each intermediate, how many loops stand around the place where it is allocated: those that all its users share."""
+    _accesses: dict[tuple[Var, Buffer], list[Block]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dag = Dag(self.params)
+        self.stores = []
+        self._collect(self.func.body, [])
+        self.homes = {b: self._home(b) for b in self.func.allocs}
+        self._accesses = {}
+        for s in self.stores:
+            for loop in s.loops:
+                for b in s.uses:
+                    self._accesses.setdefault((loop.var, b), []).append(s.block)
+
+    def _collect(self, n: Node, path: list[Loop]) -> None:
+        if type(n) is Block:
+            self.stores.append(Store(self.dag, n, path[::-1]))
+        elif type(n) is For:
+            size = self.dag.poly(n.extent)
+            notes: Mapping[str, str | Poly] = dict(n.annotations)
+            limit = notes.get("unroll_max", ZERO)
+            many = size > 1.0
+            loop = Loop(n.var, n.extent, n.kind, size, many, self.dag.poly(limit if isinstance(limit, Poly) else ONE), "prefetch" in notes)
+            self._collect(n.body, [*path, loop])
+        elif type(n) is not BufferLoad:
+            n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))
+
+    def _home(self, b: Buffer) -> int:
+        paths = [s.loops[::-1] for s in self.stores if b in s.uses]
+        if not paths:
+            return 0
+        shared = 0
+        while all(len(p) > shared and p[shared].var is paths[0][shared].var for p in paths):
+            shared += 1
+        return shared
+
+    def home_level(self, s: Store, b: Buffer) -> int:
+        """The level of `s` at which the intermediate `b` lives: how many loops stand between its allocation and the block."""
+        return len(s.loops) - self.homes[b]
+
+    def allocated(self, b: Buffer) -> tuple[Num, ...]:
+        """Extents of an intermediate once it has shrunk to what one iteration of the loops around its home touches."""
+        d = self.dag
+        users = [s for s in self.stores if b in s.uses]
+        sizes = [s.extents(s.uses[b], self.home_level(s, b)) for s in users]
+        return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
+
+    def others(self, s: Store, loop: Loop, b: Buffer) -> int:
+        """Blocks under the loop, other than that of `s`, which access the buffer."""
+        return len(self._accesses[loop.var, b]) - 1
+
+    def under(self, loop: Loop) -> list[Store]:
+        """The stores inside a loop."""
+        return [s for s in self.stores if any(x.var is loop.var for x in s.loops)]

@@ -1,0 +1,62 @@
+"""Builders in processes of this machine: compiling uses all cores, and a compiler that dies takes one candidate with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import cast
+
+from tunesmith.measure.builder import Builder, BuildJob, BuildResult
+from tunesmith.measure.candidate import BuildRequest
+from tunesmith.measure.pool_errors import error_of
+from tunesmith.support.worker_pool import JobResult, WorkerPool
+
+MEMORY_LIMIT = 4 << 30
+"""Bytes that compiling one candidate may take."""
+
+_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+
+class LocalBuilder(Builder):
+    """Persistent worker processes, each compiling one candidate at a time on one thread.
+
+    A candidate whose process died is tried once more, in another process: most often somebody else had killed it.
+
+    Args:
+        workers: number of processes; by default the cores this process may use.
+        timeout: seconds that one candidate may take.
+        memory_limit: bytes that a process may allocate.
+        niceness: by how much the workers step back for other processes; worth while if candidates are timed meanwhile.
+    """
+
+    def __init__(
+        self, workers: int | None = None, *, timeout: float = 60.0, memory_limit: int | None = MEMORY_LIMIT, niceness: int = 0
+    ) -> None:
+        self.slots = workers or len(os.sched_getaffinity(0))
+        self._pool = WorkerPool(
+            f"{__name__}:{build_worker.__name__}", self.slots, (niceness,), timeout=timeout, memory_limit=memory_limit, env=_ONE_THREAD
+        )
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        """See `Builder.build`."""
+        first = self._pool.run(requests)
+        again = [i for i, job in enumerate(first) if job.error == "crash"]
+        second = self._pool.run([requests[i] for i in again])
+        jobs = {**dict(enumerate(first)), **dict(zip(again, second, strict=True))}
+        return [_result(jobs[i]) for i in range(len(first))]
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()
+
+
+def build_worker(niceness: int) -> BuildJob:
+    """The job of a worker process."""
+    os.nice(niceness)
+    return BuildJob()
+
+
+def _result(job: JobResult) -> BuildResult:
+    if job.error is None:
+        return cast(BuildResult, job.value)
+    return BuildResult(None, error_of(job, "build_error", "building it"), job.seconds)

@@ -1,0 +1,304 @@
+"""From candidates to records: build a batch, run it candidate by candidate, write each record down as soon as it is there.
+
+Records come in the order of the candidates, whatever the number of workers.  Building and running take turns, because a
+compiler that runs beside a candidate is foreign load to it; `overlap` runs them side by side, which pays where
+the runner has a device or cores to itself.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Self, TypeVar
+
+from tunesmith.ir.target import Target
+from tunesmith.measure.argument_data import make_inputs
+from tunesmith.measure.builder import Builder, BuildResult
+from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
+from tunesmith.measure.correctness import check_reference, save_reference
+from tunesmith.measure.environment import environment
+from tunesmith.measure.record import Record, WorkloadLine
+from tunesmith.measure.record_log import RecordLog
+from tunesmith.measure.runner import VERIFY, Runner, RunRequest, RunResult, RunSetup
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePolicy:
+    """How candidates are measured.
+
+    Args:
+        race: how they are timed.
+        verify: when outputs are compared, see `runner.VERIFY`.
+        law_every: every so many candidates, from the first on, it is checked that sketch and trace are the same program.
+        overlap: build the next candidates while the last ones run.
+        data_seed: of the inputs.
+    """
+
+    race: RacePolicy = field(default_factory=RacePolicy)
+    verify: str = "winner"
+    law_every: int = 50
+    overlap: bool = False
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.verify not in VERIFY:
+            raise UserError(f"verify is one of {', '.join(VERIFY)}, not {self.verify!r}")
+        if self.law_every < 1:
+            raise UserError(f"law_every counts candidates from 1, got {self.law_every}")
+
+    def to_json(self) -> dict[str, object]:
+        """As a record holds it: what bears on the times."""
+        return {"kind": "race", **self.race.to_json(), "verify": self.verify, "data_seed": self.data_seed}
+
+
+class Measurer:
+    """Measures candidates on one target.
+
+    It knows the best verified time of each task, for racing; `note_best` tells it what earlier runs have found.  For one
+    thread at a time.  The builder and the runner are the caller's, and are not closed.
+
+    Args:
+        target: what is built for; the runner's device must be one.
+        builder: makes object code.
+        runner: runs it.
+        policy: how.
+        log: where records go as they come; None keeps them in memory only.
+    """
+
+    def __init__(
+        self, target: Target, builder: Builder, runner: Runner, policy: MeasurePolicy | None = None, log: RecordLog | None = None
+    ) -> None:
+        self.target = target
+        self.builder = builder
+        self.runner = runner
+        self.policy = policy or MeasurePolicy()
+        self.log = log
+        self._target_json = target.to_json()
+        self._target_text = json.dumps(target.to_json(facts=True))
+        self._folder = tempfile.TemporaryDirectory(prefix="tunesmith-measure-")
+        self._setups: dict[str, RunSetup] = {}
+        self._best: dict[str, float] = {}
+        self._requests = 0
+
+    def measure(
+        self, task: MeasureTask, candidates: Sequence[Candidate], *, seed: int = 0, extra: Mapping[str, object] | None = None
+    ) -> list[Record]:
+        """Measure all; the arguments are those of `stream`."""
+        return list(self.stream(task, candidates, seed=seed, extra=extra))
+
+    def stream(
+        self, task: MeasureTask, candidates: Sequence[Candidate], *, seed: int = 0, extra: Mapping[str, object] | None = None
+    ) -> Iterator[Record]:
+        """Measure candidates and give each record, in their order, once it is in the log.
+
+        Args:
+            task: the workload and its sketches.
+            candidates: what to measure.
+            seed: of the search that proposes them, for the records.
+            extra: for the records; times of building and running are added to it.
+        Raises:
+            RunError: nothing can be built or run; what was measured before is in the log.
+            UserError: a candidate names no sketch, or the reference does not fit the workload.
+            InternalError: a sketch is not what its trace says.  Raised after the last record.
+        """
+        requests = [task.request(c, self._target_text, (self._requests + i) % self.policy.law_every == 0) for i, c in enumerate(candidates)]
+        self._requests += len(requests)
+        setup = self._setup(task)
+        broken: list[str] = []
+        done = 0
+        for results in self._built(requests):
+            broken += [r.broken_law for r in results if r.broken_law]
+            for chunk in _chunks(results, self.runner.slots):
+                ran = iter(self._ran(setup, task, chunk))
+                for built in chunk:
+                    result = None if built.artifact is None else next(ran)
+                    yield self._record(task, candidates[done], built, result, seed, extra or {})
+                    done += 1
+        if broken:
+            raise InternalError(f"{len(broken)} of {len(requests)} candidates break the law of sketches; the first: {broken[0]}")
+
+    def compare(
+        self,
+        task: MeasureTask,
+        candidates: Sequence[Candidate],
+        *,
+        policy: TimingPolicy | None = None,
+        seed: int = 0,
+        extra: Mapping[str, object] | None = None,
+    ) -> list[Record]:
+        """Verify candidates and time them in turn, in quiet windows: the final ranking of the leaders.
+
+        Args:
+            task: the workload and its sketches.
+            candidates: few, and measured before.
+            policy: how they are timed; by default like any function, but for no more than 4 s each.
+            seed: as for `stream`.
+            extra: as for `stream`.
+        Raises:
+            RunError, UserError: as `stream`.
+        """
+        timing = policy or TimingPolicy(limit_s=4.0)
+        built = self.builder.build([task.request(c, self._target_text) for c in candidates])
+        setup = self._setup(task)
+        ran = iter(self.runner.compare([self._run_request(setup, task, b) for b in built if b.artifact is not None], timing))
+        shown = {"kind": "interleaved", "data_seed": self.policy.data_seed} | {name: getattr(timing, name) for name in _TIMING_FIELDS}
+        return [
+            self._record(task, c, b, None if b.artifact is None else next(ran), seed, extra or {}, shown)
+            for c, b in zip(candidates, built, strict=True)
+        ]
+
+    def best(self, task: MeasureTask) -> float | None:
+        """Seconds of the best verified candidate so far."""
+        return self._best.get(task.digest)
+
+    def note_best(self, task: MeasureTask, seconds: float) -> None:
+        """A verified candidate took so long, in an earlier run say."""
+        self._best[task.digest] = min(seconds, self._best.get(task.digest, seconds))
+
+    def close(self) -> None:
+        """Remove the references from the disk.  Closing twice is fine."""
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _built(self, requests: Sequence[BuildRequest]) -> Iterator[list[BuildResult]]:
+        """What became of the requests, in portions that follow each other: one, or if running overlaps one ahead of it."""
+        if not self.policy.overlap:
+            yield self.builder.build(requests)
+            return
+        portions = _chunks(requests, 2 * self.builder.slots)
+        with ThreadPoolExecutor(1, "tunesmith-build") as ahead:
+            coming = [ahead.submit(self.builder.build, portion) for portion in portions[:1]]
+            for portion in [*portions[1:], None]:
+                results = coming.pop().result() if coming else []
+                if portion is not None:
+                    coming.append(ahead.submit(self.builder.build, portion))
+                yield results
+
+    def _ran(self, setup: RunSetup, task: MeasureTask, built: Sequence[BuildResult]) -> list[RunResult]:
+        """Results of those that could be built."""
+        requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
+        return self.runner.run(requests) if requests else []
+
+    def _run_request(self, setup: RunSetup, task: MeasureTask, built: BuildResult) -> RunRequest:
+        assert built.artifact is not None
+        name = built.artifact.functions[0]
+        return RunRequest(setup, name, built.artifact.data, self.policy.race, self._best.get(task.digest), self.policy.verify)
+
+    def _record(
+        self,
+        task: MeasureTask,
+        candidate: Candidate,
+        built: BuildResult,
+        ran: RunResult | None,
+        seed: int,
+        extra: Mapping[str, object],
+        policy: Mapping[str, object] | None = None,
+    ) -> Record:
+        sketch = task.sketches[candidate[0]]
+        row = tuple([int(x) for x in candidate[1]])
+        facts: dict[str, object] = {"build_s": built.seconds, "run_s": 0.0 if ran is None else ran.seconds}
+        if built.artifact is not None:
+            facts |= built.artifact.facts
+        if ran is not None:
+            facts |= ran.facts
+        error = built.error if ran is None else ran.error
+        host, versions = environment()
+        record = Record(
+            workload=task.digest,
+            target=self._target_json,
+            trace=_trace(sketch.trace, row, error is not None),
+            sketch=sketch.name,
+            row=row,
+            samples=() if ran is None else ran.samples,
+            clean=ran is None or ran.clean,
+            error=error,
+            verified=ran is not None and ran.verified,
+            host=host,
+            versions=versions,
+            seed=seed,
+            timestamp=time.time(),
+            policy=policy or self.policy.to_json(),
+            extra={**extra, **facts},
+        )
+        if record.verified:
+            self.note_best(task, record.seconds)
+        if self.log is not None:
+            self.log.append(record)
+        return record
+
+    def _setup(self, task: MeasureTask) -> RunSetup:
+        """What runners need to know of the task; on the first call the reference is computed and the log gets the program."""
+        ranges = tuple([(name, low, high) for name, (low, high) in sorted(task.ranges.items())])
+        what = [self.policy.data_seed, ranges, task.relative_tolerance, task.reference is None, self.policy.verify == "never"]
+        key = f"{task.digest}-{blake2b(json.dumps(what).encode(), digest_size=4).hexdigest()}"
+        known = self._setups.get(key)
+        if known is not None:
+            return known
+        reference: str | None = None
+        baseline: tuple[str, bytes] | None = None
+        if task.reference is not None:
+            inputs = make_inputs(task.params, self.policy.data_seed, task.ranges)
+            path = Path(self._folder.name) / f"{key}.npz"
+            save_reference(path, check_reference(task.params, task.reference(inputs)))
+            reference = str(path)
+        elif self.policy.verify != "never":
+            baseline = self._baseline(task)
+        setup = RunSetup(
+            key,
+            self._target_text,
+            task.params,
+            self.policy.data_seed,
+            ranges,
+            task.relative_tolerance,
+            reference,
+            baseline,
+        )
+        if self.log is not None:
+            self.log.append(WorkloadLine(task.digest, task.name or task.func.name, task.script))
+        self._setups[key] = setup
+        return setup
+
+    def _baseline(self, task: MeasureTask) -> tuple[str, bytes]:
+        """The unscheduled function, compiled."""
+        (built,) = self.builder.build([BuildRequest(task.script, "[]", (), self._target_text)])
+        if built.artifact is None:
+            why = "" if built.error is None else built.error.message
+            raise RunError(
+                f"{task.name or task.func.name} has no reference, and without a schedule it cannot be compiled to serve as one: {why}. "
+                "Give the task a reference"
+            )
+        return built.artifact.functions[0], built.artifact.data
+
+
+_TIMING_FIELDS = ("warmup", "min_repeat_ms", "repeats", "quiet_fraction", "window_s", "limit_s")
+
+
+def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:
+    """The trace with the decisions of the row as JSON; as it is if the row, which failed, does not fit it."""
+    try:
+        trace = trace.with_row(row)
+    except RecordError:
+        if not failed:
+            raise
+    return list(trace.to_json())
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]

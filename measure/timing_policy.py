@@ -1,0 +1,190 @@
+"""Racing: a candidate that is clearly behind the best is not timed a second time, and one that is not is timed well.
+
+A search measures thousands of candidates, most of them far from the best, and has a tenth of a second for each.  That is
+too short for the quiet windows of `runtime.timing`, which see other processes through a clock of 10 ms.  Here the
+kernel is asked how long the threads of *this* process waited for a core while a sample was taken: nanoseconds, and
+exactly the time that others took from it.  A sample with much waiting is taken again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from pathlib import Path
+
+from tunesmith.support.errors import UserError
+
+_TASKS = Path("/proc/self/task")
+_COLD_S = 0.005
+"""A first call that takes longer pays a negligible part of it for cold caches and threads that were asleep."""
+_COLD_FACTOR = 2.0
+_PAUSE_S = 0.01
+"""Rest after a disturbed sample; the next pauses are longer."""
+_MAX_NUMBER = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RacePolicy:
+    """How a candidate of a search is timed.  A value that is stored with its record.
+
+    Args:
+        min_repeat_ms: a sample is the mean of so many calls in a row that they take this long together.
+        repeats: samples of a candidate that is not clearly behind.
+        give_up: a candidate is clearly behind when a sample, less the time it waited, is this many times the best.
+        quiet_fraction: a sample counts as clean when no thread waited for more than this part of it.
+        patience_s: seconds for samples that are taken again because they were not clean.
+        limit_s: no sample is begun after these seconds.
+        flush_bytes: so much memory is written before each sample, which is then a single call; 0 for warm caches.
+    """
+
+    min_repeat_ms: float = 3.0
+    repeats: int = 5
+    give_up: float = 1.5
+    quiet_fraction: float = 0.05
+    patience_s: float = 0.1
+    limit_s: float = 2.0
+    flush_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        good = {
+            "min_repeat_ms": self.min_repeat_ms >= 0,
+            "repeats": self.repeats >= 1,
+            "give_up": self.give_up > 1,
+            "quiet_fraction": self.quiet_fraction >= 0,
+            "patience_s": self.patience_s >= 0,
+            "limit_s": self.limit_s > 0,
+            "flush_bytes": self.flush_bytes >= 0,
+        }
+        wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
+        if wrong:
+            raise UserError(f"race policy out of range: {wrong}. repeats starts at 1, give_up and limit_s are above 1 and 0, others from 0")
+
+    def to_json(self) -> dict[str, object]:
+        """As a record holds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """How a candidate ran.
+
+    Attributes:
+        seconds: seconds of one call, one entry a sample, in the order taken; never empty.
+        clean: no sample was disturbed.
+        waited: mean part of a sample for which the thread that waited most did; NaN where the system does not tell.
+        number: calls in each sample.
+        gave_up: it was clearly behind and not timed further.
+    """
+
+    seconds: tuple[float, ...]
+    clean: bool
+    waited: float
+    number: int
+    gave_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    seconds: float
+    waited: float
+    """As a part of the sample; NaN if unknown."""
+
+    def at_least(self) -> float:
+        """What is left when the waiting is taken off: others cannot be blamed for more, if all threads run one parallel loop."""
+        return self.seconds if math.isnan(self.waited) else self.seconds * max(0.0, 1.0 - self.waited)
+
+
+def waiting() -> dict[str, int] | None:
+    """Nanoseconds that each thread of this process has waited for a core, by thread; None where the system does not tell.
+
+    It is the second number of `/proc/self/task/*/schedstat` (Linux with CONFIG_SCHED_INFO).  Takes 10 us a thread.
+    """
+    found: dict[str, int] = {}
+    try:
+        for thread in os.listdir(_TASKS):
+            with open(f"{_TASKS}/{thread}/schedstat", "rb") as file:
+                found[thread] = int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return found
+
+
+def race(call: Callable[[], object], policy: RacePolicy, best: float | None = None, flush: Callable[[], object] | None = None) -> Race:
+    """Time `call` as far as it deserves.
+
+    The first call is a look: one that is far behind ends there, with that one sample.  Then follow samples: the first that
+    is clearly behind ends the race.
+
+    Args:
+        call: what to time.
+        policy: how.
+        best: seconds of the best so far; None times to the end.
+        flush: run before each sample, untimed.
+    """
+    start = time.perf_counter()
+    behind = math.inf if best is None else policy.give_up * best
+    look = _sample(call, 1)
+    if look.seconds > _COLD_S and look.at_least() > _COLD_FACTOR * behind:
+        return _result([look], policy, 1, gave_up=True)
+    number = 1 if flush is not None else _number(call, look.seconds, policy, start + policy.limit_s)
+    clean: list[_Sample] = []
+    disturbed: list[_Sample] = []
+    lost = 0.0
+    while len(clean) < policy.repeats:
+        begun = time.perf_counter()
+        if clean or disturbed:
+            if begun - start > policy.limit_s:
+                break
+            if lost > policy.patience_s and len(clean) + len(disturbed) >= policy.repeats:
+                break
+        if flush is not None:
+            flush()
+        sample = _sample(call, number)
+        if sample.at_least() > behind:
+            return _result([sample], policy, number, gave_up=True)
+        if sample.waited <= policy.quiet_fraction:
+            clean.append(sample)
+            continue
+        disturbed.append(sample)
+        if lost <= policy.patience_s:
+            time.sleep(min(_PAUSE_S * len(disturbed), policy.patience_s))
+        lost += time.perf_counter() - begun
+    if len(clean) < policy.repeats:  # fill up with the least disturbed, so that the median means the same
+        disturbed.sort(key=lambda s: s.waited if s.waited == s.waited else 0.0)
+        clean += disturbed[: policy.repeats - len(clean)]
+    return _result(clean, policy, number, gave_up=False)
+
+
+def _sample(call: Callable[[], object], number: int) -> _Sample:
+    """Seconds of one call, mean over `number` of them."""
+    before = waiting()
+    start = time.perf_counter()
+    for _ in repeat(None, number):
+        call()
+    seconds = time.perf_counter() - start
+    after = waiting()
+    if before is None or after is None:
+        return _Sample(seconds / number, math.nan)
+    most = max(waited - before.get(thread, 0) for thread, waited in after.items())
+    return _Sample(seconds / number, most * 1e-9 / seconds)
+
+
+def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float) -> int:
+    """Calls that make a sample long enough."""
+    least = policy.min_repeat_ms * 1e-3
+    number, taken = 1, seconds
+    while taken < least and time.perf_counter() < until and number < _MAX_NUMBER:
+        # A cold call overestimates, so the estimate is refined until a whole sample was long enough.
+        number = min(_MAX_NUMBER, max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7)))))
+        taken = _sample(call, number).seconds * number
+    return number
+
+
+def _result(samples: list[_Sample], policy: RacePolicy, number: int, gave_up: bool) -> Race:
+    waited = sum(s.waited for s in samples) / len(samples)
+    clean = all(s.waited <= policy.quiet_fraction for s in samples)
+    return Race(tuple(s.seconds for s in samples), clean, waited, number, gave_up)

@@ -1,0 +1,214 @@
+"""Two-dimensional convolutions, NHWC and NCHW, strided, dilated, grouped and depthwise, with an epilogue.
+
+Padding is a stage of its own, `Pad`, which reads X where it is in range and is 0 elsewhere; schedules copy it, compute it
+at a tile, or inline it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.poly import Poly
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.epilogue import activate, bias_add, residual_add
+from tunesmith.ops.operator import Operator
+from tunesmith.ops.parameter import FLOATS, IntParameter, Value, WordParameter, flag
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support.errors import ScriptError, UserError
+
+_LOOPS = {"NHWC": ("n", "h", "w", "c"), "NCHW": ("n", "c", "h", "w")}
+
+
+def pad_image(x: Tensor, pad: int, layout: str) -> Tensor:
+    """`x` with `pad` rows and columns of zeros on all four sides, as the stage Pad."""
+    names = _LOOPS[layout]
+    h, w = names.index("h"), names.index("w")
+    shape = [e + 2 * pad if d in (h, w) else e for d, e in enumerate(x.shape)]
+
+    def element(*index: Poly) -> Expr:
+        inside = te.all(*[c for d in (h, w) for c in (index[d] >= pad, index[d] < x.shape[d] + pad)])
+        at = [i - pad if d in (h, w) else i for d, i in enumerate(index)]
+        return te.if_then_else(inside, x[tuple(at)], 0.0)
+
+    return te.compute(shape, element, "Pad", axes=names)
+
+
+def conv2d(x: Tensor, w: Tensor, stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, layout: str = "NHWC") -> Tensor:
+    """The convolution (cross-correlation, as everywhere in deep learning): a stage C under n, h, w, c in the order of `layout`,
+    then the reduction axes rh, rw, rc (NCHW: rc, rh, rw), after a stage Pad if `pad` > 0.
+
+    Args:
+        x: X[n, h, w, ci], or X[n, ci, h, w] for NCHW.
+        w: W[kh, kw, ci / groups, co], or W[co, ci / groups, kh, kw] for NCHW.  Of rank 3, W[kh, kw, c] or W[c, kh, kw], it
+            is a depthwise filter: one for each channel, and no reduction over channels; `groups` counts nothing then.
+        stride: distance of output pixels in the input, in both directions.
+        pad: rows and columns of zeros on each side.
+        dilation: distance of taps in the input.
+        groups: the channels of an output see only those of X in its group.
+        layout: NHWC or NCHW; the result has the layout of X.
+    Raises:
+        ScriptError: the shapes do not fit together.
+    """
+    depthwise = len(w.shape) == 3
+    nhwc = layout == "NHWC"
+    if len(x.shape) != 4 or len(w.shape) not in (3, 4):
+        raise ScriptError(f"conv2d: X has 4 dimensions and W 4 (3 for depthwise), got {x!r} and {w!r}")
+    n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
+    kh, kw = w.shape[:2] if nhwc else w.shape[-2:]
+    co = w.shape[-1] if nhwc else w.shape[0]
+    if (ci != co) if depthwise else w.shape[2 if nhwc else 1] * groups != ci:
+        raise ScriptError(f"conv2d: the channels of {x!r} and {w!r} do not fit together with {groups} groups")
+    oh, ow = ((size + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for size, k in ((height, kh), (width, kw)))
+    padded = pad_image(x, pad, layout) if pad else x
+    rh, rw = te.reduce_axis(kh, "rh"), te.reduce_axis(kw, "rw")
+
+    def tap(b: Poly, h: Poly, v: Poly, channel: Poly) -> Expr:
+        i, j = h * stride + rh * dilation, v * stride + rw * dilation
+        return padded[b, i, j, channel] if nhwc else padded[b, channel, i, j]
+
+    def direct(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
+        rc = te.reduce_axis(w.shape[2 if nhwc else 1], "rc")
+        channel = rc if groups == 1 else c // (co // groups) * (ci // groups) + rc
+        if nhwc:
+            return te.sum(tap(b, h, v, channel) * w[rh, rw, rc, c], axis=[rh, rw, rc])
+        return te.sum(tap(b, h, v, channel) * w[c, rc, rh, rw], axis=[rc, rh, rw])
+
+    def filtered(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
+        return te.sum(tap(b, h, v, c) * (w[rh, rw, c] if nhwc else w[c, rh, rw]), axis=[rh, rw])
+
+    element = filtered if depthwise else direct
+    if nhwc:
+        return te.compute((n, oh, ow, co), element, "C", axes=_LOOPS[layout])
+    return te.compute((n, co, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=_LOOPS[layout])
+
+
+def _is_depthwise(ci: int, co: int, groups: int) -> bool:
+    return groups > 1 and groups == ci == co
+
+
+def _settled(p: dict[str, Value]) -> dict[str, Value]:
+    ci, co, groups, pad, dilation = [int(p[key]) for key in ("ci", "co", "groups", "pad", "dilation")]  # type: ignore[arg-type]
+    if ci % groups or co % groups:
+        raise UserError(f"groups={groups} must divide ci={ci} and co={co}")
+    for size, kernel in (("h", "kh"), ("w", "kw")):
+        extent, reach = int(p[size]) + 2 * pad, dilation * (int(p[kernel]) - 1) + 1  # type: ignore[arg-type]
+        if extent < reach:
+            raise UserError(f"the kernel does not fit: {kernel} reaches over {reach} pixels and {size} with padding has {extent}")
+    return p
+
+
+def _tensors(
+    *,
+    n: int,
+    h: int,
+    w: int,
+    ci: int,
+    co: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    pad: int,
+    dilation: int,
+    groups: int,
+    layout: str,
+    bias: int,
+    relu: int,
+    residual: int,
+    dtype: str,
+) -> list[Tensor]:
+    nhwc = layout == "NHWC"
+    inner = () if _is_depthwise(ci, co, groups) else (ci // groups,)
+    x = te.placeholder((n, h, w, ci) if nhwc else (n, ci, h, w), dtype, "X")
+    weight = te.placeholder((kh, kw, *inner, co) if nhwc else (co, *inner, kh, kw), dtype, "W")
+    inputs, out = [x, weight], conv2d(x, weight, stride, pad, dilation, groups, layout)
+    if bias:
+        inputs.append(te.placeholder((co,), dtype, "bias"))
+        out = bias_add(out, inputs[-1], 3 if nhwc else 1)
+    if residual:
+        inputs.append(te.placeholder(out.shape, dtype, "residual"))
+        out = residual_add(out, inputs[-1])
+    return [*inputs, activate(out, "relu" if relu else "none")]
+
+
+def _reference(
+    x: np.ndarray,
+    w: np.ndarray,
+    /,
+    *more: np.ndarray,
+    ci: int,
+    co: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    pad: int,
+    dilation: int,
+    groups: int,
+    layout: str,
+    bias: int,
+    relu: int,
+    residual: int,
+    **_: object,
+) -> list[np.ndarray]:
+    """Tap by tap: a shifted view of the padded image times a matrix for each group."""
+    nhwc, rest = layout == "NHWC", list(more)
+    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    filters = w.reshape((kh, kw, ci // groups, co)) if nhwc else w.reshape((co, ci // groups, kh, kw)).transpose(2, 3, 1, 0)
+    filters = filters.astype(np.float64).reshape(kh, kw, ci // groups, groups, co // groups).transpose(0, 1, 3, 2, 4)
+    n, height, width, _ci = image.shape
+    oh, ow = (height - dilation * (kh - 1) - 1) // stride + 1, (width - dilation * (kw - 1) - 1) // stride + 1
+    total = np.zeros((groups, n * oh * ow, co // groups))
+    for i in range(kh):
+        for j in range(kw):
+            top, left = i * dilation, j * dilation
+            view = image[:, top : top + (oh - 1) * stride + 1 : stride, left : left + (ow - 1) * stride + 1 : stride]
+            total += view.reshape(n * oh * ow, groups, ci // groups).swapaxes(0, 1) @ filters[i, j]
+    out = total.swapaxes(0, 1).reshape(n, oh, ow, co)
+    if bias:
+        out += rest.pop(0)
+    if residual:
+        out += rest[0] if nhwc else rest[0].transpose(0, 2, 3, 1)
+    if relu:
+        out = np.maximum(out, 0)
+    return [np.ascontiguousarray((out if nhwc else out.transpose(0, 3, 1, 2)).astype(x.dtype))]
+
+
+def _flops(
+    *,
+    n: int,
+    h: int,
+    w: int,
+    ci: int,
+    co: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    pad: int,
+    dilation: int,
+    groups: int,
+    **_: object,
+) -> int:
+    oh, ow = ((size + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for size, k in ((h, kh), (w, kw)))
+    return 2 * n * oh * ow * co * kh * kw * (ci // groups)
+
+
+CONV2D = Operator(
+    "conv2d",
+    (
+        *[IntParameter(name) for name in ("n", "h", "w", "ci", "co", "kh", "kw")],
+        IntParameter("stride", 1),
+        IntParameter("pad", 0, 0),
+        IntParameter("dilation", 1),
+        IntParameter("groups", 1),
+        WordParameter("layout", "NHWC", ("NHWC", "NCHW")),
+        flag("bias"),
+        flag("relu"),
+        flag("residual"),
+        FLOATS,
+    ),
+    _tensors,
+    _reference,
+    _flops,
+    constants=("W", "bias"),
+    settle=_settled,
+)

@@ -1,0 +1,37 @@
+"""What follows a contraction: bias, residual and activation, each a pointwise stage of its own, as a graph fuser emits them.
+
+Stages are named bias, residual, and like the activation.  Schedules inline them or compute them at the register tile.
+"""
+
+from __future__ import annotations
+
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.binary import binary
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.ops.unary import unary
+from tunesmith.support.errors import ScriptError
+
+ACTIVATIONS = ("none", "relu", "gelu", "tanh", "sigmoid")
+
+
+def bias_add(x: Tensor, bias: Tensor, axis: int = -1) -> Tensor:
+    """x + bias, where `bias` is a vector along `axis` of `x`.  ScriptError if it is not."""
+    position = axis % len(x.shape)
+    if bias.shape != (x.shape[position],):
+        raise ScriptError(f"bias_add: {bias!r} is not a vector along axis {axis} of {x!r}")
+    return te.compute(x.shape, lambda *index: x[index] + bias[index[position]], "bias", axes=loop_names(x))
+
+
+def residual_add(x: Tensor, residual: Tensor) -> Tensor:
+    """x + residual, of one shape."""
+    return binary("add", x, residual, "residual", loop_names(x))
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """The activation of every element; `x` itself for none."""
+    return x if activation == "none" else unary(activation, x, activation, loop_names(x))
+
+
+def loop_names(x: Tensor) -> tuple[str, ...] | None:
+    """The names of the loops that compute `x`, for the stages that follow it."""
+    return tuple([v.name for v in x.axes]) or None

@@ -1,0 +1,31 @@
+"""From a function to its space: every rule is asked; what it names is applied parametrically."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.rules import contraction, pointwise, rows
+from tunesmith.search.sketch import Sketch, Space, collect
+from tunesmith.support.errors import BuildError
+
+Rule = Callable[[PrimFunc, Target, frozenset[str]], list[tuple[str, Callable[[Schedule], None]]]]
+"""(function, target, names of constant parameters) to named schedules; [] when the rule does not apply."""
+
+CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, pointwise.sketches)
+
+
+def generate(func: PrimFunc, target: Target, constants: frozenset[str] = frozenset(), rules: Sequence[Rule] = CPU_RULES) -> Space:
+    """The sketches of all rules for `func`.
+
+    Raises:
+        BuildError: no rule knows this kind of function.
+    """
+    out: list[Sketch] = []
+    for rule in rules:
+        out.extend(collect(rule(func, target, constants), func))
+    if not out:
+        raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")
+    return Space(tuple(out))

@@ -1,0 +1,51 @@
+"""A task: one function to be tuned for one target, with its space and everything that is keyed by its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.search.sketch import Space
+from tunesmith.search.space_rules import CPU_RULES, Rule, generate
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One function to tune.
+
+    Attributes:
+        name: what people call it, such as `matmul(m=512,n=512,k=512)`.
+        func: the unscheduled function.
+        target: where it will run.
+        reference: outputs from inputs, in numpy; None compares candidates with the unscheduled program instead.
+        flops: floating point operations, for rates.
+        constants: parameters that are weights.
+        rules: the space's rules.
+    """
+
+    name: str
+    func: PrimFunc
+    target: Target
+    reference: Callable[[Sequence[np.ndarray]], Arrays] | None = None
+    flops: int = 0
+    constants: frozenset[str] = frozenset()
+    weight: float = 1.0
+    rules: tuple[Rule, ...] = field(default=CPU_RULES)
+
+    @cached_property
+    def digest(self) -> str:
+        """The function's identity, equal on every machine."""
+        return structural.digest(self.func)
+
+    @cached_property
+    def space(self) -> Space:
+        """All sketches."""
+        return generate(self.func, self.target, self.constants, self.rules)

@@ -1,0 +1,258 @@
+"""Every operator: the interpreted program equals the numpy reference, and its stages are those that schedules rely on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.expr import Binary
+from tunesmith.ir.interpret import run
+from tunesmith.ir.poly import Param
+from tunesmith.ir.stmt import BufferStore, For
+from tunesmith.ir.visit import blocks_under, path_to_block
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.binary import binary
+from tunesmith.ops.conv2d import conv2d
+from tunesmith.ops.epilogue import bias_add
+from tunesmith.ops.layer_norm import layer_norm
+from tunesmith.ops.matmul import matmul
+from tunesmith.ops.operator import OPERATORS
+from tunesmith.ops.reduction import reduce
+from tunesmith.ops.softmax import softmax
+from tunesmith.ops.unary import UNARY, unary
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import ScriptError
+
+CONV = "n=2,h=7,w=6,ci=4,co=6,kh=3,kw=2"
+CASES = [
+    "matmul(m=3,n=5,k=7)",
+    "matmul(m=1,n=1,k=1)",
+    "matmul(m=3,n=5,k=7,ta=1)",
+    "matmul(m=3,n=5,k=7,tb=1)",
+    "matmul(m=3,n=5,k=7,ta=1,tb=1,dtype=float64)",
+    "matmul(m=2,n=3,k=4,dtype=float16)",
+    "batch_matmul(b=2,m=3,n=5,k=4)",
+    "batch_matmul(b=3,m=3,n=2,k=5,ta=1,tb=1)",
+    "dense(m=3,n=5,k=7)",
+    "dense(m=3,n=5,k=7,bias=0)",
+    "dense(m=1,n=5,k=3,bias=0,activation=tanh)",
+    *[f"dense(m=3,n=5,k=2,activation={a})" for a in ("relu", "gelu", "tanh", "sigmoid")],
+    *[
+        f"conv2d({CONV},{more}layout={layout})"
+        for layout in ("NHWC", "NCHW")
+        for more in ("", "pad=1,stride=2,", "pad=2,dilation=2,", "groups=2,pad=1,", "bias=1,relu=1,residual=1,pad=1,stride=3,groups=2,")
+    ],
+    "conv2d(n=1,h=5,w=5,ci=3,co=4,kh=1,kw=1,relu=1)",
+    "conv2d(n=1,h=1,w=1,ci=1,co=1,kh=1,kw=1)",
+    "conv2d(n=1,h=6,w=5,ci=3,co=3,kh=3,kw=3,groups=3,pad=1)",
+    "conv2d(n=2,h=6,w=5,ci=3,co=3,kh=3,kw=2,groups=3,stride=2,pad=1,dilation=2,layout=NCHW,bias=1)",
+    "conv2d(n=1,h=5,w=4,ci=3,co=6,kh=2,kw=3,groups=3)",
+    "conv2d(n=1,h=6,w=5,ci=2,co=3,kh=3,kw=3,pad=1,dtype=float64)",
+    *[f"{f}(shape=3x5)" for f in UNARY],
+    "gelu(shape=2x3x1x2x2,dtype=float64)",
+    "relu(shape=7)",
+    *[f"{f}(shape=3x5)" for f in ("add", "sub", "mul", "div", "maximum", "minimum")],
+    "add(shape=3x5,other=5)",
+    "div(shape=2x3x5,other=3x1)",
+    "sub(shape=2x1x5,other=2x1x1)",
+    "mul(shape=4,other=1)",
+    *[f"{f}(shape=3x4x5,axis={axis})" for f in ("sum", "mean", "max", "min") for axis in ("0", "1", "2", "0+2", "all")],
+    "sum(shape=9)",
+    "mean(shape=2x3x1x2x2,axis=1+3+4)",
+    "softmax(m=3,n=7)",
+    "softmax(m=1,n=1,dtype=float64)",
+    "layer_norm(m=3,n=7)",
+    "layer_norm(m=2,n=5,eps=0.5,dtype=float64)",
+]
+TOLERANCE = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_the_program_computes_what_numpy_computes(text: str) -> None:
+    case = workload(text)
+    inputs = case.random_inputs(1)
+    results = run(case.func, inputs)[len(inputs) :]
+    expected = case.reference(inputs)
+    assert len(results) == len(expected) == len(case.outputs) == 1
+    for result, want, spec in zip(results, expected, case.outputs, strict=True):
+        assert want.shape == spec.shape == result.shape and str(want.dtype) == spec.dtype and want.flags.c_contiguous
+        assert np.isfinite(want).all()
+        np.testing.assert_allclose(result, want, rtol=TOLERANCE[spec.dtype], atol=TOLERANCE[spec.dtype] / 10)
+
+
+def test_every_operator_has_a_case() -> None:
+    assert {text.partition("(")[0] for text in CASES} == set(OPERATORS.names())
+    assert [OPERATORS.get(name).name for name in OPERATORS.names()] == OPERATORS.names()
+
+
+def stages(text: str) -> dict[str, list[str]]:
+    """Blocks in program order with their loops."""
+    func = workload(text).func
+    return {b.name: [s.var.name for s in path_to_block(func.body, b.name) or [] if isinstance(s, For)] for b in blocks_under(func.body)}
+
+
+IJ = ["i", "j"]
+NHWC, NCHW = ["n", "h", "w", "c"], ["n", "c", "h", "w"]
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("matmul(m=3,n=5,k=7)", {"C": ["i", "j", "k"]}),
+        ("batch_matmul(b=2,m=3,n=5,k=7)", {"C": ["b", "i", "j", "k"]}),
+        ("dense(m=3,n=5,k=7)", {"C": ["i", "j", "k"], "bias": IJ}),
+        ("dense(m=3,n=5,k=7,bias=0,activation=relu)", {"C": ["i", "j", "k"], "relu": IJ}),
+        ("dense(m=3,n=5,k=7,activation=gelu)", {"C": ["i", "j", "k"], "bias": IJ, "gelu": IJ}),
+        (f"conv2d({CONV})", {"C": [*NHWC, "rh", "rw", "rc"]}),
+        (f"conv2d({CONV},layout=NCHW)", {"C": [*NCHW, "rc", "rh", "rw"]}),
+        (
+            f"conv2d({CONV},pad=1,bias=1,relu=1,residual=1)",
+            {"Pad": NHWC, "C": [*NHWC, "rh", "rw", "rc"], "bias": NHWC, "residual": NHWC, "relu": NHWC},
+        ),
+        ("conv2d(n=1,h=5,w=5,ci=3,co=3,kh=3,kw=3,groups=3,pad=1)", {"Pad": NHWC, "C": [*NHWC, "rh", "rw"]}),
+        ("conv2d(n=1,h=5,w=5,ci=3,co=3,kh=3,kw=3,groups=3,layout=NCHW)", {"C": [*NCHW, "rh", "rw"]}),
+        ("conv2d(n=1,h=5,w=5,ci=3,co=6,kh=3,kw=3,groups=3)", {"C": [*NHWC, "rh", "rw", "rc"]}),
+        ("gelu(shape=3x5)", {"Y": IJ}),
+        ("add(shape=3x5,other=5)", {"Y": IJ}),
+        ("sum(shape=3x5x7,axis=0+2)", {"Y": ["j", "i", "k"]}),
+        ("max(shape=3x5)", {"Y": IJ}),
+        ("mean(shape=3x5,axis=1)", {"S": IJ, "Y": ["i"]}),
+        ("softmax(m=3,n=5)", {"M": IJ, "E": IJ, "S": IJ, "Y": IJ}),
+        ("layer_norm(m=3,n=5)", {"S": IJ, "M": ["i"], "V": IJ, "R": ["i"], "Y": IJ}),
+    ],
+)
+def test_blocks_and_loops(text: str, blocks: dict[str, list[str]]) -> None:
+    assert stages(text) == blocks
+    assert list(stages(text)) == list(blocks)
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "output", "constants"),
+    [
+        ("matmul(m=3,n=5,k=7,ta=1)", {"A": (7, 3), "B": (7, 5)}, ("C", (3, 5)), ()),
+        ("dense(m=3,n=5,k=7,activation=relu)", {"A": (3, 7), "W": (7, 5), "bias": (5,)}, ("relu", (3, 5)), ("W", "bias")),
+        (f"conv2d({CONV},groups=2)", {"X": (2, 7, 6, 4), "W": (3, 2, 2, 6)}, ("C", (2, 5, 5, 6)), ("W",)),
+        (
+            f"conv2d({CONV},groups=2,layout=NCHW,bias=1,residual=1,stride=2)",
+            {"X": (2, 4, 7, 6), "W": (6, 2, 3, 2), "bias": (6,), "residual": (2, 6, 3, 3)},
+            ("residual_1", (2, 6, 3, 3)),
+            ("W", "bias"),
+        ),
+        ("conv2d(n=1,h=5,w=5,ci=3,co=3,kh=3,kw=2,groups=3)", {"X": (1, 5, 5, 3), "W": (3, 2, 3)}, ("C", (1, 3, 4, 3)), ("W",)),
+        (
+            "conv2d(n=1,h=5,w=5,ci=3,co=3,kh=3,kw=2,groups=3,layout=NCHW)",
+            {"X": (1, 3, 5, 5), "W": (3, 3, 2)},
+            ("C", (1, 3, 3, 4)),
+            ("W",),
+        ),
+        ("div(shape=3x5,other=5)", {"A": (3, 5), "B": (5,)}, ("Y", (3, 5)), ()),
+        ("sum(shape=3x5)", {"X": (3, 5)}, ("Y", ()), ()),
+        ("layer_norm(m=3,n=5)", {"X": (3, 5), "gamma": (5,), "beta": (5,)}, ("Y", (3, 5)), ("gamma", "beta")),
+    ],
+)
+def test_inputs_outputs_and_constants(
+    text: str, inputs: dict[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]], constants: tuple[str, ...]
+) -> None:
+    case = workload(text)
+    assert {s.name: s.shape for s in case.inputs} == inputs
+    assert [(s.name, s.shape) for s in case.outputs] == [output]
+    assert case.constants == constants
+    assert [b.name for b in case.func.params] == [*inputs, output[0]]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "flops", "nbytes"),
+    [
+        ("matmul(m=3,n=5,k=7)", 210, 4 * (21 + 35 + 15)),
+        ("batch_matmul(b=2,m=3,n=5,k=7,dtype=float64)", 420, 16 * (21 + 35 + 15)),
+        ("dense(m=128,n=3072,k=768,activation=gelu)", 603979776, 4 * (128 * 768 + 768 * 3072 + 3072 + 128 * 3072)),
+        ("conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1,bias=1,relu=1)", 231211008, 4 * (2 * 56 * 56 * 64 + 9 * 64 * 64 + 64)),
+        ("conv2d(n=1,h=112,w=112,ci=32,co=32,kh=3,kw=3,pad=1,groups=32)", 2 * 112 * 112 * 32 * 9, 4 * (2 * 112 * 112 * 32 + 9 * 32)),
+        ("relu(shape=3x5)", 15, 120),
+        ("sum(shape=4x5,axis=1)", 20, 96),
+        ("softmax(m=2,n=3)", 30, 48),
+    ],
+)
+def test_flops_and_bytes(text: str, flops: int, nbytes: int) -> None:
+    case = workload(text)
+    assert (case.flops, case.nbytes) == (flops, nbytes)
+    assert case.operator.flops(**case.params) == flops
+
+
+def test_references_accumulate_in_float64() -> None:
+    """In float32 each of the small terms is lost beside the large one."""
+    row = np.full((1, 1025), 2.0**-24, np.float32)
+    row[0, 0] = 1.0
+    want = np.float32(1.0 + 1024 * 2.0**-24)
+    assert workload("sum(shape=1x1025)").reference([row])[0] == want
+    ones = np.ones((1025, 1), np.float32)
+    assert workload("matmul(m=1,n=1,k=1025)").reference([row, ones])[0] == want
+    image, filters = row.reshape(1, 1, 1, 1025), ones.reshape(1, 1, 1025, 1)
+    assert workload("conv2d(n=1,h=1,w=1,ci=1025,co=1,kh=1,kw=1)").reference([image, filters])[0] == want
+
+
+def test_softmax_does_not_overflow() -> None:
+    case = workload("softmax(m=1,n=3)")
+    data = np.array([[1000.0, 999.0, -1000.0]], np.float32)
+    result = run(case.func, [data])[1]
+    np.testing.assert_allclose(result, case.reference([data])[0], rtol=1e-6)
+
+
+def test_padding_reads_x_only_where_it_is() -> None:
+    func = workload("conv2d(n=1,h=2,w=3,ci=1,co=1,kh=2,kw=2,pad=1)").func
+    pad = next(b for b in func.allocs if b.name == "Pad")
+    assert pad.shape == (1, 4, 5, 1)
+    padded = func.with_(params=(*func.params, pad), allocs=tuple([b for b in func.allocs if b is not pad]))
+    image = np.arange(1, 7, dtype=np.float32).reshape(1, 2, 3, 1)
+    found = run(padded, {"X": image, "W": np.ones((2, 2, 1, 1), np.float32)})[-1]
+    np.testing.assert_array_equal(found[0, :, :, 0], np.pad(image[0, :, :, 0], 1))
+
+
+def test_operators_take_symbolic_sizes() -> None:
+    m, n = Param("m", range(1, 9)), Param("n", range(1, 9))
+    x, w, b = te.placeholder((m, 4), name="X"), te.placeholder((4, n), name="W"), te.placeholder((n,), name="b")
+    y = softmax(bias_add(matmul(x, w), b))
+    gamma, beta = te.placeholder((n,), name="gamma"), te.placeholder((n,), name="beta")
+    func = te.create_prim_func([x, w, b, gamma, beta, layer_norm(y, gamma, beta)], "head")
+    arrays = workload("dense(m=3,n=5,k=4)").random_inputs()
+    scale = [np.full(5, 2.0, np.float32), np.ones(5, np.float32)]
+    result = run(func, [*arrays, *scale], {m: 3, n: 5})[-1]
+    product = workload("dense(m=3,n=5,k=4)").reference(arrays)
+    want = workload("layer_norm(m=3,n=5)").reference([*workload("softmax(m=3,n=5)").reference(product), *scale])[0]
+    np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_accumulated_value_is_the_first_operand_everywhere() -> None:
+    for text in ("matmul(m=2,n=2,k=2)", "softmax(m=2,n=2)", "layer_norm(m=2,n=2)", "min(shape=2x2)", f"conv2d({CONV})"):
+        for b in blocks_under(workload(text).func.body):
+            if b.init is not None:
+                assert isinstance(b.body, BufferStore) and isinstance(b.body.value, Binary)
+                assert b.body.value.a.buffer is b.body.buffer  # type: ignore[attr-defined]
+
+
+A23, A34, V3 = te.placeholder((2, 3), name="A"), te.placeholder((3, 4), name="B"), te.placeholder((3,), name="v")
+IMAGE, FILTER = te.placeholder((1, 5, 5, 4), name="X"), te.placeholder((3, 3, 4, 6), name="W")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: matmul(A34, A23), r"matmul C: .* do not fit together"),
+        (lambda: matmul(A23, A34, tb=True), r"B: float32\[3, 4\] transposed do not fit together"),
+        (lambda: bias_add(A23, A34), "bias_add: .* is not a vector along axis -1"),
+        (lambda: bias_add(A23, V3, axis=0), "is not a vector along axis 0"),
+        (lambda: binary("add", A23, te.placeholder((2,))), "cannot be repeated to the shape of A"),
+        (lambda: binary("hypot", A23, A23), "binary Y: unknown function 'hypot'; known are add, div"),
+        (lambda: unary("cbrt", A23), "unary Y: unknown function 'cbrt'; known are abs, erf"),
+        (lambda: reduce("sum", A23, (0, 2)), r"reduce Y: \(0, 2\) are not different axes of A"),
+        (lambda: reduce("any", A23, (0,)), "reduce Y: unknown function 'any'"),
+        (lambda: conv2d(IMAGE, FILTER, groups=2), "the channels of .* do not fit together with 2 groups"),
+        (lambda: conv2d(IMAGE, te.placeholder((3, 3, 5))), "the channels of .* do not fit together"),
+        (lambda: conv2d(A23, FILTER), "conv2d: X has 4 dimensions and W 4"),
+        (lambda: softmax(te.placeholder(())), "softmax: .* has no axis"),
+        (lambda: layer_norm(A23, V3, A34), "must be vectors along the last axis of A"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ScriptError, match=message):
+        make()  # type: ignore[operator]

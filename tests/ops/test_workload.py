@@ -1,0 +1,145 @@
+"""The text form of workloads: round trips, canonical spelling, random inputs, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.structural import equal
+from tunesmith.ops.operator import OPERATORS, Operator
+from tunesmith.ops.parameter import IntParameter
+from tunesmith.ops.tensor_expression import Tensor, compute, placeholder
+from tunesmith.ops.workload import make_workload, workload
+from tunesmith.support.errors import RunError, UserError
+
+CONV = "n=1,h=5,w=5,ci=4,co=4,kh=3,kw=3"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("matmul(m=4,n=5,k=6)", "matmul(m=4,n=5,k=6)"),
+        (" matmul ( k = 6, n=5 ,\n m=4, ta=0, dtype=float32 ) ", "matmul(m=4,n=5,k=6)"),
+        ("matmul(m=004,n=+5,k=6,tb=1,dtype=float16)", "matmul(m=4,n=5,k=6,tb=1,dtype=float16)"),
+        (f"conv2d(pad=1,{CONV},layout=NCHW,stride=1)", f"conv2d({CONV},pad=1,layout=NCHW)"),
+        ("dense(m=1,n=2,k=3,bias=1,activation=none)", "dense(m=1,n=2,k=3)"),
+        ("dense(m=1,n=2,k=3,bias=0)", "dense(m=1,n=2,k=3,bias=0)"),
+        ("sum(shape=3x4x5,axis=-1+0)", "sum(shape=3x4x5,axis=0+2)"),
+        ("sum(shape=3x4,axis=1+0)", "sum(shape=3x4)"),
+        ("max(shape=7,axis=0)", "max(shape=7)"),
+        ("add(shape=3x4,other=3x4)", "add(shape=3x4)"),
+        ("add(shape=3x4,other=1x4)", "add(shape=3x4,other=1x4)"),
+        ("layer_norm(m=2,n=3,eps=0.00001)", "layer_norm(m=2,n=3)"),
+        ("layer_norm(m=2,n=3,eps=1e-6)", "layer_norm(m=2,n=3,eps=1e-06)"),
+    ],
+)
+def test_the_text_is_canonical_and_comes_back(text: str, canonical: str) -> None:
+    first = workload(text)
+    assert first.text == str(first) == canonical
+    again = workload(first.text)
+    assert again.text == canonical and again.params == first.params
+    assert equal(again.func, first.func)
+    assert equal(make_workload(first.name, first.params).func, first.func)
+    assert first.func.name == first.name
+
+
+def test_values_may_be_given_as_values() -> None:
+    made = make_workload("sum", {"shape": (3, 4, 5), "axis": [np.int64(-1)]})
+    assert made.text == "sum(shape=3x4x5,axis=2)"
+    assert make_workload(OPERATORS.get("matmul"), {"m": np.int32(2), "n": 3, "k": 4}).text == "matmul(m=2,n=3,k=4)"
+    assert equal(OPERATORS.get("matmul").build(m=2, n=3, k=4), workload("matmul(m=2,n=3,k=4)").func)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("matmul", r"'matmul' is not a workload. Spell it NAME\(key=value,...\)"),
+        ("matmul(m=1", "is not a workload"),
+        ("matmul(m=1) x", "is not a workload"),
+        ("matmull(m=1,n=1,k=1)", "unknown operator 'matmull'. Did you mean 'matmul'"),
+        ("matmul(4,5,6)", r"'4' is not of the form key=value. It is spelled matmul\(m, n, k, ta=0, tb=0, dtype=float32\)"),
+        ("matmul(m=4,n=5,k=6,)", "'' is not of the form key=value"),
+        ("matmul(=4)", "'=4' is not of the form key=value"),
+        ("matmul(m=4,m=5)", "the parameter m is given twice"),
+        ("matmul(m=4,n=5)", "matmul: parameter k is missing"),
+        ("matmul()", "parameter m is missing; parameter n is missing; parameter k is missing"),
+        (f"conv2d({CONV},padding=1)", r"conv2d: parameter padding is unknown \(did you mean pad\?\)"),
+        (
+            f"conv2d({CONV},strides=2,foo=1)",
+            r"strides is unknown \(did you mean stride\?\); parameter foo is unknown\. It is spelled conv2d",
+        ),
+        ("matmul(m=0,n=5,k=6)", "matmul: parameter m: expected an integer from 1, got '0'"),
+        ("matmul(m=-1,n=5,k=6)", "expected an integer from 1, got '-1'"),
+        ("matmul(m=1.5,n=5,k=6)", "expected an integer from 1, got '1.5'"),
+        ("matmul(m=1_0,n=5,k=6)", "expected an integer from 1, got '1_0'"),
+        ("matmul(m=,n=5,k=6)", "expected an integer from 1, got ''"),
+        ("matmul(m=1,n=5,k=6,ta=2)", "parameter ta: expected 0 or 1, got '2'"),
+        ("matmul(m=1,n=5,k=6,ta=-1)", "parameter ta: expected 0 or 1, got '-1'"),
+        ("matmul(m=1,n=5,k=6,dtype=float33)", "expected float16 or float32 or float64, got 'float33'. Did you mean 'float32'"),
+        (f"conv2d({CONV},layout=nhwc)", "parameter layout: expected NHWC or NCHW, got 'nhwc'. Did you mean 'NHWC'"),
+        (f"conv2d({CONV},pad=-1)", "parameter pad: expected an integer from 0, got '-1'"),
+        (f"conv2d({CONV},groups=3)", "conv2d: groups=3 must divide ci=4 and co=4"),
+        (f"conv2d({CONV},dilation=3)", "conv2d: the kernel does not fit: kh reaches over 7 pixels and h with padding has 5"),
+        ("layer_norm(m=2,n=3,eps=-1)", "parameter eps: expected a number from 0, got '-1'"),
+        ("layer_norm(m=2,n=3,eps=nan)", "expected a number from 0, got 'nan'"),
+        ("layer_norm(m=2,n=3,eps=tiny)", "expected a number from 0, got 'tiny'"),
+        ("relu(shape=4X4)", "parameter shape: expected extents from 1, spelled like 64x56x56, got '4X4'"),
+        ("relu(shape=4x0)", "expected extents from 1"),
+        ("add(shape=3x4,other=3)", "add: parameter other: 3 cannot be repeated to 3x4"),
+        ("add(shape=4,other=3x4)", "parameter other: 3x4 cannot be repeated to 4"),
+        ("sum(shape=3x4,axis=2)", "sum: parameter axis: 2 are not different axes of 3x4"),
+        ("sum(shape=3x4,axis=1+-1)", "parameter axis: 1\\+-1 are not different axes of 3x4"),
+        ("sum(shape=3x4,axis=both)", "expected positions of axes, spelled like 1 or 0\\+2, or all, got 'both'"),
+    ],
+)
+def test_refused_texts(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        workload(text)
+
+
+@pytest.mark.parametrize(("key", "value"), [("m", True), ("m", 2.5), ("m", (2,)), ("m", None), ("dtype", 32)])
+def test_refused_values(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=f"matmul: parameter {key}: expected"):
+        make_workload("matmul", {"m": 1, "n": 1, "k": 1, key: value})
+
+
+def test_random_inputs_depend_on_seed_and_text_only() -> None:
+    first, again = workload("matmul(m=40,n=50,k=60)"), workload("matmul(k=60,n=50,m=40)")
+    for x, y, z in zip(first.random_inputs(3), again.random_inputs(3), first.random_inputs(4), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert not np.array_equal(x, z)
+        assert x.dtype == np.float32 and -0.5 <= x.min() < -0.49 and 0.49 < x.max() < 0.5
+    a, b = workload("add(shape=40x50)").random_inputs()
+    assert not np.array_equal(a, b)
+
+
+def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
+    for name in ("sqrt", "rsqrt", "log"):
+        assert workload(f"{name}(shape=40x50)").random_inputs()[0].min() >= 0.5
+    a, b = workload("div(shape=40x50,dtype=float64)").random_inputs()
+    assert a.dtype == b.dtype == np.float64 and a.min() < 0 and b.min() >= 0.5
+    assert workload("relu(shape=4,dtype=float16)").random_inputs()[0].dtype == np.float16
+
+
+def test_the_reference_refuses_foreign_arrays() -> None:
+    case = workload("matmul(m=2,n=3,k=4)")
+    a, b = case.random_inputs()
+    with pytest.raises(RunError, match=r"matmul\(m=2,n=3,k=4\): it has 2 inputs \(A, B\), got 1"):
+        case.reference([a])
+    with pytest.raises(RunError, match=r"the input B is float32 of shape \(4, 3\), got float32 of shape \(3, 4\)"):
+        case.reference([a, b.T])
+    with pytest.raises(RunError, match="the input A is float32 of shape .*, got float64"):
+        case.reference([a.astype(np.float64), b])
+
+
+def test_an_operator_of_ones_own() -> None:
+    def tensors(*, n: int) -> list[Tensor]:
+        x = placeholder(n, name="X")
+        return [x, compute(n, lambda i: x[i] * 2.0, "Y"), compute(n, lambda i: x[i] + 1.0, "Z")]
+
+    twice = Operator("twice", (IntParameter("n"),), tensors, lambda x, **_: [x * 2, x + 1], lambda n: 2 * n)
+    case = make_workload(twice, {"n": "3"})
+    assert (case.text, case.flops, [s.name for s in case.outputs]) == ("twice(n=3)", 6, ["Y", "Z"])
+    ones = np.ones(3, np.float32)
+    assert [list(y) for y in case.reference([ones])] == [[2, 2, 2], [2, 2, 2]]
+    assert list(twice.reference({"n": 3}, [ones])[0]) == [2, 2, 2]
