@@ -46,13 +46,20 @@ def _floats(value: float) -> str:
 
 
 class _Body:
-    """The straight-line part: every node that the results need, once."""
+    """The straight-line part: every node that the results need, once.
+
+    Attributes:
+        values: nodes as vectors of doubles; of a truth only when arithmetic asks for it.
+        masks: nodes that are truths.
+        positive: where nodes that are no truths are > 0.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.lines: list[str] = []
         self.values: dict[int, str] = {}
         self.masks: dict[int, str] = {}
+        self.positive: dict[int, str] = {}
         self.uses_log = False
 
     def op(self, text: str) -> str:
@@ -90,9 +97,11 @@ class _Body:
 
     def mask(self, i: int) -> str:
         """Where a node is > 0."""
-        if i not in self.masks:
-            self.masks[i] = self.op(f"fcmp ogt {_D} {self.value(i)}, zeroinitializer")
-        return self.masks[i]
+        if i in self.masks:
+            return self.masks[i]
+        if i not in self.positive:
+            self.positive[i] = self.op(f"fcmp ogt {_D} {self.value(i)}, zeroinitializer")
+        return self.positive[i]
 
     def _arithmetic(self, op: str, args: list[int]) -> str:
         if op == "mul" and (args[0] in self.masks or args[1] in self.masks):

@@ -198,7 +198,14 @@ def as_expr(value: Value, dtype: str) -> Expr:
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
+def _loop_variable(x: Value) -> Value:
+    """A Var as the index it stands for; anything else as it is."""
+    found = None if _as_index is None or isinstance(x, (Expr, int, float)) else _as_index(x)
+    return x if found is None else found
+
+
 def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
+    a, b = _loop_variable(a), _loop_variable(b)
     like = a if isinstance(a, Expr) else b
     if not isinstance(like, Expr):
         raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}")
@@ -231,6 +238,7 @@ def compare(op: str, a: Value, b: Value) -> Expr:
 
 
 # Set by poly.py, which imports this module: index arithmetic goes to the normal form.
+_as_index: Callable[[Any], Any] | None = None
 _index_binary: Callable[[str, Any, Any], Expr | None] | None = None
 _index_compare: Callable[[str, Any, Any], Expr | None] | None = None
 

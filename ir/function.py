@@ -82,6 +82,11 @@ class IRModule(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.functions)
 
+    def __str__(self) -> str:
+        from tunesmith.ir.script.printer import script  # as in PrimFunc
+
+        return script(self)
+
     def update(self, functions: Mapping[str, Any]) -> IRModule:
         """A module in which `functions` replace or join the present ones."""
         return IRModule({**self.functions, **functions})

@@ -370,11 +370,10 @@ def _roundup_min(keep: list[Poly]) -> Poly | None:
     return None
 
 
-def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
-    """Normal form of min / max: arguments at a constant distance are merged, and the common part of every monomial is
-    pulled out, so that min(x + u, y + u) is min(x, y) + u for every u (shift equivariance)."""
+def _distinct(op: str, xs: Iterable[Poly]) -> list[Poly]:
+    """Of arguments at a constant distance from each other, only the one that decides."""
     keep: list[Poly] = []
-    for x in _flatten(op, [poly(x) for x in xs]):
+    for x in xs:
         for i, y in enumerate(keep):
             c = (x - y).const
             if c is not None:
@@ -383,17 +382,29 @@ def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
                 break
         else:
             keep.append(x)
-    if len(keep) == 1:
-        return keep[0]
-    if len(keep) == 2 and op == "min":
-        known = _roundup_min(keep)
-        if known is not None:
-            return known
-    ds = [dict(x.terms) for x in keep]
-    common = _make({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
-    if common.terms:
-        keep = [x - common for x in keep]
-    return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), common)  # type: ignore[arg-type]
+    return keep
+
+
+def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
+    """Normal form of min / max: arguments at a constant distance are merged, and the common part of every monomial is
+    pulled out, so that min(x + u, y + u) is min(x, y) + u for every u (shift equivariance)."""
+    args = [poly(x) for x in xs]
+    shift = ZERO
+    while True:
+        keep = _distinct(op, _flatten(op, args))
+        if len(keep) == 1:
+            return add(keep[0], shift)
+        if len(keep) == 2 and op == "min":
+            known = _roundup_min(keep)
+            if known is not None:
+                return add(known, shift)
+        ds = [dict(x.terms) for x in keep]
+        common = _make({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
+        if not common.terms:
+            break
+        # What is left may be Param-only now, and then it can be flattened further.
+        args, shift = [x - common for x in keep], add(shift, common)
+    return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), shift)  # type: ignore[arg-type]
 
 
 def minimum(*xs: Index) -> Poly:
@@ -513,5 +524,6 @@ def _compare(op: str, a: Any, b: Any) -> Expr | None:
     return both if op == "eq" else _expr.Not(both)
 
 
+_expr._as_index = lambda v: poly(v) if isinstance(v, Var) else None
 _expr._index_binary = _binary
 _expr._index_compare = _compare

@@ -228,7 +228,7 @@ def _sin_reduced(v: Lanes, r: Expr) -> Expr:
 
 
 def _sin(v: Lanes, x: Expr) -> Expr:
-    """sin x, float32 only: at most 2.4 ulp for every finite x (1.6 for |x| < 2**40), NaN for infinities; -0 and denormals kept."""
+    """sin x, float32 only: at most 2.4 ulp for every finite x (2.1 for |x| < 2**50), NaN for infinities; -0 and denormals kept."""
     size = call("abs", x)
     r, sign = _half_turns(v, size, size, quarter=False)
     # |x| is reduced and the sign put back, or -0 would become +0.
@@ -237,13 +237,13 @@ def _sin(v: Lanes, x: Expr) -> Expr:
 
 
 def _cos(v: Lanes, x: Expr) -> Expr:
-    """cos x, float32 only: at most 2.4 ulp for every finite x (1.6 for |x| < 2**40), NaN for infinities."""
+    """cos x, float32 only: at most 2.4 ulp for every finite x (2.1 for |x| < 2**50), NaN for infinities."""
     r, sign = _half_turns(v, x, call("abs", x), quarter=True)
     return v.from_bits(Binary("bitxor", v.to_bits(_sin_reduced(v, r)), sign))
 
 
 def _constant_power(v: Lanes, x: Expr, y: float) -> Expr:
-    """x**y for y in MULTIPLIED_EXPONENTS, by multiplications or a root, also for integers; float32: at most 2.1 ulp."""
+    """x**y for y in MULTIPLIED_EXPONENTS, by multiplications or a root, also for integers; float32: at most 2.0 ulp."""
     if y == 0:
         return v(1)
     if abs(y) == 0.5:

@@ -246,4 +246,19 @@ POW_EXP2 = (
 MULTIPLIED_EXPONENTS = (0, 1, 2, 3, 4, -1, -2, 0.5, -0.5)
 """Constant exponents for which pow is a few multiplications, a division or a root."""
 
-OPERATIONS: dict[str, tuple[int, int]] = {}
+OPERATIONS: dict[str, tuple[int, int]] = {
+    "exp": (14, 0),
+    "exp2": (13, 0),
+    "log": (27, 0),
+    "log2": (27, 0),
+    "tanh": (19, 0),
+    "erf": (25, 0),
+    "sigmoid": (16, 0),
+    "sin": (15, 18),
+    "cos": (13, 20),
+    "rsqrt": (2, 0),
+    "pow": (45, 25),
+}
+"""The cost of each float32 expansion: operations on 32-bit lanes and on 64-bit lanes, which take twice the vectors.  tanh, sigmoid
+and rsqrt have one division among them, rsqrt also a square root.  A clamp counts 2 or 4 and is 1 or 2 instructions on x86; literals
+and reinterpretations are free."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from tunesmith.codegen.llvm_build import param_specs
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import evaluate
+from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.measure.argument_data import Range
@@ -181,8 +181,9 @@ class SketchCache:
         if len(row) != len(sketch.params):
             raise BuildError(f"the row {list(row)} has {len(row)} values, and the sketch samples {len(sketch.params)}")
         values = dict(zip(sketch.params, row, strict=True))
+        variables = dict[Var, int](values.items())
         for c in sketch.constraints:
-            value = evaluate(c.expr, values)
+            value = evaluate(c.expr, variables)
             if value > 0 if c.kind == "le0" else value != 0:
                 rule = "<= 0" if c.kind == "le0" else "== 0"
                 raise BuildError(f"the row {list(row)} breaks the constraint [{c.label}] of its sketch: {c.expr!r} is {value}, not {rule}")

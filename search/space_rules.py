@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules import contraction, pointwise, rows
+from tunesmith.search.rules import contraction, fallback, pointwise, reductions, rows
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
 
 Rule = Callable[[PrimFunc, Target, frozenset[str]], list[tuple[str, Callable[[Schedule], None]]]]
 """(function, target, names of constant parameters) to named schedules; [] when the rule does not apply."""
 
-CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, pointwise.sketches)
+CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, reductions.sketches, pointwise.sketches)
+"""Asked in this order, all of them; `fallback` only when none applies."""
 
 
 def generate(func: PrimFunc, target: Target, constants: frozenset[str] = frozenset(), rules: Sequence[Rule] = CPU_RULES) -> Space:
@@ -26,6 +27,8 @@ def generate(func: PrimFunc, target: Target, constants: frozenset[str] = frozens
     out: list[Sketch] = []
     for rule in rules:
         out.extend(collect(rule(func, target, constants), func))
+    if not out and rules is CPU_RULES:
+        out = collect(fallback.sketches(func, target, constants), func)
     if not out:
         raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")
     return Space(tuple(out))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
+from tunesmith.ir.expr import Expr, Lt0, Select, conjunction, const
+from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.ir.visit import transform
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
+from tunesmith.support import dtype as dt
 
 
 @primitive
@@ -22,16 +26,19 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     Returns the block of partial results; the final block keeps the name of the old one.
 
     Rewrite:
-        for k_0, k_1 in grid(4, 8): { init: C[0] = 0 } C[0] = C[0] + A[k_0 * 8 + k_1]
+        for k_0, k_1 in grid(4, 8): { init: C[0] = 0 } C[0] = C[0] + A[k_0 * 8 + k_1] where k_0 * 8 + k_1 < 30
       ->
-        for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + A[k_0 * 8 + k_1]
+        for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0)
         for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
     Requires:
         reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max.
         reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
         serial: the loop is not marked.
-        every-lane: the loop is not longer than the reduction, so that every partial result is initialised.
+        guard: guards of the reduction are on its own loops and on loops that are iteration variables.
         loop-exists: the loop is still in the program.
+    A guard of the reduction becomes a select of the neutral element: every partial result is initialised, also those that
+    the guard leaves nothing to add to.
+
     Keeps: results up to reassociation (source: TVM's rfactor; Suriana et al., Parallel associative reductions in Halide, CGO 2017).
     """
     target = s.loop(loop)
@@ -53,13 +60,10 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     reduce_loops = [f for f in loops if any(f.var in e.vars for e in reducing)]
     if target not in reduce_loops or any(f.var in e.vars for f in reduce_loops for e in spatial):
         raise s.refuse("reduce-loop", f"loop {target.var.name} is not a pure reduction loop of block {b.name}", target)
-    owner = next(it for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and target.var in e.vars)
-    s.require("le0", target.extent - owner.extent, "every-lane", "the factored loop is longer than the reduction")
-
     partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
-    parts = _partial_block(b, body, init, name, partial, target, reduce_loops)
+    parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops)
     outermost = reduce_loops[0]
     inner = loops[loops.index(outermost) :]
     final = _final_nest(b, body, init, partial, target, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
@@ -72,7 +76,7 @@ def _is_own(e: Any, body: BufferStore) -> bool:
     return type(e) is BufferLoad and e.buffer is body.buffer and e.indices == body.indices
 
 
-def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]) -> Block:
+def _partial_block(s: ScheduleState, b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]) -> Block:
     lane = Iter(Var("v_rf"), target.extent, "S")
     iters: list[Iter] = []
     bindings: list[Poly] = []
@@ -96,6 +100,8 @@ def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, pa
     for it, e in zip(b.iters, b.bindings, strict=True):
         if it.kind == "R":
             rename[it.var] = substitute(e, at_loop)
+    mixed = {target.var, *[f.var for f in reduce_loops]}
+    body, kept = _select_neutral(s, b, body, rename, at_loop, mixed)
 
     def redirect(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
@@ -106,11 +112,44 @@ def _partial_block(b: Block, body: BufferStore, init: BufferStore, name: str, pa
         name,
         tuple(iters),
         tuple(bindings),
-        b.predicate,
+        kept,
         transform(substitute_program(init, rename), table),
-        transform(substitute_program(body, rename), table),
+        transform(body, table),
         b.annotations,
     )
+
+
+def _select_neutral(
+    s: ScheduleState, b: Block, body: BufferStore, rename: dict[Var, Poly], at_loop: dict[Var, Poly], mixed: set[Var]
+) -> tuple[BufferStore, tuple[Poly, ...]]:
+    """The update in terms of the new variables, adding nothing where a guard of the reduction fails; and the other guards."""
+    at = dict(at_loop)
+    for it, e in zip(b.iters, b.bindings, strict=True):
+        v = e.as_var()
+        if it.kind == "S" and v is not None:
+            at[v] = rename[it.var]
+    conds: list[Expr] = []
+    for p in b.predicate:
+        if p.vars.isdisjoint(mixed):
+            continue
+        if any(not isinstance(v, Param) and v not in at for v in p.vars):
+            raise s.refuse("guard", f"block {b.name} stands under a guard that cannot be moved: {p!r} < 0", b)
+        conds.append(Lt0(substitute(p, at)))
+    new: Any = substitute_program(body, rename)
+    if conds:
+        neutral = const(_neutral(new.value.op, body.buffer.dtype), body.buffer.dtype)
+        new = new.with_(value=new.value.with_(b=Select(conjunction(tuple(conds)), new.value.b, neutral)))
+    return new, tuple([p for p in b.predicate if p.vars.isdisjoint(mixed)])
+
+
+def _neutral(op: str, dtype: str) -> float:
+    """The value that changes nothing."""
+    if op in ("add", "mul"):
+        return 0 if op == "add" else 1
+    if dt.is_float(dtype):
+        return float("-inf") if op == "max" else float("inf")
+    info = np.iinfo(dt.to_numpy(dtype))
+    return int(info.min if op == "max" else info.max)
 
 
 def _final_nest(b: Block, body: BufferStore, init: BufferStore, partial: Buffer, target: For, kept: list[For], reduce_loops: list[For]) -> Stmt:
@@ -133,7 +172,7 @@ def _final_nest(b: Block, body: BufferStore, init: BufferStore, partial: Buffer,
         b.name,
         (*iters, lane),
         (*bindings, poly(lane_loop)),
-        tuple([substitute(p, values) for p in b.predicate]),
+        tuple([substitute(p, values) for p in b.predicate if p.vars.isdisjoint({f.var for f in reduce_loops})]),
         substitute_program(init, rename),
         BufferStore(body.buffer, at, value),
     )

@@ -37,6 +37,7 @@ def sample_tile(
     name: str = "tile",
     domains: Sequence[Sequence[int]] | None = None,
     waste: float = 0.25,
+    slack: int = 4,
     decision: Sequence[int] | None = None,
 ) -> list[IntRV]:
     """The n - 1 inner factors of an *imperfect* tiling of `loop`; the outermost extent is derived by `split`.
@@ -46,10 +47,11 @@ def sample_tile(
         n: number of loops after the split, at least 2.
         name: prefix of the Params' names.
         domains: values to try for each factor, default `TILE_DOMAIN`.
-        waste: the tiles may overshoot the extent by this fraction (plus 4).
+        waste: the tiles may overshoot the extent by this fraction ...
+        slack: ... plus this many iterations.
     Requires:
         parts: n is at least 2, with one domain for each of the n - 1 factors.
-        waste: product of tiles <= (1 + waste) * extent + 4.
+        waste: the tiles cover at most (1 + waste) * extent + slack iterations.
         loop-exists: the loop is still in the program.
         admissible: some draw meets the waste bound.
         decision: a given decision is n - 1 integers >= 1.
@@ -58,16 +60,16 @@ def sample_tile(
     domains = [TILE_DOMAIN] * (n - 1) if domains is None else domains
     if n < 2 or len(domains) != n - 1:
         raise s.refuse("parts", f"a tiling into {n} loops needs {max(n - 1, 1)} domains, got {len(domains)}")
-    slack = round(waste * 16)
+    share = round(waste * 16)
 
     def accept(d: Sequence[int]) -> bool:
         t = product(d)
-        over = (ceildiv(extent, t) * t - extent) * 16 - extent * slack - 64
+        over = (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack
         return over.const is None or over.const <= 0
 
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
     t = product([v.expr for v in out])
-    s.require("le0", (ceildiv(extent, t) * t - extent) * 16 - extent * slack - 64, "waste", f"the tiles of {loop!r} overshoot it too far")
+    s.require("le0", (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack, "waste", f"the tiles of {loop!r} overshoot it too far")
     return out
 
 

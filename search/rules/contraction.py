@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import product
+from tunesmith.ir.poly import Var, product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import consumers, is_contraction, is_output, is_pointwise, operands, producers
+from tunesmith.search.rules.roles import Operand, consumers, is_contraction, is_output, is_pointwise, operands, producers
 from tunesmith.search.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
@@ -88,13 +88,22 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     packs: list[tuple[str | None, bool]] = []
     if all(vector in o.contiguous for o in packable):
         packs.append((None, False))
-    packs += [(o.buffer.name, False) for o in packable if not any(i.kind == "S" and i.var is not vector and i.var in o.iters for i in main.iters)]
+    packs += [(o.buffer.name, False) for o in packable if _packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     out: list[Named] = []
     for first, (pack, constant), pad, window in itertools.product((False, True), packs, ("inline", "block", "root") if pads else (None,), windows):
         plan = Plan(first, pack, constant, pad, window)
         out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
     return out
+
+
+def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
+    """Its index is a plain variable along the vector axis, and it is reused by rows, or cannot be read in vectors as it stands."""
+    access = next(a for a in reads(main) if a.buffer is o.buffer)
+    if not any(e.as_var() is vector for e in access.indices):
+        return False
+    rows = [i.var for i in main.iters if i.kind == "S" and i.var is not vector and i.extent.const != 1]
+    return vector not in o.contiguous or any(v not in o.iters for v in rows)
 
 
 def vector_axis(main: Block) -> int | None:
@@ -159,7 +168,7 @@ def _tile(
             continue
         inner = vector_tiles(lanes, registers) if n == axis else tuple([r for r in ROWS if r <= extent])
         domains = [outer_tiles(extent), middle_tiles(extent, inner), inner]
-        factors = s.sample_tile(loop, 4, loop.var.name, domains, waste=0.35 if n == axis else 0.25)
+        factors = s.sample_tile(loop, 4, loop.var.name, domains, slack=lanes if n == axis else 4)
         parts = s.split(loop, [None, *factors])
         for at, x in enumerate(parts):
             levels.loops[at].append(x)
@@ -184,7 +193,8 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     assert plan.pack is not None
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == plan.pack)
-    vector = next(i for i, e in enumerate(access.indices) if plain_iter(e, b) is not None and b.iters[plain_iter(e, b) or 0].kind == "S")
+    axis = b.iters[vector_axis(b) or 0].var
+    vector = next(i for i, e in enumerate(access.indices) if e.as_var() is axis)
     rest = [d for d in range(len(access.indices)) if d != vector]
     order = {it.var: n for n, it in enumerate(b.iters)}
     rest.sort(key=lambda d: max([order[v] for v in access.indices[d].vars if v in order], default=0))

@@ -53,12 +53,19 @@ def operands(b: Block) -> list[Operand]:
 
 
 def is_contraction(b: Block) -> bool:
-    """A reduction in which every output element reuses inputs: at least two operands, each without some spatial variable."""
+    """A reduction whose outputs along the last axis can be computed side by side: some operand is contiguous along that axis,
+    or is reused by other spatial variables, so that packing it pays."""
     if not is_reduction(b):
         return False
+    index = writes(b)[0].indices
+    last = plain_iter(index[-1], b) if index else None
+    if last is None:
+        return False
+    vector = b.iters[last].var
     spatial = {i.var for i in b.iters if i.kind == "S"}
-    reuse = [o for o in operands(b) if not spatial <= o.iters]
-    return len(operands(b)) >= 2 and len(reuse) >= 2
+    reduced = {i.var for i in b.iters if i.kind == "R"}
+    streamed = [o for o in operands(b) if o.iters & reduced]
+    return any(vector in o.contiguous or (vector in o.iters and not spatial <= o.iters) for o in streamed)
 
 
 def consumers(func: PrimFunc, b: Block) -> list[Block]:

@@ -30,9 +30,10 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
         return []
     if not all(is_pointwise(b) or (is_reduction(b) and _single_axis(b)) for b in blocks):
         return []
-    if is_reduction(outputs[0]) and len(blocks) > 1:
+    if is_reduction(outputs[0]):
         return []
-    expensive = [b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1]
+    rank = len(outputs[0].iters)
+    expensive = [b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1 and len(b.iters) == rank]
     out: list[Named] = []
     for inline in itertools.product((False, True), repeat=min(len(expensive), 2)):
         chosen = frozenset(n for n, yes in zip(expensive, inline, strict=False) if yes)
@@ -49,32 +50,36 @@ def schedule(s: Schedule, output: str, inline: frozenset[str], target: Target) -
     """Fuse all stages into the rows of `output`."""
     lanes = target.vector_lanes("float32")
     widths = tuple(lanes * n for n in (1, 2, 3, 4, 6, 8))
+    rank = len(s.block(s.get_block(output)).iters)
     for b in [b.name for b in s.blocks() if is_pointwise(b) and not is_output(s.func, b)]:
-        if b in inline or len(consumers(s.func, s.block(b))) == 1:
+        # What is computed once for a row (a mean, a reciprocal) would be computed for every element.
+        whole = len(s.block(s.get_block(b)).iters) == rank
+        if whole and (b in inline or len(consumers(s.func, s.block(s.get_block(b)))) == 1):
             s.compute_inline(s.get_block(b))
     partial: list[tuple[str, str]] = []
     for b in [b.name for b in s.blocks() if is_reduction(b)]:
-        partial.append((b, _factor(s, b, widths)))
+        partial.append((b, _factor(s, b, widths, lanes)))
     out = s.get_block(output)
     row = _rows(s, s.get_loops(out)[:-1])
     for b in reversed([b.name for b in s.blocks() if b.name != output]):
         h = s.get_block(b)
-        s.set_scope(h, "register" if any(b in pair for pair in partial) else "workspace")
+        row_only = any(b in pair for pair in partial) or len(s.block(h).iters) < rank
+        s.set_scope(h, "register" if row_only else "workspace")
         s.compute_at(h, row)
-    elementwise = [b.name for b in s.blocks() if is_pointwise(b)]
+    elementwise = [b.name for b in s.blocks() if is_pointwise(b) and len(b.iters) == rank]
     for b, rf in partial:
         _finish(s, b, rf)
     for b in elementwise:
         last = s.get_loops(s.get_block(b))[-1]
-        factor = s.sample_tile(last, 2, f"{b}_", [widths], waste=0.5)
+        factor = s.sample_tile(last, 2, f"{b}_", [widths], slack=2 * lanes)
         s.vectorize(s.split(last, [None, *factor])[1])
     s.parallel(_outermost(s, out))
 
 
-def _factor(s: Schedule, b: str, widths: tuple[int, ...]) -> str:
+def _factor(s: Schedule, b: str, widths: tuple[int, ...], lanes: int) -> str:
     """Split the reduction into vectors of lanes; returns the block of partial results."""
     loop = s.get_loops(s.get_block(b))[-1]
-    factor = s.sample_tile(loop, 2, f"{b}_", [widths], waste=0.5)
+    factor = s.sample_tile(loop, 2, f"{b}_", [widths], slack=2 * lanes)
     lane = s.split(loop, [None, *factor])[1]
     return s.get_block(s.rfactor(lane).block).block
 

@@ -116,7 +116,6 @@ def test_substituting_variables_by_expressions_keeps_values() -> None:
         assert evaluate(substitute(p, {v: inside}), env) == value(case.tree, {**env, v: evaluate(inside, env)})
 
 
-@pytest.mark.xfail(strict=True, reason="_extremum flattens its arguments before it pulls their common part out, and not again after")
 def test_renaming_variables_only_reorders_terms() -> None:
     """Running the constructors again changes nothing else, whatever the order in which the variables were created."""
     for seed in range(2000):

@@ -305,6 +305,20 @@ def test_fuzz_scalar_and_vector_evaluation_agree() -> None:
         np.testing.assert_array_equal(scalar, vector)
 
 
+def test_shared_expressions_are_evaluated_once_in_each_statement() -> None:
+    """Two to the sixty additions as a tree; what one side of a Select computed is computed again in the other."""
+    a, b = Buffer("A", (2,), "int64"), Buffer("B", (2,), "int64")
+    e: Expr = a[0]
+    for _ in range(60):
+        e = Binary("add", e, e)
+    shared = Binary("add", a[0], a[1])
+    body = seq(
+        [store(b, (0,), e), store(a, (0,), poly(7)), store(b, (1,), select(const(False, "bool"), shared, Binary("mul", shared, shared)))]
+    )
+    done = run(PrimFunc("f", (a, b), (), body), [np.array([1, 2])])
+    assert done[1].tolist() == [2**60, 81]
+
+
 def test_a_param_may_be_an_index_value() -> None:
     p, a = Param("p", (2, 3)), Buffer("A", (1,), "int64")
     assert run(PrimFunc("f", (a,), (), store(a, (0,), x(p) * 5)), [], {p: 3})[0].tolist() == [15]

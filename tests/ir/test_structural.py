@@ -20,6 +20,7 @@ from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, Param, Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, nest, seq, store
 from tunesmith.ir.structural import difference, digest, equal
+from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import fresh_copy, transform
 from tunesmith.support.errors import InternalError
 from tunesmith.support.seeds import stream
@@ -270,6 +271,31 @@ def test_allocated_buffers_are_binders() -> None:
 
     _same(made("A"), made("B"))
     assert difference(made("A"), made("A", "local")) == "/i.buffer: A: float32[4] in workspace != A: float32[4] in local"
+
+
+def _doubled(times: int, *, shared: bool) -> PrimFunc:
+    """B[i] = A[i] * 2**times as sums of an expression with itself, or with a copy of it."""
+    a, b, i = Buffer("A", (4,)), Buffer("B", (4,)), Var("i")
+
+    def grow(n: int) -> Any:
+        if n == 0:
+            return a[i]
+        left = grow(n - 1)
+        return Binary("add", left, left if shared else grow(n - 1))
+
+    return PrimFunc("doubled", (a, b), (), nest([(i, 4)], store(b, (i,), grow(times))))
+
+
+def test_shared_expressions_mean_the_same_as_copies() -> None:
+    _same(_doubled(7, shared=True), _doubled(7, shared=False))
+    assert digest(_doubled(7, shared=True)) != digest(_doubled(8, shared=True))
+
+
+def test_shared_expressions_are_walked_once() -> None:
+    """Two to the sixty nodes as a tree."""
+    _same(_doubled(60, shared=True), _doubled(60, shared=True))
+    assert not equal(_doubled(60, shared=True), _doubled(61, shared=True))
+    verify(_doubled(60, shared=True))
 
 
 def test_modules_compare_by_name(programs: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of records, logs and databases share."""
+"""What the tests of records, logs, builders and runners share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,46 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.stmt import Block, Iter, nest, store
+from tunesmith.measure.candidate import MeasureTask, NamedTrace
 from tunesmith.measure.record import Record
+from tunesmith.schedule.schedule import Schedule
+
+
+def add_function(size: int) -> PrimFunc:
+    """C = A + B."""
+    a, b, c = Buffer("A", (size,)), Buffer("B", (size,)), Buffer("C", (size,))
+    i, vi = Var("i"), Var("vi")
+    block = Block("C", (Iter(vi, poly(size), "S"),), (poly(i),), (), None, store(c, (vi,), a[vi] + b[vi]))
+    return PrimFunc("add", (a, b, c), (), nest([(i, size)], block))
+
+
+def tiled(func: PrimFunc) -> NamedTrace:
+    """The loop of `add_function` in two, the inner one vectorised: rows of one number."""
+    s = Schedule(func, parametric=True)
+    (i,) = s.get_loops(s.get_block("C"))
+    _, inner = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[(4, 8, 16, 20)])])
+    s.vectorize(inner)
+    return NamedTrace("tiled", s.trace)
+
+
+def parallel(func: PrimFunc) -> NamedTrace:
+    """The same on all threads."""
+    s = Schedule(func, parametric=True)
+    (i,) = s.get_loops(s.get_block("C"))
+    outer, _ = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[(4, 8, 16, 20)])])
+    s.parallel(outer)
+    return NamedTrace("parallel", s.trace)
+
+
+@pytest.fixture(scope="session")
+def add_task() -> MeasureTask:
+    """C = A + B over 60 floats, which leaves 16 bytes between the end of an array and its guard page; two sketches."""
+    func = add_function(60)
+    return MeasureTask(func, [tiled(func), parallel(func)], reference=lambda inputs: [inputs[0] + inputs[1]], name="add(60)")
 
 
 @pytest.fixture

@@ -1,0 +1,183 @@
+"""The feature program of a sketch: extracted once, compiled once, then features of any number of candidates.
+
+Everything that is asked of a candidate before it is built (is it admissible, its features, its analytic cost) is a formula over its
+row, and all formulas of a sketch share one graph.  LLVM runs it at millions of rows a second on one thread; numpy is the reference,
+and the fallback where generated code cannot be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.codegen.llvm_dag import DagKernel
+from tunesmith.costmodel.analytic_cost import AnalyticCost, analytic_cost
+from tunesmith.costmodel.dag import Num, NumpyProgram, Rows
+from tunesmith.costmodel.program_analysis import ProgramAnalysis
+from tunesmith.costmodel.program_vector import program_columns, program_row
+from tunesmith.costmodel.store_features import Column, columns, extract
+from tunesmith.ir.arith.array_eval import compile_polys
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param
+from tunesmith.ir.target import Target
+from tunesmith.schedule.state import Constraint
+from tunesmith.support.errors import RunError, UserError
+
+BACKENDS = ("auto", "llvm", "numpy")
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+class CompiledGraph:
+    """Nodes of a graph as a table of float columns and some double columns, on either backend.
+
+    Args:
+        analysis: whose graph it is.
+        table: nodes of the table.
+        kinds: which of them are held as logarithms.
+        doubles: nodes wanted in double precision.
+        backend: `llvm`, `numpy`, or `auto`: numpy only where LLVM code cannot be loaded.
+    """
+
+    def __init__(self, analysis: ProgramAnalysis, table: Sequence[Num], kinds: Sequence[Column], doubles: Sequence[Num], backend: str) -> None:
+        if backend not in BACKENDS:
+            raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
+        d = analysis.dag
+        self.width = len(table)
+        self._logs = np.array([c.log for c in kinds], bool)
+        self._kernel: DagKernel | None = None
+        if backend != "numpy":
+            try:
+                pairs = [(n.id, c.log) for n, c in zip(table, kinds, strict=True)]
+                self._kernel = DagKernel(d.nodes, len(d.params), pairs, [n.id for n in doubles])
+            except RunError:
+                if backend == "llvm":
+                    raise
+        self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
+
+    def __call__(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+        """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Threads may call it at the same time."""
+        if self._kernel is not None:
+            return self._kernel(rows, out)
+        assert self._numpy is not None
+        values = self._numpy(rows)
+        table = np.empty((len(rows), self.width), np.float32) if out is None else out
+        with np.errstate(all="ignore"):
+            values[: self.width][self._logs] = np.log2(values[: self.width][self._logs] + 1.0)
+            table[:] = values[: self.width].T
+        return table, values[self.width :]
+
+
+class FeatureProgram:
+    """Features of the candidates of one sketch.
+
+    Args:
+        func: the raw parametric program.
+        params: the columns of a row: every Param of the program, in order.
+        constraints: what a row must meet, for `admissible`.
+        target: with it, the analytic cost's terms join the program's vector, and `seconds` and `scored` work.
+        curve: with the arithmetic-intensity curve.
+        backend: `auto`, `llvm` or `numpy`.
+
+    Code is compiled at the first use of each method, in about a tenth of a second.  A large table is fastest when its memory is used
+    again: pass `out`, or work in parts of some thousand rows.
+
+    Raises:
+        UserError: a Param of the program is not among `params`, or an unknown backend.
+    """
+
+    def __init__(
+        self,
+        func: PrimFunc,
+        params: Sequence[Param],
+        constraints: Sequence[Constraint] = (),
+        *,
+        target: Target | None = None,
+        curve: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        if backend not in BACKENDS:
+            raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
+        self.analysis = ProgramAnalysis(func, tuple(params))
+        self.constraints = tuple(constraints)
+        self.backend = backend
+        self.curve = curve
+        self._stores = extract(self.analysis, curve)
+        self._cost: AnalyticCost | None = None if target is None else analytic_cost(self.analysis, target)
+        self._columns = columns(curve)
+        self._program_columns = program_columns(curve) + tuple(Column(f"analytic.{t}") for t in (self._cost.terms if self._cost else ()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of a store's row."""
+        return tuple(c.name for c in self._columns)
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """Names of the columns of a program's vector; terms of the analytic cost are in nanoseconds."""
+        return tuple(c.name for c in self._program_columns)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Names of the blocks, in the order of their rows."""
+        return tuple(s.block.name for s in self.analysis.stores)
+
+    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows meet every constraint, exactly."""
+        values = self._constraint_values(rows)
+        return np.asarray(np.where(self._equalities, values == 0, values <= 0).all(axis=1))
+
+    def features(self, rows: Rows, out: Floats | None = None) -> Floats:
+        """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
+        n, shape = len(rows), (len(self._stores), len(self._columns))
+        table, _ = self._store_graph(rows, None if out is None else out.reshape(n, -1))
+        return table.reshape(n, *shape)
+
+    def program(self, rows: Rows, out: Floats | None = None) -> Floats:
+        """Vectors of the programs, float32 [N, len(program_names)]."""
+        return self._program_graph(rows, out)[0]
+
+    def seconds(self, rows: Rows) -> Doubles:
+        """Analytic cost of the programs, seconds, float64 [N]."""
+        self._need_cost("seconds")
+        return np.asarray(self._seconds_graph(rows)[1][0])
+
+    def scored(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+        """`program` and `seconds` in one pass."""
+        self._need_cost("scored")
+        table, doubles = self._program_graph(rows, out)
+        return table, np.asarray(doubles[0])
+
+    def _need_cost(self, method: str) -> AnalyticCost:
+        if self._cost is None:
+            raise UserError(f"FeatureProgram.{method} needs the machine: make the feature program with target=...")
+        return self._cost
+
+    @cached_property
+    def _constraint_values(self):  # type: ignore[no-untyped-def]
+        return compile_polys([c.expr for c in self.constraints], self.analysis.params)
+
+    @cached_property
+    def _equalities(self) -> npt.NDArray[np.bool_]:
+        return np.array([c.kind == "eq0" for c in self.constraints], bool)
+
+    @cached_property
+    def _store_graph(self) -> CompiledGraph:
+        kinds = list(self._columns) * len(self._stores)
+        return CompiledGraph(self.analysis, [n for s in self._stores for n in s], kinds, [], self.backend)
+
+    @cached_property
+    def _program_graph(self) -> CompiledGraph:
+        row = program_row(self.analysis.dag, self._stores, self.curve)
+        if self._cost is None:
+            return CompiledGraph(self.analysis, row, self._program_columns, [], self.backend)
+        terms = [t * 1e9 for t in self._cost.terms.values()]
+        return CompiledGraph(self.analysis, row + terms, self._program_columns, [self._cost.seconds], self.backend)
+
+    @cached_property
+    def _seconds_graph(self) -> CompiledGraph:
+        return CompiledGraph(self.analysis, [], [], [self._need_cost("seconds").seconds], self.backend)

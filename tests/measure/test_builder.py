@@ -1,0 +1,137 @@
+"""What every builder does, and what a builder in other processes survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tunesmith.ir.target import Target
+from tunesmith.measure import builder as module
+from tunesmith.measure.builder import Builder, BuildJob, InProcessBuilder
+from tunesmith.measure.candidate import BuildRequest, MeasureTask
+from tunesmith.measure.local_builder import LocalBuilder
+
+TARGET = json.dumps(Target("llvm").to_json(facts=True))
+
+
+@pytest.fixture(scope="module", params=["in process", "local"])
+def builder(request: pytest.FixtureRequest) -> Iterator[Builder]:
+    with InProcessBuilder() if request.param == "in process" else LocalBuilder(2) as made:
+        yield made
+
+
+def some(task: MeasureTask) -> list[BuildRequest]:
+    return [task.request(c, TARGET) for c in ((0, [4]), (1, [8]), (0, [16]), (1, [4]))]
+
+
+def test_results_are_in_the_order_of_the_requests(builder: Builder, add_task: MeasureTask) -> None:
+    requests = some(add_task)
+    results = builder.build(requests)
+    assert builder.build([]) == []
+    again = builder.build(requests[::-1])
+    for result, other in zip(results, again[::-1], strict=True):
+        assert result.error is None and result.artifact is not None and other.artifact is not None
+        assert result.artifact.functions == ("add",) and result.artifact.target["kind"] == "llvm"
+        assert result.artifact.data == other.artifact.data
+        assert result.seconds > 0 and {"lower_s", "llvm_s", "concretize_s"} <= set(result.artifact.facts)
+    assert len({r.artifact.data for r in results if r.artifact}) == len(requests)
+
+
+def test_what_is_wrong_with_one_is_its_own_error(builder: Builder, add_task: MeasureTask) -> None:
+    good = some(add_task)[0]
+    bad = [
+        replace(good, row=(5000,)),
+        replace(good, workload="no program"),
+        replace(good, trace='[["no_such", {}, []]]'),
+        replace(good, target='{"kind": "c"}'),
+        replace(good, target="{"),
+    ]
+    results = builder.build([good, *bad, good])
+    assert [r.error is None for r in results] == [True] + [False] * len(bad) + [True]
+    errors = [r.error for r in results[1:-1] if r.error]
+    assert {e.kind for e in errors} == {"build_error"} and all(r.artifact is None for r in results[1:-1])
+    for error, text in zip(errors, ("breaks the constraint [waste]", "Python syntax", "no_such", "not c", "JSONDecodeError"), strict=True):
+        assert text in error.message
+
+
+def test_the_law_is_checked_on_request(builder: Builder, add_task: MeasureTask) -> None:
+    results = builder.build([replace(r, check_law=True) for r in some(add_task)])
+    assert [(r.error, r.broken_law) for r in results] == [(None, "")] * 4
+
+
+def test_a_broken_law_is_reported(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.measure.candidate.concretize", lambda func, row: add_task.func)
+    checked = replace(some(add_task)[0], check_law=True)
+    seen, unseen = InProcessBuilder().build([checked, replace(checked, check_law=False)])
+    assert "is not what its trace gives" in seen.broken_law and seen.artifact is not None
+    assert unseen.broken_law == ""
+
+
+def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("vi")
+
+    monkeypatch.setattr(module, "build_llvm", fails)
+    (result,) = InProcessBuilder().build(some(add_task)[:1])
+    assert result.error is not None and (result.error.kind, result.error.message) == ("build_error", "KeyError: 'vi'")
+
+
+def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(module, "build_llvm", fails)
+    with pytest.raises(MemoryError):
+        BuildJob()(some(add_task)[0])
+
+
+def kill_builds(builder: LocalBuilder, times: int, killed: list[int]) -> None:
+    """Kill the process that has a job, each time another one."""
+    until = time.monotonic() + 60
+    while len(killed) < times and time.monotonic() < until:
+        for worker in list(builder._pool._feeder.crew):
+            pid = worker.process.pid
+            if worker.job is not None and pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_killed_builder_gets_a_second_chance(add_task: MeasureTask, times: int) -> None:
+    killed: list[int] = []
+    with LocalBuilder(1) as builder:
+        killer = threading.Thread(target=kill_builds, args=(builder, times, killed))
+        killer.start()
+        first, *others = builder.build(some(add_task)[:1])
+        killer.join()
+        assert len(killed) == times and not others
+        if times == 1:
+            assert first.error is None and first.artifact is not None
+        else:
+            assert first.error is not None and first.error.kind == "crash"
+            assert "while building it: the worker process died (signal SIGKILL)" in first.error.message
+        assert all(r.error is None for r in builder.build(some(add_task)))
+
+
+def test_a_build_that_takes_too_long_is_a_timeout(add_task: MeasureTask) -> None:
+    with LocalBuilder(1, timeout=1e-4) as builder:
+        (result,) = builder.build(some(add_task)[:1])
+    assert result.error is not None and result.error.kind == "timeout" and "killed after 0.0001 s" in result.error.message
+
+
+def test_a_build_without_memory_is_out_of_memory(add_task: MeasureTask) -> None:
+    requests = some(add_task)
+    # The text is kept as a key, and parsed: with what Python and LLVM hold already, 256 MiB do not hold it twice.
+    huge = replace(requests[0], workload=requests[0].workload + "\n" + "#" * (150 << 20))
+    with LocalBuilder(1, memory_limit=256 << 20) as builder:
+        bad, good = builder.build([huge, requests[1]])
+    assert bad.error is not None and bad.error.kind == "out_of_memory", bad
+    assert good.error is None

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tunesmith.ir import structural
+from tunesmith.ir.target import Target
+from tunesmith.measure import candidate as module
+from tunesmith.measure.candidate import BuildRequest, MeasureTask, NamedTrace, SketchCache, parse_function
+from tunesmith.schedule.schedule import replay
+from tunesmith.support.errors import BuildError, InternalError, RecordError, ScheduleError, ScriptError, UserError
+
+TARGET = json.dumps(Target("llvm").to_json(facts=True))
+
+
+def test_program_of_a_row_is_the_replay_of_its_trace(add_task: MeasureTask) -> None:
+    cache = SketchCache()
+    for index, sketch in enumerate(add_task.sketches):
+        for tile in (4, 8, 16, 20):
+            request = add_task.request((index, [tile]), TARGET)
+            program = cache.program(request)
+            replayed = replay(sketch.trace.with_row([tile]), add_task.func).func
+            assert structural.difference(program, replayed) is None
+            assert cache.broken_law(request, program) == ""
+
+
+def test_a_broken_law_says_where_and_shows_program_and_trace(add_task: MeasureTask) -> None:
+    cache = SketchCache()
+    request = add_task.request((0, [8]), TARGET)
+    other = cache.program(replace(request, row=(4,)))
+    text = cache.broken_law(request, other)
+    assert "the row [8] put in is not what its trace gives" in text
+    assert "i_0.extent: 15 != 8" in text and "def add(" in text and "decision=[8]" in text
+
+
+def test_texts_are_read_once(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(module, "parse_function", lambda text: parsed.append(text) or parse_function(text))
+    cache = SketchCache()
+    for index, tile in ((0, 4), (0, 8), (1, 4), (1, 8)):
+        # As they come from another process: equal texts, other objects.
+        cache.program(BuildRequest(**json.loads(json.dumps(request_fields(add_task, index, tile)))))
+    assert len(parsed) == 1
+    assert len(cache._sketches) == 2
+
+
+def request_fields(task: MeasureTask, index: int, tile: int) -> dict[str, object]:
+    request = task.request((index, [tile]), TARGET)
+    return {"workload": request.workload, "trace": request.trace, "row": request.row, "target": request.target}
+
+
+def test_the_oldest_is_forgotten(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 2)
+    cache = SketchCache()
+    requests = [add_task.request((0, [4]), TARGET), add_task.request((1, [4]), TARGET)]
+    requests.append(replace(requests[0], trace="[]", row=()))
+    for i in (0, 1, 0, 2):
+        cache.program(requests[i])
+    assert [trace for _, trace in cache._sketches] == [requests[0].trace, "[]"]
+
+
+@pytest.mark.parametrize("row", [(), (4, 4)])
+def test_a_row_of_another_length_is_refused(add_task: MeasureTask, row: tuple[int, ...]) -> None:
+    request = replace(add_task.request((0, [4]), TARGET), row=row)
+    with pytest.raises(BuildError, match=f"has {len(row)} values, and the sketch samples 1"):
+        SketchCache().program(request)
+
+
+def test_a_row_that_breaks_a_constraint_is_refused(add_task: MeasureTask) -> None:
+    with pytest.raises(BuildError, match=r"the row \[5000\] breaks the constraint \[waste\] of its sketch: .* is \d+, not <= 0"):
+        SketchCache().program(add_task.request((0, [5000]), TARGET))
+
+
+def test_texts_that_make_no_sketch(add_task: MeasureTask) -> None:
+    good = add_task.request((0, [4]), TARGET)
+    with pytest.raises(ScriptError):
+        SketchCache().program(replace(good, workload="def f(: pass"))
+    with pytest.raises(ScriptError, match="a workload is one function"):
+        SketchCache().program(replace(good, workload="@T.ir_module\nclass Module:\n" + "\n".join("    " + x for x in good.workload.split("\n"))))
+    with pytest.raises(RecordError, match="the trace of a candidate is not JSON"):
+        SketchCache().program(replace(good, trace="[["))
+    with pytest.raises(RecordError, match="'no_such', which this version of tunesmith does not have"):
+        SketchCache().program(replace(good, trace='[["no_such", {}, []]]'))
+    with pytest.raises(ScheduleError, match="there is no block 'D'"):
+        SketchCache().program(replace(good, trace=good.trace.replace('"C"', '"D"')))
+
+
+def test_task_texts(add_task: MeasureTask) -> None:
+    assert structural.equal(parse_function(add_task.script), add_task.func)
+    assert add_task.digest == structural.digest(add_task.func)
+    assert [(p.name, p.written) for p in add_task.params] == [("A", False), ("B", False), ("C", True)]
+    assert replace(add_task, tolerance=0.5).relative_tolerance == 0.5
+
+
+def test_a_script_that_reads_back_as_another_program_is_a_bug(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "script", lambda func: add_task.script.replace("60", "64"))
+    with pytest.raises(InternalError, match="the script of add reads back as another program, at "):
+        replace(add_task).script
+
+
+def test_sketches_have_different_names(add_task: MeasureTask) -> None:
+    sketch = add_task.sketches[0]
+    with pytest.raises(UserError, match="tiled occurs twice"):
+        replace(add_task, sketches=[sketch, NamedTrace("tiled", sketch.trace)])
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_candidate_names_a_sketch_of_the_task(add_task: MeasureTask, index: int) -> None:
+    with pytest.raises(UserError, match=rf"a candidate names sketch {index}; the task add\(60\) has 2"):
+        add_task.request((index, [4]), TARGET)

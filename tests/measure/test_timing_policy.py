@@ -1,0 +1,146 @@
+"""Races on a clock of the test's own: no time is measured here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.measure import timing_policy
+from tunesmith.measure.timing_policy import RacePolicy, race
+from tunesmith.support.errors import UserError
+
+
+class Clock:
+    """Time that only calls and sleeps use up."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waited: int | None = 0
+        self.calls = 0
+        self.sleeps: list[float] = []
+
+    def call(self, seconds: Callable[[int], float] | float, waits: Callable[[int], float] | float = 0.0) -> Callable[[], None]:
+        """A callable that takes so long, and waits for so much of it; both may depend on the number of the call, from 0."""
+
+        def run() -> None:
+            taken = seconds(self.calls) if callable(seconds) else seconds
+            waited = waits(self.calls) if callable(waits) else waits
+            self.calls += 1
+            self.now += taken
+            if self.waited is not None:
+                self.waited += round(taken * waited * 1e9)
+
+        return run
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(timing_policy.time, "perf_counter", lambda: made.now)
+    monkeypatch.setattr(timing_policy.time, "sleep", made.sleep)
+    monkeypatch.setattr(timing_policy, "waiting", lambda: None if made.waited is None else {"1": made.waited, "2": 0})
+    return made
+
+
+POLICY = RacePolicy()
+
+
+def test_without_a_best_all_samples_are_taken(clock: Clock) -> None:
+    timed = race(clock.call(0.01), POLICY)
+    assert timed.seconds == pytest.approx([0.01] * 5)
+    assert (timed.clean, timed.waited, timed.number, timed.gave_up) == (True, 0.0, 1, False)
+    assert clock.calls == 6 and clock.sleeps == []
+
+
+def test_short_calls_are_repeated_until_a_sample_is_long_enough(clock: Clock) -> None:
+    timed = race(clock.call(lambda n: 1e-3 if n == 0 else 1e-5), POLICY)
+    assert timed.seconds == pytest.approx([1e-5] * 5)
+    assert timed.number * 1e-5 >= POLICY.min_repeat_ms * 1e-3
+    assert timed.number <= 400
+
+
+def test_far_behind_ends_with_the_first_call(clock: Clock) -> None:
+    timed = race(clock.call(0.04), POLICY, best=0.01)
+    assert timed.seconds == pytest.approx([0.04])
+    assert timed.gave_up and timed.clean and clock.calls == 1
+
+
+def test_a_slow_first_call_alone_proves_nothing_when_it_is_short(clock: Clock) -> None:
+    timed = race(clock.call(lambda n: 0.004 if n == 0 else 1e-4), POLICY, best=1e-4)
+    assert timed.seconds == pytest.approx([1e-4] * 5) and not timed.gave_up
+
+
+def test_clearly_behind_is_not_repeated(clock: Clock) -> None:
+    timed = race(clock.call(0.0151), POLICY, best=0.01)
+    assert timed.seconds == pytest.approx([0.0151])
+    assert timed.gave_up and clock.calls == 2
+    assert not race(clock.call(0.0149), POLICY, best=0.01).gave_up
+
+
+def test_waiting_is_not_held_against_a_candidate(clock: Clock) -> None:
+    timed = race(clock.call(0.04, lambda n: 0.75 if n < 3 else 0.0), POLICY, best=0.01)
+    assert len(timed.seconds) == 1 and timed.gave_up, "the first samples could have been 10 ms, the fourth could not"
+    assert clock.calls == 4
+
+
+def test_disturbed_samples_are_taken_again(clock: Clock) -> None:
+    timed = race(clock.call(lambda n: 0.02 if n in (2, 4) else 0.01, lambda n: 0.5 if n in (2, 4) else 0.0), POLICY)
+    assert timed.seconds == pytest.approx([0.01] * 5)
+    assert timed.clean and clock.calls == 8 and len(clock.sleeps) == 2
+
+
+def test_when_quiet_does_not_come_the_least_disturbed_samples_count(clock: Clock) -> None:
+    timed = race(clock.call(0.01, lambda n: 0.1 + (n % 10) / 100), POLICY)
+    assert len(timed.seconds) == 5 and not timed.clean and timed.waited == pytest.approx(0.13, abs=0.02)
+    assert sum(clock.sleeps) <= POLICY.patience_s * 2
+    assert clock.calls <= 16
+
+
+def test_a_system_that_does_not_tell_is_not_clean_and_costs_no_patience(clock: Clock) -> None:
+    clock.waited = None
+    timed = race(clock.call(0.01), POLICY)
+    assert timed.seconds == pytest.approx([0.01] * 5)
+    assert not timed.clean and math.isnan(timed.waited)
+    assert clock.calls == 6 and clock.sleeps == []
+    assert race(clock.call(0.04), POLICY, best=0.01).gave_up
+
+
+def test_long_calls_are_not_repeated_for_ever(clock: Clock) -> None:
+    timed = race(clock.call(1.5), POLICY)
+    assert len(timed.seconds) == 1 and clock.calls == 2
+
+
+def test_caches_are_flushed_before_each_single_call(clock: Clock) -> None:
+    flushed: list[int] = []
+    timed = race(clock.call(1e-5), RacePolicy(repeats=3), flush=lambda: flushed.append(clock.calls))
+    assert timed.number == 1 and len(timed.seconds) == 3
+    assert flushed == [1, 2, 3]
+
+
+def test_the_system_tells_how_long_threads_waited() -> None:
+    before = timing_policy.waiting()
+    after = timing_policy.waiting()
+    if before is None:
+        pytest.skip("this system keeps no schedstat")
+    assert after is not None and before.keys() <= after.keys()
+    assert all(after[thread] >= waited for thread, waited in before.items())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"min_repeat_ms": -1}, {"repeats": 0}, {"give_up": 1.0}, {"quiet_fraction": -0.1}, {"patience_s": -1}, {"limit_s": 0}, {"flush_bytes": -1}],
+)
+def test_policies_out_of_range(bad: dict[str, float]) -> None:
+    ((name, value),) = bad.items()
+    with pytest.raises(UserError, match=f"race policy out of range: {name}={value!r}"):
+        RacePolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_policy_as_json() -> None:
+    assert RacePolicy(**POLICY.to_json()) == POLICY  # type: ignore[arg-type]

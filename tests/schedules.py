@@ -1,0 +1,294 @@
+"""Sketches and rows for fuzzing: what the rules make of small odd workloads, and random walks over all primitives.
+
+Shared by the tests of schedules, lowering and code generation through the `schedules` fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tunesmith.ir.arith.array_eval import compile_polys
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.ops.workload import Workload, workload
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.primitive import apply_instruction
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.trace import Trace
+from tunesmith.search.rules import contraction, pointwise, rows
+from tunesmith.search.sketch import Sketch, make_sketch
+from tunesmith.support.errors import ScheduleError
+from tunesmith.support.seeds import stream
+
+Row = tuple[int, ...]
+
+WORKLOADS = (
+    "matmul(m=17,n=19,k=5)",
+    "matmul(m=1,n=13,k=7,tb=1)",
+    "matmul(m=6,n=8,k=1,ta=1)",
+    "batch_matmul(b=2,m=5,n=7,k=3)",
+    "dense(m=7,n=9,k=5,activation=relu)",
+    "dense(m=3,n=11,k=4,bias=0,activation=gelu)",
+    "conv2d(n=1,h=5,w=6,ci=3,co=5,kh=3,kw=3,pad=1,stride=2,bias=1,relu=1)",
+    "conv2d(n=1,h=7,w=5,ci=2,co=4,kh=3,kw=2,dilation=2)",
+    "conv2d(n=2,h=4,w=5,ci=4,co=6,kh=3,kw=3,pad=1,groups=2,layout=NCHW)",
+    "conv2d(n=1,h=5,w=4,ci=3,co=3,kh=2,kw=3,pad=1,groups=3,residual=1)",
+    "conv2d(n=1,h=3,w=5,ci=7,co=3,kh=1,kw=1,layout=NCHW,bias=1)",
+    "softmax(m=5,n=13)",
+    "layer_norm(m=3,n=11)",
+    "gelu(shape=7x11)",
+    "add(shape=3x5x7,other=5x1)",
+    "sum(shape=5x13,axis=1)",
+    "sum(shape=4x3x5,axis=0+2)",
+    "mean(shape=3x7,axis=-1)",
+    "max(shape=23)",
+)
+"""One of each kind, of sizes that no tile divides."""
+
+
+@cache
+def target() -> Target:
+    """Any x86-64 processor of the last decade: vectors of four floats, so that small tiles are vectors with a rest, and two threads."""
+    return Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
+
+
+@cache
+def named(text: str) -> Workload:
+    """The workload of that text."""
+    return workload(text)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sketch of a workload."""
+
+    workload: Workload
+    sketch: Sketch
+
+    @property
+    def name(self) -> str:
+        """What a failure is reported with."""
+        return f"{self.workload.text}: {self.sketch.name}"
+
+
+def rule_cases(text: str) -> list[Case]:
+    """A case for each structure that the rules name and the primitives take."""
+    w = named(text)
+    found = []
+    for rule in (contraction, rows, pointwise):
+        for name, schedule in rule.sketches(w.func, target(), frozenset(w.constants)):
+            made = _tried(name, w.func, schedule)
+            if made is not None:
+                found.append(Case(w, made))
+    return found
+
+
+def walk_case(text: str, seed: int, steps: int = 14) -> Case:
+    """A case made by a random walk: every primitive on random handles; steps that refuse are left out."""
+    w = named(text)
+    return Case(w, make_sketch(f"walk {seed}", w.func, Walk(seed, steps)))
+
+
+def _tried(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch | None:
+    try:
+        return make_sketch(name, func, schedule)
+    except ScheduleError:
+        return None
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------
+
+
+def biased_rows(sketch: Sketch, func: PrimFunc, count: int, rng: np.random.Generator) -> list[Row]:
+    """Admissible rows of values that need not be in the domains of the Params: 1, extents, extents + 1, primes.
+
+    Returns `count` rows, fewer when the constraints accept fewer of the draws; the same one may come twice.
+    """
+    if not sketch.params:
+        return [()] * count
+    extents = sorted({n.extent.as_int() for n in walk(func.body) if type(n) is For})
+    pool = np.array([1, 2, *extents, *[e + 1 for e in extents], 3, 5, 7, 11, 13])
+    draws = pool[rng.integers(len(pool), size=(8192, len(sketch.params)))]
+    # The more of them are 1 the more pass, and a row of 1s alone is a hard case too.
+    draws[rng.random(draws.shape) < rng.random((8192, 1))] = 1
+    return [tuple(map(int, r)) for r in draws[_admissible(sketch)(draws)][:count]]
+
+
+def _admissible(sketch: Sketch) -> Callable[[np.ndarray], np.ndarray]:
+    values = compile_polys([c.expr for c in sketch.constraints], sketch.params)
+    equal = np.array([c.kind == "eq0" for c in sketch.constraints], bool)
+
+    def check(draws: np.ndarray) -> np.ndarray:
+        v = values(draws)
+        return np.asarray(np.where(equal, v == 0, v <= 0).all(axis=1))
+
+    return check
+
+
+# ---- the steps of a trace ----------------------------------------------------------------------------------------------
+
+
+def programs_of(trace: Trace, func: PrimFunc, *, parametric: bool) -> tuple[Schedule, list[PrimFunc]]:
+    """The schedule that `trace` makes, and the program after each of its steps."""
+    s = Schedule(func, parametric=parametric)
+    after = []
+    for i in trace.instructions:
+        apply_instruction(s, i, None if parametric else i.decision)
+        after.append(s.func)
+    return s, after
+
+
+# ---- data --------------------------------------------------------------------------------------------------------------
+
+
+def integers(w: Workload, seed: int = 0) -> list[np.ndarray]:
+    """Inputs of small integers, so that float sums are exact in any order; positive where the operator wants that."""
+    out = []
+    for t in w.inputs:
+        rng = stream(seed, "schedules.integers", w.text, t.name)
+        low = 1 if t.name in w.operator.positive else -3
+        out.append(rng.integers(low, 4, t.shape).astype(t.dtype))
+    return out
+
+
+# ---- walks -------------------------------------------------------------------------------------------------------------
+
+
+class Walk:
+    """A random schedule: a number of moves, each of which picks its handles and factors from the seed."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.seed, self.steps = seed, steps
+
+    def __call__(self, s: Schedule) -> None:
+        self.rng = stream(self.seed, "schedules.walk")
+        self.count = 0
+        for _ in range(self.steps):
+            move = self.pick(MOVES)
+            try:
+                move(self, s)
+            except ScheduleError:
+                continue
+
+    def pick(self, xs: Sequence[object]):  # type: ignore[no-untyped-def]  # the type of an element
+        """One of `xs`; ScheduleError when there is none, which ends the move."""
+        if not xs:
+            raise ScheduleError("walk", "choice", "nothing to choose from")
+        return xs[int(self.rng.integers(len(xs)))]
+
+    def chance(self, p: float = 0.5) -> bool:
+        return bool(self.rng.random() < p)
+
+    def block(self, s: Schedule) -> BlockRV:
+        made: BlockRV = s.get_block(self.pick([b.name for b in s.blocks()]))
+        return made
+
+    def factor(self, s: Schedule, loop: LoopRV, n: int = 2) -> list[IntRV]:
+        self.count += 1
+        return s.sample_tile(loop, n, f"t{self.count}_", [tuple(range(1, 24))] * (n - 1), waste=50.0)
+
+    def tile(self, s: Schedule) -> None:
+        loop = self.pick(s.get_loops(self.block(s)))
+        s.split(loop, [None, *self.factor(s, loop, 2 if self.chance(0.7) else 3)])
+
+    def nest(self, s: Schedule) -> None:
+        """All loops of a block, tiled, in a random order: what most other moves need to get anywhere."""
+        b = self.block(s)
+        parts = []
+        for loop in s.get_loops(b):
+            parts.extend(s.split(loop, [None, *self.factor(s, loop)]))
+        s.reorder([parts[i] for i in self.rng.permutation(len(parts))])
+
+    def reorder(self, s: Schedule) -> None:
+        loops = s.get_loops(self.block(s))
+        order = self.rng.permutation(len(loops))[: int(self.rng.integers(1, len(loops) + 1))]
+        s.reorder([loops[i] for i in order])
+
+    def fuse(self, s: Schedule) -> None:
+        loops = s.get_loops(self.block(s))
+        at = int(self.rng.integers(len(loops)))
+        s.fuse(loops[at : at + int(self.rng.integers(1, 4))])
+
+    def mark(self, s: Schedule) -> None:
+        loop = self.pick(s.get_loops(self.block(s)))
+        kind = int(self.rng.integers(3))
+        if kind == 0:
+            s.parallel(loop)
+        elif kind == 1:
+            s.unroll(loop, 12)
+        else:
+            s.vectorize(loop, 40)
+
+    def innermost(self, s: Schedule) -> None:
+        s.vectorize(s.get_loops(self.block(s))[-1], 40)
+
+    def cache_write(self, s: Schedule) -> None:
+        s.cache_write(self.block(s), self.pick(("workspace", "register", "global")))
+
+    def cache_read(self, s: Schedule) -> None:
+        b = self.block(s)
+        buffer = self.pick(sorted({a.buffer.name for a in _reads(s.block(b))}))
+        shape = next(a.buffer.shape for a in _reads(s.block(b)) if a.buffer.name == buffer)
+        layout: list[object] = [int(d) for d in self.rng.permutation(len(shape))]
+        if self.chance() and layout:
+            d = self.pick(layout)
+            f = self.pick([*[h for h in s.handles.values() if isinstance(h, IntRV)], 2, 4])
+            layout[layout.index(d)] = [d, "/", f]
+            layout.append([d, "%", f])
+        s.cache_read(b, buffer, self.pick(("workspace", "global")), layout if self.chance(0.8) else None)
+
+    def compute_at(self, s: Schedule) -> None:
+        b = self.block(s)
+        s.compute_at(b, self.pick(s.get_loops(self.pick(s.get_consumers(b)))))
+
+    def reverse_compute_at(self, s: Schedule) -> None:
+        b = self.block(s)
+        s.reverse_compute_at(b, self.pick(s.get_loops(self.pick(s.get_producers(b)))))
+
+    def compute_inline(self, s: Schedule) -> None:
+        s.compute_inline(self.block(s))
+
+    def reverse_compute_inline(self, s: Schedule) -> None:
+        s.reverse_compute_inline(self.block(s))
+
+    def decompose_reduction(self, s: Schedule) -> None:
+        b = self.block(s)
+        s.decompose_reduction(b, self.pick(s.get_loops(b)))
+
+    def rfactor(self, s: Schedule) -> None:
+        s.rfactor(self.pick(s.get_loops(self.block(s))))
+
+    def set_scope(self, s: Schedule) -> None:
+        s.set_scope(self.block(s), self.pick(("workspace", "global", "register")))
+
+
+def _reads(b: Block):  # type: ignore[no-untyped-def]  # accesses of the block
+    from tunesmith.ir.analysis.access_regions import reads
+
+    return reads(b)
+
+
+MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
+    *[Walk.tile] * 3,
+    *[Walk.nest] * 3,
+    Walk.reorder,
+    Walk.fuse,
+    *[Walk.mark] * 2,
+    Walk.innermost,
+    *[Walk.cache_write] * 2,
+    *[Walk.cache_read] * 2,
+    *[Walk.compute_at] * 3,
+    *[Walk.reverse_compute_at] * 3,
+    Walk.compute_inline,
+    Walk.reverse_compute_inline,
+    *[Walk.decompose_reduction] * 2,
+    *[Walk.rfactor] * 2,
+    Walk.set_scope,
+)
+"""Moves, those that need luck several times."""
