@@ -13,7 +13,7 @@ from tunesmith.codegen.llvm_host_entry import emit_entry
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import walk_objects
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
@@ -60,7 +60,7 @@ def emit_text(funcs: Iterable[PrimFunc] | PrimFunc | IRModule, target: Target, p
 
 def param_specs(func: PrimFunc) -> list[ParamSpec]:
     """What the arguments of a function must be."""
-    written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
+    written = {n.buffer for n in walk_objects(func.body) if type(n) is BufferStore}
     out: list[ParamSpec] = []
     for p in func.params:
         if not isinstance(p, Buffer) or any(e.const is None for e in p.shape):

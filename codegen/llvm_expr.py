@@ -277,10 +277,6 @@ class ExprEmitter:
             return self.op(f"{cmp} {ty} {self.value(e.a)}, {self.value(e.b)}")
         if e.op in ("and", "or"):
             return self.op(f"{e.op} {ty} {self.value(e.a)}, {self.value(e.b)}")
-        if fp and e.op in ("add", "sub"):
-            fused = self._fused(e, ty)
-            if fused is not None:
-                return fused
         if fp and e.op in ("min", "max"):
             return self._float_extremum(e, ty)
         a, b = self.value(e.a), self.value(e.b)
@@ -308,16 +304,6 @@ class ExprEmitter:
         if op == "floordiv":
             return self.op(f"add {ty} {q}, {self.op(f'sext {bit} {fix} to {ty}')}")
         return self.op(f"add {ty} {r}, {self.op(f'select {bit} {fix}, {ty} {b}, {ty} zeroinitializer')}")
-
-    def _fused(self, e: Binary, ty: str) -> str | None:
-        """a + b * c as one rounding, as every vendor library computes it."""
-        for x, y in ((e.a, e.b), (e.b, e.a)):
-            if type(y) is Binary and y.op == "mul" and (e.op == "add" or y is e.b):
-                p, q, r = self.value(y.a), self.value(y.b), self.value(x)
-                if e.op == "sub":
-                    p = self.op(f"fneg {ty} {p}")
-                return self.call(ty, f"llvm.fma.{suffix(e.dtype)}", [(ty, p), (ty, q), (ty, r)])
-        return None
 
     def _float_extremum(self, e: Binary, ty: str) -> str:
         """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
@@ -439,10 +425,26 @@ class ExprEmitter:
         if self.has_avx512 and e.dtype == "float32x16":
             full = [(ty, x), (ty, n), (ty, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
             return self.call(ty, "llvm.x86.avx512.mask.scalef.ps.512", full)
-        lanes = dt.lanes(e.dtype)
-        it = llvm_type(dt.vector("int32", lanes))
-        whole = self.op(f"fptosi {ty} {n} to {it}")
-        return self.call(ty, f"llvm.ldexp.{suffix(e.dtype)}.{suffix(dt.vector('int32', lanes))}", [(ty, x), (it, whole)])
+        return self._scaled(e.dtype, ty, x, n)
+
+    def _scaled(self, dtype: str, ty: str, x: str, n: str) -> str:
+        """x * 2**n as two products by powers of two: the first is exact, so that a denormal result is rounded once."""
+        bias, shift = (1023, 52) if dt.element(dtype) == "float64" else (127, 23)
+        lanes = dt.lanes(dtype)
+        ints = dt.vector("int64" if shift == 52 else "int32", lanes)
+        it = llvm_type(ints)
+
+        def number(v: int) -> str:
+            return str(v) if lanes == 1 else vector_literal([str(v)] * lanes, it.split()[-1].rstrip(">"))
+
+        whole = self.call(it, f"llvm.fptosi.sat.{suffix(ints)}.{suffix(dtype)}", [(ty, n)])
+        whole = self.call(it, f"llvm.smax.{suffix(ints)}", [(it, whole), (it, number(-2 * bias + 4))])
+        whole = self.call(it, f"llvm.smin.{suffix(ints)}", [(it, whole), (it, number(2 * bias))])
+        half = self.op(f"ashr {it} {whole}, {number(1)}")
+        for part in (half, self.op(f"sub {it} {whole}, {half}")):
+            bits = self.op(f"shl {it} {self.op(f'add {it} {part}, {number(bias)}')}, {number(shift)}")
+            x = self.op(f"fmul {ty} {x}, {self.op(f'bitcast {it} {bits} to {ty}')}")
+        return x
 
     def _reduce(self, e: Call) -> str:
         src = e.args[0]

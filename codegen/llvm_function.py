@@ -20,7 +20,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import walk_objects
 from tunesmith.lower.clip_loops import coefficient
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -289,7 +289,12 @@ class _Function(ExprEmitter):
             if split is not None:
                 found.setdefault((b, p), split[0])
 
+        seen: set[int] = set()
+
         def go(x: Any) -> None:
+            if id(x) in seen:
+                return
+            seen.add(id(x))
             if type(x) is For:
                 if x.kind == "parallel" and not self.parallel:
                     return
@@ -310,9 +315,9 @@ class _Function(ExprEmitter):
         k = self.kernel
         name = f"{k.name}.parallel{k.bodies}"
         k.bodies += 1
-        used = {x.buffer for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)}
+        used = {x.buffer for x in walk_objects(n.body) if type(x) in (BufferLoad, BufferStore)}
         captured = [b for b in self.base if b in used and b.scope != "register"]
-        outer = sorted({v for x in walk(n) if type(x) is Poly for v in x.vars if v in self.env}, key=lambda v: v.key)
+        outer = sorted({v for x in walk_objects(n) if type(x) is Poly for v in x.vars if v in self.env}, key=lambda v: v.key)
         slots = [*[self.base[b] for b in captured], self.workspace]
         body = _Function(k, {b: f"%c{i}" for i, b in enumerate(captured)}, parallel=True)
         body.ranges = dict(self.ranges)

@@ -70,6 +70,10 @@ class Num:
         """1 where self > other."""
         return self.dag.make("gt", self, other)
 
+    def __lt__(self, other: Num | float) -> Num:
+        """1 where self < other."""
+        return self.dag.make("gt", other, self)
+
     def __bool__(self) -> bool:
         raise InternalError("a node of a graph has no truth value: use dag.where(condition, a, b)")
 

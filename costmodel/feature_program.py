@@ -17,7 +17,7 @@ from tunesmith.codegen.llvm_dag import DagKernel
 from tunesmith.costmodel.analytic_cost import AnalyticCost, analytic_cost
 from tunesmith.costmodel.dag import Num, NumpyProgram, Rows
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
-from tunesmith.costmodel.program_vector import program_columns, program_row
+from tunesmith.costmodel.program_vector import program_columns, program_row, program_vector
 from tunesmith.costmodel.store_features import Column, columns, extract
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
@@ -25,6 +25,8 @@ from tunesmith.ir.poly import Param
 from tunesmith.ir.target import Target
 from tunesmith.schedule.state import Constraint
 from tunesmith.support.errors import RunError, UserError
+
+__all__ = ["CompiledGraph", "FeatureProgram", "program_vector"]
 
 BACKENDS = ("auto", "llvm", "numpy")
 
@@ -133,9 +135,11 @@ class FeatureProgram:
 
     def features(self, rows: Rows, out: Floats | None = None) -> Floats:
         """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
-        n, shape = len(rows), (len(self._stores), len(self._columns))
-        table, _ = self._store_graph(rows, None if out is None else out.reshape(n, -1))
-        return table.reshape(n, *shape)
+        shape = (len(rows), len(self._stores), len(self._columns))
+        if out is not None and (out.shape != shape or not out.flags.c_contiguous):
+            raise UserError(f"`out` must be C-contiguous float32 of shape {list(shape)}, got {out.dtype} of shape {list(out.shape)}")
+        table, _ = self._store_graph(rows, None if out is None else out.reshape(len(rows), -1))
+        return table.reshape(shape)
 
     def program(self, rows: Rows, out: Floats | None = None) -> Floats:
         """Vectors of the programs, float32 [N, len(program_names)]."""

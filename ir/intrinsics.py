@@ -42,9 +42,36 @@ def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x) if np.ndim(x) else np.asarray(x).dtype.type(math.erf(x))
 
 
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """a + b and what rounding lost (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """a * b and what rounding lost (Dekker, Veltkamp), for float64 that does not overflow."""
+    p = a * b
+    x, y = a * 134217729.0, b * 134217729.0
+    ah, bh = x - (x - a), y - (y - b)
+    al, bl = a - ah, b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
 def _fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c rounded once: float32 through float64 rounded to odd, float64 by error-free transformations."""
     kind = np.result_type(a, b, c)
-    return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(kind)[()]
+    x, y, z = (np.asarray(v, np.float64) for v in (a, b, c))
+    with np.errstate(all="ignore"):
+        if kind != np.float64:
+            s, lost = _two_sum(x * y, z)
+            odd = (np.asarray(s).view(np.int64) & 1) != 0
+            toward = np.nextafter(s, np.where(lost > 0, np.inf, -np.inf))
+            return np.where((lost != 0) & np.isfinite(lost) & ~odd, toward, s).astype(kind)[()]
+        p, p_lost = _two_product(x, y)
+        s, s_lost = _two_sum(p, z)
+        exact = s + (s_lost + p_lost)
+        return np.where(np.isfinite(exact), exact, x * y + z)[()]
 
 
 def _ldexp(x: Any, n: Any) -> Any:

@@ -28,6 +28,22 @@ def walk(root: Node) -> Iterator[Any]:
             stack.extend(reversed(kids))
 
 
+def walk_objects(root: Node) -> Iterator[Any]:
+    """As `walk`, each object once: expanded functions share subexpressions, whose tree may be exponentially larger."""
+    stack: list[Any] = [root]
+    seen: set[int] = set()
+    while stack:
+        n = stack.pop()
+        if id(n) in seen:
+            continue
+        seen.add(id(n))
+        yield n
+        if type(n) is not Poly:
+            kids: list[Any] = []
+            n.each_child(kids.append)
+            stack.extend(reversed(kids))
+
+
 def transform(root: N, handlers: Mapping[type, Handler]) -> N:
     """Rewrite top down: a node whose type has a handler becomes `handler(node, recurse)`, others map their children."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.flatten_buffers import flatten_buffers
+from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
@@ -25,6 +26,7 @@ CPU = Pipeline(
     simplify,
     flatten_buffers,
     vectorize_loops,
+    fuse_multiply_add,
     unroll_loops,
     # Last: expanded functions share subexpressions as objects, which a rewrite of trees would copy.
     Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR"),

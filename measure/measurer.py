@@ -8,11 +8,14 @@ the runner has a device or cores to itself.
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self, TypeVar
@@ -87,7 +90,9 @@ class Measurer:
         self.log = log
         self._target_json = target.to_json()
         self._target_text = json.dumps(target.to_json(facts=True))
-        self._folder = tempfile.TemporaryDirectory(prefix="tunesmith-measure-")
+        self._folder = Path(tempfile.mkdtemp(prefix="tunesmith-measure-"))
+        # Runs on close(), when the measurer is collected, or at interpreter exit, whichever is first.
+        self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._setups: dict[str, RunSetup] = {}
         self._best: dict[str, float] = {}
         self._requests = 0
@@ -153,7 +158,7 @@ class Measurer:
         built = self.builder.build([task.request(c, self._target_text) for c in candidates])
         setup = self._setup(task)
         ran = iter(self.runner.compare([self._run_request(setup, task, b) for b in built if b.artifact is not None], timing))
-        shown = {"kind": "interleaved", "data_seed": self.policy.data_seed} | {name: getattr(timing, name) for name in _TIMING_FIELDS}
+        shown = {"kind": "interleaved", "data_seed": self.policy.data_seed, **asdict(timing)}
         return [
             self._record(task, c, b, None if b.artifact is None else next(ran), seed, extra or {}, shown)
             for c, b in zip(candidates, built, strict=True)
@@ -169,7 +174,7 @@ class Measurer:
 
     def close(self) -> None:
         """Remove the references from the disk.  Closing twice is fine."""
-        self._folder.cleanup()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +239,7 @@ class Measurer:
             versions=versions,
             seed=seed,
             timestamp=time.time(),
-            policy=policy or self.policy.to_json(),
+            policy={name: None if value == math.inf else value for name, value in (policy or self.policy.to_json()).items()},
             extra={**extra, **facts},
         )
         if record.verified:
@@ -255,7 +260,7 @@ class Measurer:
         baseline: tuple[str, bytes] | None = None
         if task.reference is not None:
             inputs = make_inputs(task.params, self.policy.data_seed, task.ranges)
-            path = Path(self._folder.name) / f"{key}.npz"
+            path = self._folder / f"{key}.npz"
             save_reference(path, check_reference(task.params, task.reference(inputs)))
             reference = str(path)
         elif self.policy.verify != "never":
@@ -285,9 +290,6 @@ class Measurer:
                 "Give the task a reference"
             )
         return built.artifact.functions[0], built.artifact.data
-
-
-_TIMING_FIELDS = ("warmup", "min_repeat_ms", "repeats", "quiet_fraction", "window_s", "limit_s")
 
 
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:

@@ -146,7 +146,7 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
         sample = _sample(call, number)
         if sample.at_least() > behind:
             return _result([sample], policy, number, gave_up=True)
-        if sample.waited <= policy.quiet_fraction:
+        if not sample.waited > policy.quiet_fraction:  # nor if it is unknown: taking it again would tell no more
             clean.append(sample)
             continue
         disturbed.append(sample)
@@ -154,7 +154,7 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
             time.sleep(min(_PAUSE_S * len(disturbed), policy.patience_s))
         lost += time.perf_counter() - begun
     if len(clean) < policy.repeats:  # fill up with the least disturbed, so that the median means the same
-        disturbed.sort(key=lambda s: s.waited if s.waited == s.waited else 0.0)
+        disturbed.sort(key=lambda s: s.waited)
         clean += disturbed[: policy.repeats - len(clean)]
     return _result(clean, policy, number, gave_up=False)
 

@@ -11,6 +11,7 @@ from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
 from tunesmith.schedule.primitives.cache_read import cache_read
+from tunesmith.schedule.primitives.cache_reduction import cache_reduction
 from tunesmith.schedule.primitives.cache_write import cache_write
 from tunesmith.schedule.primitives.compute_at import compute_at
 from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse_compute_inline
@@ -51,6 +52,7 @@ class Schedule(ScheduleState):
     unroll = unroll
     cache_read = cache_read
     cache_write = cache_write
+    cache_reduction = cache_reduction
     set_scope = set_scope
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at

@@ -25,6 +25,9 @@ from tunesmith.search.rules.tile_domains import ROWS, middle_tiles, outer_tiles,
 WINDOW = 8
 """Reduction loops up to this long may be written out: the window of a convolution, not its channels."""
 
+BLOCKS = (64, 96, 128, 192, 256, 384, 512, 768)
+"""Lengths of a block of a cut reduction."""
+
 Named = tuple[str, Callable[[Schedule], None]]
 
 
@@ -38,6 +41,7 @@ class Plan:
         constant: the packed operand is a weight, so that it is packed outside the nest, once.
         pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
         unroll_window: write out the innermost short reduction loop (of a convolution window).
+        blocked: cut the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
     """
 
     vector_first: bool
@@ -45,6 +49,7 @@ class Plan:
     constant: bool
     pad: str | None
     unroll_window: bool
+    blocked: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +61,8 @@ class Plan:
             parts.append(f"pad({self.pad})")
         if self.unroll_window:
             parts.append("window")
+        if self.blocked:
+            parts.append("blocked")
         return " ".join(parts)
 
 
@@ -92,8 +99,9 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     out: list[Named] = []
     for first, (pack, constant), pad, window in itertools.product((False, True), packs, ("inline", "block", "root") if pads else (None,), windows):
-        plan = Plan(first, pack, constant, pad, window)
-        out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
+        for blocked in (False, True) if not others and not pads and any((i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters if i.kind == "R") else (False,):
+            plan = Plan(first, pack, constant, pad, window, blocked)
+            out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
     return out
 
 
@@ -129,14 +137,26 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
     level2 = [vec2, *rows2] if plan.vector_first else [*rows2, vec2]
     vec3 = levels.vector_loops[3]
     rows3 = [x for x in levels.loops[3] if x is not vec3]
-    s.reorder([*levels.loops[0], *level1, *level2, *reduction, *rows3, vec3])
+    cut: list[LoopRV] = []
+    if plan.blocked:
+        longest = max(reduction, key=lambda x: s.loop(x).extent.const or 0)
+        extent = s.loop(longest).extent.const or 1
+        length = s.sample_tile(longest, 2, f"{longest.var.name}_block", [tuple(n for n in BLOCKS if n < extent)])
+        outer, inner = s.split(longest, [None, *length])
+        reduction[reduction.index(longest)] = inner
+        cut = [outer]
+    s.reorder([*levels.loops[0], *level1, *cut, *level2, *reduction, *rows3, vec3])
     _budget(s, levels, lanes, registers)
-    epilogue = s.get_block(after[0].name) if after else s.cache_write(block, "register")
-    if after:
-        s.set_scope(block, "register")
-    s.reverse_compute_at(epilogue, level2[-1])
+    if plan.blocked:
+        fill, epilogue = s.cache_reduction(block, level2[-1], "register")
+        _mark_epilogue(s, fill)
+    else:
+        epilogue = s.get_block(after[0].name) if after else s.cache_write(block, "register")
+        if after:
+            s.set_scope(block, "register")
+        s.reverse_compute_at(epilogue, level2[-1])
     if plan.pack is not None:
-        _pack(s, block, plan, levels, vec1)
+        _pack(s, block, plan, levels, cut[0] if cut else vec1)
     for p in pads if plan.pad in ("block", "root") else []:
         _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes)
     s.vectorize(vec3)
@@ -144,8 +164,9 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
         s.unroll(x)
     if window is not None:
         s.unroll(window)
-    _mark_epilogue(s, epilogue, axis, main)
-    s.decompose_reduction(block, reduction[0])
+    _mark_epilogue(s, epilogue)
+    if not plan.blocked:
+        s.decompose_reduction(block, reduction[0])
     s.parallel(s.fuse(levels.loops[0]))
 
 
@@ -217,14 +238,16 @@ def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
         s.parallel(s.fuse(s.get_loops(pad)[:-2]))
 
 
-def _mark_epilogue(s: Schedule, epilogue: BlockRV, axis: int, main: str) -> None:
-    """Vectorise the epilogue along the tile's vector axis and write out its rows."""
+def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
+    """Vectorise a pointwise block of the register tile along its output's last axis and write out its rows."""
     b = s.block(epilogue)
-    loops = s.get_loops(epilogue)[-len(b.iters) :]
     out = writes(b)[0]
     last = plain_iter(out.indices[-1], b)
-    for i, x in enumerate(loops):
+    assert last is not None
+    loops = s.get_loops(epilogue)[-len(out.indices) :]
+    spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
+    for i, x in zip(spatial, loops, strict=True):
         if i != last:
             s.unroll(x)
-    assert last is not None
-    s.vectorize(loops[last])
+        else:
+            s.vectorize(x)

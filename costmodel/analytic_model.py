@@ -1,0 +1,63 @@
+"""The analytic model of one sketch: seconds of any number of candidates, without data and without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.analytic_cost import analytic_cost
+from tunesmith.costmodel.dag import Rows
+from tunesmith.costmodel.feature_program import CompiledGraph
+from tunesmith.costmodel.program_analysis import ProgramAnalysis
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param
+from tunesmith.ir.target import Target
+
+Doubles = npt.NDArray[np.float64]
+
+
+class AnalyticModel:
+    """Predicted times of the candidates of one sketch; see `analytic_cost` for what they are made of.
+
+    Args:
+        func: the raw parametric program.
+        params: the columns of a row: every Param of the program, in order.
+        target: a CPU; its rates are best measured (`measure.machine_rates.calibrated`).
+        backend: `auto`, `llvm` or `numpy`; see `FeatureProgram`.
+
+    Raises:
+        TargetError: the target is a GPU.
+        UserError: a Param of the program is not among `params`.
+    """
+
+    def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
+        self.analysis = ProgramAnalysis(func, tuple(params))
+        self.cost = analytic_cost(self.analysis, target)
+        self._backend = backend
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The parts that `terms` gives."""
+        return tuple(self.cost.terms)
+
+    def seconds(self, rows: Rows) -> Doubles:
+        """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Threads may call it at the same time."""
+        return np.asarray(self._seconds(rows)[1][0])
+
+    def terms(self, rows: Rows) -> Doubles:
+        """Parts of the time in seconds, float64 [N, len(term_names)]: where a program spends it.
+
+        They overlap, so they do not add up to `seconds`.
+        """
+        return np.asarray(self._terms(rows)[1].T)
+
+    @cached_property
+    def _seconds(self) -> CompiledGraph:
+        return CompiledGraph(self.analysis, [], [], [self.cost.seconds], self._backend)
+
+    @cached_property
+    def _terms(self) -> CompiledGraph:
+        return CompiledGraph(self.analysis, [], [], list(self.cost.terms.values()), self._backend)

@@ -1,0 +1,89 @@
+"""cache_reduction: a blocked reduction accumulates each block in a cache, starting from zero at the first and from memory at the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.analysis.access_regions import region, writes
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import SCOPES, BufferLoad
+from tunesmith.ir.expr import Expr, conjunction, select
+from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
+from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
+from tunesmith.ir.visit import substitute as substitute_program
+from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.placement import ranges_under
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.primitives.cache_write import redirect_to
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) -> list[BlockRV]:
+    """Inside `loop`, accumulate in a cache: filled in front with the init at the first block of the reduction and with the
+    partial results at the others, written back behind.
+
+    Returns the filling and the writing block.
+
+    Rewrite:
+        for k_0, i, k_1 in grid(2, 4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k_0 * 8 + k_1]
+      -> (at i)
+        for k_0, i in grid(2, 4):
+            C_cache[i] = select(k_0 * 8 < 1, 0, C[i])
+            for k_1 in range(8): C_cache[i] = C_cache[i] + A[i, k_0 * 8 + k_1]
+            C[i] = C_cache[i]
+    Requires:
+        scope: the scope exists.
+        reduction: the block has an init, and its init and body are single stores to one buffer.
+        loop-of-block: the loop is one of the block's loops.
+        box: the extents of the box written in one iteration do not depend on loop variables.
+        block-exists: the block is still in the program.
+        loop-exists: the loop is still in the program.
+    Keeps: results (source: BLIS, Van Zee and van de Geijn, TOMS 2015: C is updated once for each block of k).
+    """
+    if scope not in SCOPES:
+        raise s.refuse("scope", f"unknown scope {scope!r}; scopes are {', '.join(SCOPES)}")
+    path = s.path(block)
+    b: Block = path[-1]
+    target = s.loop(loop)
+    if type(b.init) is not BufferStore or type(b.body) is not BufferStore or b.init.buffer is not b.body.buffer:
+        raise s.refuse("reduction", f"block {b.name} has no init, or stores more than one element", b)
+    if target not in path:
+        raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
+    old = b.body.buffer
+    new = old.like(f"{old.name}_{scope}", scope=scope)
+    ranges = ranges_under(target, b.name)
+    box = region(b, writes(b)[-1].indices, ranges)
+    for _, extent in box:
+        bound = sorted(v.name for v in extent.vars if not isinstance(v, Param))
+        if bound:
+            raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(bound)}: {extent!r}", b)
+    firsts = [interval(e, ranges)[0] for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
+    init = b.init
+    fill_name, write_name = s.fresh_name(f"{b.name}_fill"), s.fresh_name(f"{b.name}_write")
+
+    def make(name: str, fill: bool) -> Stmt:
+        spatial = [Iter(Var(f"v{d}"), n, "S") for d, n in enumerate(old.shape)]
+        steps = [Iter(Var(f"r{d}"), it.extent, "R") for d, it in enumerate(i for i in b.iters if i.kind == "R")]
+        loops = [(Var(f"ax{d}"), extent) for d, (_, extent) in enumerate(box)]
+        at = tuple([poly(i.var) for i in spatial])
+        if fill:
+            start: Expr = _value_at(init, dict(zip([e.as_var() for e in init.indices], at, strict=True)))
+            value = select(conjunction(tuple([below(i.var, ONE) for i in steps])), start, BufferLoad(old, at))
+            body = store(new, at, value)
+        else:
+            body = store(old, at, BufferLoad(new, at))
+        places = [low + v for (low, _), (v, _) in zip(box, loops, strict=True)]
+        guards = tuple([p - n for p, n in zip(places, old.shape, strict=True)])
+        return nest(loops, Block(name, (*spatial, *steps), (*places, *firsts), guards, None, body))
+
+    redirect_to(s, b.name, old, new)
+    s.replace_block(b.name, lambda x: x.with_(init=None))
+    s.replace_loop(target.var, lambda f: f.with_(body=seq([make(fill_name, True), f.body, make(write_name, False)])))
+    s.add_allocs(new)
+    return [s.new_block(fill_name), s.new_block(write_name)]
+
+
+def _value_at(init: BufferStore, at: dict[Any, Poly]) -> Expr:
+    return substitute_program(init.value, {v: p for v, p in at.items() if v is not None})
+

@@ -1,0 +1,276 @@
+"""From candidates to records, with real faults among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.codegen.llvm_compile import compile_object
+from tunesmith.codegen.llvm_host import llvm_options
+from tunesmith.codegen.llvm_host_entry import emit_entry
+from tunesmith.ir.target import Target
+from tunesmith.measure.builder import Builder, BuildResult, InProcessBuilder
+from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
+from tunesmith.measure.database import Database
+from tunesmith.measure.local_builder import LocalBuilder
+from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
+from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.record import ErrorInfo, Record
+from tunesmith.measure.record_log import RecordLog
+from tunesmith.measure.runner import Runner, RunRequest, RunResult
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.schedule.schedule import replay
+from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import InternalError, RunError, UserError
+
+TARGET = Target("llvm")
+QUICK = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+NOISY = TimingPolicy(number=3, repeats=2, window_s=0.0, quiet_fraction=float("inf"))
+SOME: list[Candidate] = [(0, [4]), (1, (8,)), (0, np.array([5000])), (0, np.array([16])), (1, [4])]
+
+
+class ScriptedRunner(Runner):
+    """Answers with given seconds, one after the other; None is a crash.  Keeps what it was asked."""
+
+    def __init__(self, seconds: Sequence[float | None], slots: int = 1) -> None:
+        self.seconds = list(seconds)
+        self.slots = slots
+        self.asked: list[list[RunRequest]] = []
+
+    def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
+        self.asked.append(list(requests))
+        out = []
+        for request in requests:
+            s = self.seconds.pop(0)
+            if s is None:
+                out.append(RunResult((), True, ErrorInfo("crash", "died"), False, 0.0))
+            else:
+                out.append(RunResult((s,), True, None, request.best is None or s < request.best, 0.0))
+        return out
+
+    def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
+        return self.run(requests)
+
+    def close(self) -> None:
+        pass
+
+
+def measurer(runner: Runner | None = None, builder: Builder | None = None, policy: MeasurePolicy = QUICK, log: RecordLog | None = None) -> Measurer:
+    return Measurer(TARGET, builder or InProcessBuilder(), runner or InProcessRunner(), policy, log)
+
+
+def outcome(record: Record) -> tuple[str, tuple[int, ...], str | None]:
+    return record.sketch, record.row, None if record.error is None else record.error.kind
+
+
+def test_records_say_everything(add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    with measurer(log=log) as m:
+        records = m.measure(add_task, SOME, seed=5, extra={"tag": "x"})
+        assert m.best(add_task) == min(r.seconds for r in records if r.verified)
+    assert [outcome(r) for r in records] == [
+        ("tiled", (4,), None),
+        ("parallel", (8,), None),
+        ("tiled", (5000,), "build_error"),
+        ("tiled", (16,), None),
+        ("parallel", (4,), None),
+    ]
+    first, bad = records[0], records[2]
+    assert first.workload == add_task.digest and first.target == TARGET.to_json() and first.seed == 5
+    assert first.verified and len(first.samples) == 2 and first.clean
+    assert first.policy == QUICK.to_json() and first.policy["kind"] == "race"
+    assert first.extra["tag"] == "x" and first.extra["build_s"] > 0 and first.extra["run_s"] > 0  # type: ignore[operator]
+    assert {"lower_s", "llvm_s", "object_bytes", "calls"} <= set(first.extra)
+    assert bad.extra["run_s"] == 0 and bad.samples == () and "breaks the constraint" in bad.error.message  # type: ignore[union-attr]
+    program = replay(Trace.from_json(json.loads(json.dumps(first.trace))), add_task.func).func
+    assert "T.vectorized(4)" in str(program)
+    contents = log.load()
+    assert contents.report.bad_count == 0
+    assert [r.identity for r in contents.records] == [r.identity for r in records]
+    assert [(w.name, w.script) for w in contents.workloads.values()] == [("add(60)", add_task.script)]
+    best = Database.from_log(log.path).best(add_task.digest, TARGET.to_json())
+    assert best is not None and best.seconds == min(r.seconds for r in records if r.verified)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_order_does_not_depend_on_workers(add_task: MeasureTask, workers: int, overlap: bool) -> None:
+    with LocalBuilder(workers) as builder, measurer(builder=builder, policy=replace(QUICK, overlap=overlap)) as m:
+        assert [outcome(r) for r in m.measure(add_task, SOME * 2)] == [outcome(r) for r in measurer().measure(add_task, SOME * 2)]
+        assert m.measure(add_task, []) == []
+
+
+def test_the_best_is_told_to_the_runner(add_task: MeasureTask) -> None:
+    runner = ScriptedRunner([3.0, 4.0, None, 2.0, 5.0])
+    m = measurer(runner)
+    records = m.measure(add_task, [(0, [4])] * 5)
+    assert [r[0].best for r in runner.asked] == [None, 3.0, 3.0, 3.0, 2.0]
+    assert [r.verified for r in records] == [True, False, False, True, False]
+    assert m.best(add_task) == 2.0
+    m.note_best(add_task, 1.0)
+    m.note_best(add_task, 1.5)
+    assert m.best(add_task) == 1.0
+
+
+def test_a_runner_with_many_devices_is_given_many_at_once(add_task: MeasureTask) -> None:
+    runner = ScriptedRunner([float(i) for i in range(1, 20)], slots=2)
+    records = measurer(runner).measure(add_task, [(0, [4]), (0, [5000]), (0, [8]), (1, [4]), (1, [8])])
+    assert [len(asked) for asked in runner.asked] == [1, 2, 1]
+    assert [r.samples for r in records] == [(1.0,), (), (2.0,), (3.0,), (4.0,)]
+
+
+def test_nothing_measured_is_lost_when_the_runner_fails(add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    with pytest.raises(IndexError):
+        measurer(ScriptedRunner([1.0, 2.0]), log=log).measure(add_task, [(0, [4])] * 3)
+    assert [r.samples for r in log.load().records] == [(1.0,), (2.0,)]
+
+
+def test_records_come_as_they_are_measured(add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    runner = ScriptedRunner([1.0, 2.0, 3.0])
+    stream = measurer(runner, log=log).stream(add_task, [(0, [4])] * 3)
+    for n in range(1, 4):
+        next(stream)
+        assert len(log.load().records) == n == len(runner.asked)
+
+
+def test_the_law_is_checked_every_so_often(add_task: MeasureTask) -> None:
+    checked: list[bool] = []
+
+    class Watching(InProcessBuilder):
+        def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+            checked.extend(r.check_law for r in requests)
+            return super().build(requests)
+
+    m = measurer(ScriptedRunner([1.0] * 7), Watching(), replace(QUICK, law_every=3))
+    m.measure(add_task, [(0, [4])] * 2)
+    m.measure(add_task, [(0, [4])] * 5)
+    assert checked == [True, False, False, True, False, False, True]
+
+
+def test_a_broken_law_is_raised_when_all_is_recorded(add_task: MeasureTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.measure.candidate.concretize", lambda func, row: add_task.func)
+    log = RecordLog(tmp_path / "log.jsonl")
+    with pytest.raises(InternalError, match=r"1 of 3 candidates break the law of sketches; the first: the sketch with the row \[4\] put in"):
+        measurer(log=log).measure(add_task, [(0, [4])] * 3)
+    assert len(log.load().records) == 3
+
+
+def test_without_a_reference_the_unscheduled_function_is_one(add_task: MeasureTask) -> None:
+    bare = replace(add_task, reference=None)
+    (record,) = measurer().measure(bare, [(0, [4])])
+    assert record.verified
+    (record,) = measurer(policy=replace(QUICK, verify="never")).measure(bare, [(0, [4])])
+    assert not record.verified
+
+
+def test_a_wrong_reference_makes_everything_wrong(add_task: MeasureTask) -> None:
+    (record,) = measurer().measure(replace(add_task, reference=lambda x: [x[0] - x[1]]), [(0, [4])])
+    assert record.error is not None and record.error.kind == "wrong_result" and record.samples
+
+
+def test_ranges_reach_inputs_and_reference(add_task: MeasureTask) -> None:
+    seen: list[float] = []
+
+    def reference(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        seen.append(float(inputs[0].min()))
+        return [inputs[0] + inputs[1]]
+
+    m = measurer()
+    for low in (5.0, 7.0):
+        (record,) = m.measure(replace(add_task, reference=reference, ranges={"A": (low, low + 1)}), [(0, [4])])
+        assert record.verified
+    m.measure(replace(add_task, reference=reference, ranges={"A": (7.0, 8.0)}), [(0, [4])])
+    assert [int(s) for s in seen] == [5, 7]
+
+
+def test_what_cannot_be_measured_at_all(add_task: MeasureTask) -> None:
+    with pytest.raises(UserError, match="a candidate names sketch 7"):
+        measurer().measure(add_task, [(7, [4])])
+    with pytest.raises(UserError, match="the reference gave 0 outputs"):
+        measurer().measure(replace(add_task, reference=lambda _: []), [(0, [4])])
+    opencl = Measurer(Target('{"kind": "c"}'), InProcessBuilder(), InProcessRunner(), QUICK)
+    with pytest.raises(RunError, match="add\\(60\\) has no reference, and without a schedule it cannot be compiled.*not c"):
+        opencl.measure(replace(add_task, reference=None), [(0, [4])])
+
+
+def test_policies_that_make_no_sense() -> None:
+    with pytest.raises(UserError, match="verify is one of winner, always, never, not 'sometimes'"):
+        MeasurePolicy(verify="sometimes")
+    with pytest.raises(UserError, match="law_every counts candidates from 1, got 0"):
+        MeasurePolicy(law_every=0)
+
+
+def test_compare_records_how_it_timed(add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    with measurer(log=log) as m:
+        records = m.compare(add_task, [(0, [4]), (0, [5000]), (1, [8])], policy=NOISY, seed=3)
+    assert [outcome(r)[2] for r in records] == [None, "build_error", None]
+    assert [r.verified for r in records] == [True, False, True]
+    assert records[0].policy["kind"] == "interleaved" and records[0].policy["repeats"] == 2 and records[0].seed == 3
+    assert "foreign" in records[0].extra
+    assert len(log.load().records) == 3
+
+
+# ---- a run with faults -----------------------------------------------------------------------------------------------
+
+
+class FaultyBuilder(Builder):
+    """Builds right code, and other code instead for some rows."""
+
+    def __init__(self, codes: dict[int, bytes]) -> None:
+        self.inner = InProcessBuilder()
+        self.codes = codes
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        results = self.inner.build(requests)
+        return [
+            replace(result, artifact=Artifact(self.codes[request.row[0]], ("add",), {})) if request.row[0] in self.codes else result
+            for request, result in zip(requests, results, strict=True)
+        ]
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def code(params: Sequence[object], body: str, head: str = "") -> bytes:
+    text = f"{head}\ndefine void @k(ptr %a, ptr %b, ptr %c) {{\nstart:\n{body}\n}}\n" + emit_entry("add", "k", params)  # type: ignore[arg-type]
+    return compile_object(text, llvm_options(TARGET))
+
+
+FAULTS: dict[str, Callable[[Sequence[object]], bytes]] = {
+    "crash": lambda p: code(p, "  store volatile float 1.0, ptr null\n  ret void"),
+    "timeout": lambda p: code(p, "  br label %loop\nloop:\n  %x = load volatile float, ptr %a\n  br label %loop"),
+    "out_of_memory": lambda p: code(
+        p, "  store volatile i8 1, ptr @arena\n  ret void", f"@arena = internal global [{64 << 30} x i8] zeroinitializer"
+    ),
+    "wrong_result": lambda p: code(p, "  store float 1.0, ptr %c\n  ret void"),
+    "run_error": lambda p: code(p, "  call void @nowhere_to_be_found()\n  ret void", "declare void @nowhere_to_be_found()"),
+}
+"""The wrong one does almost nothing: it is the fastest of all, and must not become the best."""
+
+
+def test_a_search_survives_every_fault(add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    codes = {40 + i: make(add_task.params) for i, make in enumerate(FAULTS.values())}
+    candidates: list[Candidate] = [(0, [4])]
+    for tile in codes:
+        candidates += [(0, [tile]), (1, [8])]
+    with LocalRunner(2, timeout=1.0, memory_limit=4 << 30) as runner, measurer(runner, FaultyBuilder(codes), log=log) as m:
+        records = m.measure(add_task, candidates)
+        best = m.best(add_task)
+    assert [outcome(r)[2] for r in records] == [None] + [k for fault in FAULTS for k in (fault, None)]
+    assert all(r.verified == (r.error is None) for r in records[:1])
+    assert not any(r.verified for r in records if r.error)
+    assert best == min(r.seconds for r in records if r.verified)
+    standing = Database.from_log(log.path).best(add_task.digest, TARGET.to_json())
+    assert standing is not None and standing.error is None and standing.seconds == best
+    assert len(log.load().records) == len(candidates)

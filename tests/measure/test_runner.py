@@ -1,0 +1,293 @@
+"""What every runner does, and what a runner in another process survives.  Faults are real: machine code that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm_compile import compile_object
+from tunesmith.codegen.llvm_host import llvm_options
+from tunesmith.codegen.llvm_host_entry import emit_entry
+from tunesmith.ir.target import Target
+from tunesmith.measure.argument_data import make_inputs
+from tunesmith.measure.builder import InProcessBuilder
+from tunesmith.measure.candidate import MeasureTask
+from tunesmith.measure.correctness import save_reference
+from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
+from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.workbench import Workbench
+from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.errors import InternalError, RunError
+
+TARGET = Target("llvm")
+TARGET_TEXT = json.dumps(TARGET.to_json(facts=True))
+PARAMS = tuple(ParamSpec(name, "float32", (60,), name == "C") for name in "ABC")
+QUICK = RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)
+NOISY = TimingPolicy(number=3, repeats=2, window_s=0.0, quiet_fraction=float("inf"))
+
+
+def kernel(body: str, head: str = "", params: tuple[ParamSpec, ...] = PARAMS) -> bytes:
+    """Object code of `add` with this body; %a, %b and %c are its arguments."""
+    names = ", ".join(f"ptr %{p.name.lower()}" for p in params)
+    text = f"{head}\ndefine void @k({names}) {{\nstart:\n{body}\n}}\n" + emit_entry("add", "k", params)
+    return compile_object(text, llvm_options(TARGET))
+
+
+def adding(first: int = 0, last: int = 60, plus: str = "0.0") -> str:
+    """C[i] = A[i] + B[i] + plus for first <= i < last; reads of the inputs stay inside."""
+    return f"""  br label %loop
+loop:
+  %i = phi i64 [ {first}, %start ], [ %next, %loop ]
+  %j = call i64 @llvm.smax.i64(i64 %i, i64 0)
+  %k = call i64 @llvm.smin.i64(i64 %j, i64 59)
+  %pa = getelementptr float, ptr %a, i64 %k
+  %pb = getelementptr float, ptr %b, i64 %k
+  %pc = getelementptr float, ptr %c, i64 %i
+  %x = load float, ptr %pa
+  %y = load float, ptr %pb
+  %s = fadd float %x, %y
+  %z = fadd float %s, {plus}
+  store float %z, ptr %pc
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, {last}
+  br i1 %more, label %loop, label %done
+done:
+  ret void"""
+
+
+CLAMP = "declare i64 @llvm.smax.i64(i64, i64)\ndeclare i64 @llvm.smin.i64(i64, i64)"
+STORE_NULL = "  store volatile float 1.0, ptr null\n  ret void"
+FOR_EVER = "  br label %loop\nloop:\n  %x = load volatile float, ptr %a\n  br label %loop"
+HUGE_ARENA = f"@arena = internal global [{64 << 30} x i8] zeroinitializer, align 4096"
+USES_ARENA = "  store volatile i8 1, ptr @arena\n  ret void"
+
+
+def good() -> bytes:
+    return kernel(adding(), CLAMP)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
+    path = tmp_path_factory.mktemp("reference") / "add.npz"
+    a, b = make_inputs(PARAMS)
+    save_reference(path, [a + b])
+    return RunSetup("add", TARGET_TEXT, PARAMS, 0, (), 1e-6, str(path))
+
+
+@pytest.fixture(scope="module", params=["in process", "local"])
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    with InProcessRunner() if request.param == "in process" else LocalRunner(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalRunner]:
+    with LocalRunner(2, timeout=1.0, memory_limit=4 << 30) as made:
+        yield made
+
+
+def ask(setup: RunSetup, code: bytes, **changes: object) -> RunRequest:
+    return replace(RunRequest(setup, "add", code, QUICK), **changes)  # type: ignore[arg-type]
+
+
+def kind(result: RunResult) -> str | None:
+    return None if result.error is None else result.error.kind
+
+
+def test_results_are_in_the_order_of_the_requests(runner: Runner, setup: RunSetup) -> None:
+    wrong = kernel(adding(plus="1.0"), CLAMP)
+    results = runner.run([ask(setup, good()), ask(setup, wrong), ask(setup, good(), verify="never")])
+    assert runner.run([]) == [] == runner.compare([], NOISY)
+    assert [kind(r) for r in results] == [None, "wrong_result", None]
+    assert [r.verified for r in results] == [True, False, False]
+    assert all(len(r.samples) == 2 and min(r.samples) > 0 and r.clean and r.seconds > 0 and r.facts["calls"] >= 1 for r in results)
+    assert results[1].error is not None and "output C: 60 of 60 elements are wrong, the first at [0]: got " in results[1].error.message
+
+
+@pytest.mark.parametrize(
+    ("verify", "best", "verified"),
+    [("winner", None, True), ("winner", 1e3, True), ("winner", 1e-9, False), ("always", 1e-9, True), ("never", None, False)],
+)
+def test_winners_are_verified(runner: Runner, setup: RunSetup, verify: str, best: float | None, verified: bool) -> None:
+    wrong = kernel(adding(plus="1.0"), CLAMP)
+    right_one, wrong_one = runner.run([ask(setup, code, verify=verify, best=best) for code in (good(), wrong)])
+    assert (kind(right_one), right_one.verified) == (None, verified)
+    assert (kind(wrong_one), wrong_one.verified) == ("wrong_result" if verified else None, False)
+
+
+def test_what_an_earlier_candidate_wrote_is_not_taken_for_right(runner: Runner, setup: RunSetup) -> None:
+    lazy = kernel("  ret void")
+    partial = kernel(adding(last=59), CLAMP)
+    results = runner.run([ask(setup, good()), ask(setup, lazy), ask(setup, partial)])
+    assert [kind(r) for r in results] == [None, "wrong_result", "wrong_result"]
+    assert results[2].error is not None and "1 of 60 elements are wrong, the first at [59]: got nan" in results[2].error.message
+
+
+def test_what_cannot_be_called_is_a_run_error(runner: Runner, setup: RunSetup) -> None:
+    other = tuple(replace(p, shape=(61,)) for p in PARAMS)
+    needs = kernel("  call void @tunesmith_nowhere()\n  ret void", "declare void @tunesmith_nowhere()")
+    requests = [
+        ask(setup, kernel("  ret void", params=other)),
+        ask(setup, needs),
+        ask(setup, b"no object"),
+        ask(setup, good(), function="sub"),
+        ask(setup, kernel("  ret void", params=other), verify="always"),
+    ]
+    results = runner.run(requests)
+    assert [kind(r) for r in results] == ["run_error"] * 5
+    texts = ("expected float32[61], got shape [60]", "tunesmith_nowhere", "not a 64-bit", "no function 'sub'", "expected float32[61]")
+    for result, text in zip(results, texts, strict=True):
+        assert result.error is not None and text in result.error.message
+
+
+def test_a_candidate_clearly_behind_is_not_repeated(runner: Runner, setup: RunSetup) -> None:
+    (result,) = runner.run([ask(setup, good(), best=1e-9, policy=replace(QUICK, repeats=50))])
+    assert len(result.samples) == 1 and result.error is None
+
+
+def test_caches_can_be_flushed(runner: Runner, setup: RunSetup) -> None:
+    (result,) = runner.run([ask(setup, good(), policy=replace(QUICK, flush_bytes=1 << 16))])
+    assert result.facts["calls"] == 1 and len(result.samples) == 2
+
+
+def test_compare_verifies_and_times_in_turn(runner: Runner, setup: RunSetup) -> None:
+    wrong = kernel(adding(plus="1.0"), CLAMP)
+    results = runner.compare([ask(setup, good()), ask(setup, wrong), ask(setup, good(), function="sub"), ask(setup, good())], NOISY)
+    assert [kind(r) for r in results] == [None, "wrong_result", "run_error", None]
+    assert [r.verified for r in results] == [True, False, False, True]
+    assert [len(r.samples) for r in results] == [2, 0, 0, 2]
+
+
+def test_without_a_reference_nothing_is_verified(runner: Runner, setup: RunSetup) -> None:
+    bare = replace(setup, key="bare", reference=None)
+    results = runner.run([ask(bare, kernel("  ret void"), verify=verify) for verify in ("winner", "always")])
+    assert [(kind(r), r.verified) for r in results] == [(None, False)] * 2
+
+
+def test_the_unscheduled_function_serves_as_reference(runner: Runner, setup: RunSetup) -> None:
+    based = replace(setup, key="based", reference=None, baseline=("add", good()))
+    results = runner.run([ask(based, good()), ask(based, kernel(adding(plus="1.0"), CLAMP))])
+    assert [(kind(r), r.verified) for r in results] == [(None, True), ("wrong_result", False)]
+
+
+def test_what_no_candidate_is_to_blame_for_is_raised(runner: Runner, setup: RunSetup) -> None:
+    with pytest.raises(RunError, match="cannot read the reference"):
+        runner.run([ask(replace(setup, key="gone", reference="/nowhere.npz"), good())])
+    with pytest.raises(RunError, match="cannot run here"):
+        runner.run([ask(replace(setup, key="arm", target='{"kind": "llvm", "mcpu": "neoverse-n1", "num_cores": 2}'), good())])
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted", "message"),
+    [
+        (lambda: kernel(STORE_NULL), "crash", "while running it: the worker process died (signal SIGSEGV)"),
+        (lambda: kernel("  call void @llvm.trap()\n  ret void", "declare void @llvm.trap()"), "crash", "signal SIGILL"),
+        (lambda: kernel("  call void @exit(i32 0)\n  ret void", "declare void @exit(i32)"), "crash", "exit status 0"),
+        (lambda: kernel(FOR_EVER), "timeout", "while running it: killed after 1 s"),
+        (lambda: kernel(USES_ARENA, HUGE_ARENA), "out_of_memory", "Failed to allocate mapped memory"),
+        (lambda: kernel(adding(last=1000), CLAMP), "crash", "signal SIGSEGV"),
+        (lambda: kernel("  store float 1.0, ptr %a\n  ret void"), "crash", "signal SIGSEGV"),
+    ],
+    ids=["null store", "illegal instruction", "exit", "endless", "memory", "past the end", "input"],
+)
+def test_a_fault_costs_its_candidate_only(
+    local: LocalRunner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str
+) -> None:
+    bad, after = local.run([ask(setup, code()), ask(setup, good())])
+    assert kind(bad) == wanted and bad.error is not None and message in bad.error.message
+    assert not bad.verified and bad.samples == ()
+    assert (kind(after), after.verified) == (None, True)
+
+
+@pytest.mark.parametrize(("first", "last", "verify"), [(0, 61, "winner"), (-1, 60, "always"), (0, 61, "never")])
+def test_a_process_somebody_wrote_to_is_replaced(local: LocalRunner, setup: RunSetup, first: int, last: int, verify: str) -> None:
+    pool = local._pool
+    bad, after = local.run([ask(setup, kernel(adding(first, last), CLAMP), verify=verify), ask(setup, good())])
+    assert kind(bad) == "wrong_result" and bad.error is not None and bad.error.message == "wrote outside of its argument C"
+    assert local._pool is not pool, "its memory may be ruined elsewhere too"
+    assert (kind(after), after.verified) == (None, True)
+
+
+def test_leaders_are_compared_one_by_one_if_one_of_them_crashes(local: LocalRunner, setup: RunSetup) -> None:
+    results = local.compare([ask(setup, good()), ask(setup, kernel(STORE_NULL)), ask(setup, good())], NOISY)
+    assert [kind(r) for r in results] == [None, "crash", None]
+    assert [r.verified for r in results] == [True, False, True]
+
+
+def test_guards_damaged_while_comparing_are_nobodys_fault(setup: RunSetup) -> None:
+    bench = Workbench()
+    once = """  %n = load i32, ptr @count
+  %m = add i32 %n, 1
+  store i32 %m, ptr @count
+  %bad = icmp sgt i32 %n, 0
+  br i1 %bad, label %out, label %done
+out:
+  %p = getelementptr float, ptr %c, i64 60
+  store float 1.0, ptr %p
+  br label %done
+done:
+  ret void"""
+    with pytest.raises(RunError, match="while 1 candidates were compared, one of them wrote outside of its argument C"):
+        bench.compare([ask(replace(setup, key="bare", reference=None), kernel(once, "@count = internal global i32 0"))], NOISY)
+    assert bench.tainted
+
+
+def test_a_baseline_that_writes_outside_is_a_bug(setup: RunSetup) -> None:
+    bad = replace(setup, key="bad", reference=None, baseline=("add", kernel(adding(last=61), CLAMP)))
+    with pytest.raises(InternalError, match="the unscheduled function add wrote outside of its argument C"):
+        Workbench().prepare(bad)
+
+
+def test_a_setup_that_ends_the_process_is_raised(local: LocalRunner, setup: RunSetup) -> None:
+    bad = replace(setup, key="bad", reference=None, baseline=("add", kernel(STORE_NULL)))
+    with pytest.raises(RunError, match=r"no candidate of bad can be run: crash while laying out the arguments: .*SIGSEGV"):
+        local.run([ask(bad, good())])
+    assert kind(local.run([ask(setup, good())])[0]) is None
+
+
+def test_arguments_are_laid_out_once_and_the_oldest_are_dropped(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr("tunesmith.measure.workbench._Place", lambda s: made.append(s.key))
+    bench = Workbench()
+    for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
+        bench.prepare(replace(setup, key=name))
+    assert made == ["a", "b", "c", "d", "e", "b"]
+
+
+def test_threads_of_candidates_are_pinned(add_task: MeasureTask, local: LocalRunner, setup: RunSetup) -> None:
+    assert local._env["OMP_NUM_THREADS"] == "2" and local._env["OMP_PROC_BIND"] == "close"
+    (built,) = InProcessBuilder().build([add_task.request((1, [8]), TARGET_TEXT)])
+    assert built.artifact is not None
+    (result,) = local.run([ask(setup, built.artifact.data)])
+    assert (kind(result), result.verified) == (None, True)
+
+
+def test_a_process_killed_while_idle_is_replaced(local: LocalRunner, setup: RunSetup) -> None:
+    local.run([ask(setup, good())])
+    worker = local._pool._feeder.crew[0]
+    worker.process.kill()
+    until = time.monotonic() + 30
+    while worker in local._pool._feeder.crew and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [(kind(r), r.verified) for r in local.run([ask(setup, good())])] == [(None, True)]
+
+
+def test_references_may_stand_anywhere(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
+    a, b = make_inputs(PARAMS, 9)
+    save_reference(tmp_path / "r.npz", [a + b])
+    other = replace(setup, key="seed 9", seed=9, reference=str(tmp_path / "r.npz"))
+    assert runner.run([ask(other, good())])[0].verified
+    shifted = replace(setup, key="seed 8", seed=8, reference=str(tmp_path / "r.npz"))
+    assert kind(runner.run([ask(shifted, good())])[0]) == "wrong_result", "inputs of another seed have another sum"
+    assert not np.array_equal(a, make_inputs(PARAMS, 8)[0])
