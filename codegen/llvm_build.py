@@ -12,9 +12,9 @@ from tunesmith.codegen.llvm_host import llvm_options
 from tunesmith.codegen.llvm_host_entry import emit_entry
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk_objects
-from tunesmith.ir.stmt import BufferStore
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
 from tunesmith.runtime.param_spec import ParamSpec

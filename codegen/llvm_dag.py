@@ -77,7 +77,9 @@ class _Body:
         elif op == "param":
             at = self.op(f"getelementptr i64, <{HALF} x ptr> %rows, i64 {int(args[0])}")
             every = vector_literal(["true"] * HALF, "i1")
-            ints = self.op(f"call {_L} @llvm.masked.gather.v{HALF}i64.v{HALF}p0(<{HALF} x ptr> {at}, i32 8, {_M} {every}, {_L} zeroinitializer)")
+            ints = self.op(
+                f"call {_L} @llvm.masked.gather.v{HALF}i64.v{HALF}p0(<{HALF} x ptr> {at}, i32 8, {_M} {every}, {_L} zeroinitializer)"
+            )
             self.values[i] = self.op(f"sitofp {_L} {ints} to {_D}")
         elif op in ("gt", "eq"):
             a, b = self.value(int(args[0])), self.value(int(args[1]))
@@ -380,7 +382,9 @@ class DagKernel:
         ints = np.ascontiguousarray(rows, np.int64)
         table = np.empty((n, self.table_width), np.float32) if out is None else out
         if table.shape != (n, self.table_width) or table.dtype != np.float32 or not table.flags.c_contiguous:
-            raise UserError(f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}")
+            raise UserError(
+                f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}"
+            )
         columns = np.empty((self.column_count, n))
         main = n // GROUP * GROUP
         self._call(ints.ctypes.data, main, table.ctypes.data, columns.ctypes.data, n)

@@ -418,7 +418,9 @@ class ExprEmitter:
             return self._ldexp(e, ty)
         if e.name.startswith("reduce_"):
             return self._reduce(e)
-        raise BuildError(f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering")
+        raise BuildError(
+            f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering"
+        )
 
     def _ldexp(self, e: Call, ty: str) -> str:
         x, n = self.value(e.args[0]), self.value(e.args[1])

@@ -90,7 +90,9 @@ class _Kernel:
     def _acquire(self, total: int) -> list[str]:
         """Take the static arena, or, when another thread is inside the same kernel, memory of our own."""
         n = self.name
-        self.module.globals.append(f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0")
+        self.module.globals.append(
+            f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0"
+        )
         self.module.declares |= {"declare ptr @aligned_alloc(i64, i64)", "declare void @free(ptr)"}
         return [
             "  br label %try",
@@ -358,9 +360,9 @@ class _Function(ExprEmitter):
         k.module.functions.append("\n".join([*head, *body.allocas, "  br label %entry", "entry:", *body.lines, "  ret void", "}"]))
         context = self.fresh("context")
         self.allocas.append(f"  {context} = alloca [{len(slots) + len(outer)} x i64], align 64")
-        for i, v in enumerate([*slots, *[self.env[x] for x in outer]]):
-            at = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
-            self.do(f"store {'ptr' if i < len(slots) else 'i64'} {v}, ptr {at}, align 8")
+        for i, value in enumerate([*slots, *[self.env[x] for x in outer]]):
+            place = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
+            self.do(f"store {'ptr' if i < len(slots) else 'i64'} {value}, ptr {place}, align 8")
         threads = k.module.target.num_cores
         self.do(f"call void @GOMP_parallel(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
         for b in captured:

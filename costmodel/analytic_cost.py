@@ -281,10 +281,9 @@ class _Cost:
         for k, x in enumerate(s.loops):
             if k == home:
                 moved = d.where(fits[k], 0.0, moved)
-            lost = d.maximum(s.indexed(u, x), 1.0 - fits[k])
-            moved = moved * d.where(lost, x.size, 1.0)
-            if k < home:
-                moved = d.where(fits[k + 1], self._lines(s, u, k + 1), moved)
+            # Iterations that fit share their cache lines and whatever does not move; others start anew.
+            kept = self._lines(s, u, k + 1) if k < home else moved * x.size
+            moved = d.where(fits[k], kept, moved * x.size)
         return d.where(fits[-1], 0.0, moved) if home == len(s.loops) else moved
 
 

@@ -115,7 +115,11 @@ class Dag:
         if op in _COMMUTATIVE:
             ids.sort()
         out = self._node(op, tuple(ids))
-        if op in ("gt", "eq") or (op in ("mul", "max", "min") and self._truths.issuperset(ids)) or (op == "sub" and values[0] == 1 and ids[1] in self._truths):
+        if (
+            op in ("gt", "eq")
+            or (op in ("mul", "max", "min") and self._truths.issuperset(ids))
+            or (op == "sub" and values[0] == 1 and ids[1] in self._truths)
+        ):
             self._truths.add(out.id)
         return out
 
@@ -254,7 +258,13 @@ def _apply(op: str, v: list[float]) -> float:
         return 0.0
     if op == "div":
         return v[0] / v[1]
-    return float(math.floor(v[0] / v[1]) if op == "floordiv" else math.ceil(v[0] / v[1]) if op == "ceildiv" else v[0] - math.floor(v[0] / v[1]) * v[1])
+    return float(
+        math.floor(v[0] / v[1])
+        if op == "floordiv"
+        else math.ceil(v[0] / v[1])
+        if op == "ceildiv"
+        else v[0] - math.floor(v[0] / v[1]) * v[1]
+    )
 
 
 _ON_FLOATS = {
@@ -266,7 +276,14 @@ _ON_FLOATS = {
     "gt": lambda a, b: float(a > b),
     "eq": lambda a, b: float(a == b),
 }
-_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "min": np.minimum, "max": np.maximum}
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 Array = npt.NDArray[np.float64]
 

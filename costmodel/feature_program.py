@@ -45,7 +45,9 @@ class CompiledGraph:
         backend: `llvm`, `numpy`, or `auto`: numpy only where LLVM code cannot be loaded.
     """
 
-    def __init__(self, analysis: ProgramAnalysis, table: Sequence[Num], kinds: Sequence[Column], doubles: Sequence[Num], backend: str) -> None:
+    def __init__(
+        self, analysis: ProgramAnalysis, table: Sequence[Num], kinds: Sequence[Column], doubles: Sequence[Num], backend: str
+    ) -> None:
         if backend not in BACKENDS:
             raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
         d = analysis.dag

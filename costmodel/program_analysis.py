@@ -24,7 +24,17 @@ from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 
-_BINARY = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "floordiv": "div", "mod": "div", "pow": "div", "min": "max", "max": "max"}
+_BINARY = {
+    "add": "add",
+    "sub": "add",
+    "mul": "mul",
+    "div": "div",
+    "floordiv": "div",
+    "mod": "div",
+    "pow": "div",
+    "min": "max",
+    "max": "max",
+}
 COUNTS = ("add", "mul", "div", "max", "call", "select", "cast", "integer")
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
 selects, conversions, and all integer arithmetic that is not indexing."""

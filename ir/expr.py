@@ -32,7 +32,8 @@ class Expr(Node):
 
     def __bool__(self) -> bool:
         raise ScriptError(
-            "a symbolic expression has no truth value in Python; use select(cond, a, b), a T.If, or ir.structural.equal(a, b) to compare programs"
+            "a symbolic expression has no truth value in Python; use select(cond, a, b) or an If statement, "
+            "and ir.structural.equal(a, b) to compare programs"
         )
 
     def __add__(self, other: Value) -> Expr:
@@ -86,7 +87,7 @@ class Const(Expr):
     """A literal: bool, int or float.  NaN and infinities are allowed for floats."""
 
     value: bool | int | float
-    dtype: str  # type: ignore[misc]
+    dtype: str
 
 
 @node
@@ -143,7 +144,7 @@ class Select(Expr):
 class Cast(Expr):
     """Value conversion.  Float to int truncates toward zero."""
 
-    dtype: str  # type: ignore[misc]
+    dtype: str
     a: Expr
 
 
@@ -153,7 +154,7 @@ class Call(Expr):
 
     name: str
     args: tuple[Expr, ...]
-    dtype: str  # type: ignore[misc]
+    dtype: str
 
 
 @node

@@ -7,9 +7,10 @@ Nodes are immutable by contract.  The type checker sees them frozen; at run time
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 CHECK = os.environ.get("TUNESMITH_CHECK", "") == "1"
 
@@ -24,7 +25,7 @@ class Node:
     fields: ClassVar[tuple[str, ...]] = ()
     children: ClassVar[tuple[str, ...]] = ()
 
-    def map_children(self, f: Callable[[Any], Any]) -> Any:
+    def map_children(self, f: Callable[[Any], Any]) -> Self:
         """The node with `f` applied to every child expression and statement; `self` when nothing changed."""
         raise NotImplementedError
 
@@ -32,7 +33,7 @@ class Node:
         """Call `f` on every child expression and statement, in field order."""
         raise NotImplementedError
 
-    def with_(self, **changes: Any) -> Any:
+    def with_(self, **changes: Any) -> Self:
         """A copy with some fields replaced."""
         values = [changes.pop(n) if n in changes else getattr(self, n) for n in self.fields]
         if changes:
@@ -50,7 +51,7 @@ def node(cls: type[_T]) -> type[_T]:
 
     A field annotated `Expr`, `Stmt`, `Poly`, `Iter`, `... | None` or `tuple[those, ...]` is a child.
     """
-    hints: dict[str, str] = {k: v for k, v in cls.__dict__.get("__annotations__", {}).items() if not v.startswith("ClassVar")}
+    hints: dict[str, str] = {k: v for k, v in inspect.get_annotations(cls).items() if not v.startswith("ClassVar")}
     names = tuple(hints)
     defaults = {n: cls.__dict__[n] for n in names if n in cls.__dict__}
     single = [n for n in names if hints[n].removesuffix(" | None") in _CHILD]
@@ -81,7 +82,8 @@ def node(cls: type[_T]) -> type[_T]:
         body.update(map_children=env["map_children"], each_child=env["each_child"])
     if CHECK:
         body["__setattr__"] = _refuse
-    made: Any = type(cls)(cls.__name__, cls.__bases__, body)
+    make: Any = type(cls)
+    made = make(cls.__name__, cls.__bases__, body)
     env["C"] = made
     if "__init_node__" in cls.__dict__:
         plain = env["__init__"]

@@ -203,7 +203,7 @@ ONE = Poly((((), 1),))
 _SMALL = {0: ZERO, 1: ONE, **{i: Poly((((), i),)) for i in (*range(-64, 0), *range(2, 257))}}
 
 
-def poly(x: Index) -> Poly:
+def poly(x: Index | Op) -> Poly:
     """`x` as a polynomial: an int, a Var, a Param, or already one."""
     if type(x) is Poly:
         return x
@@ -212,7 +212,7 @@ def poly(x: Index) -> Poly:
     if isinstance(x, int):
         small = _SMALL.get(x)
         return Poly((((), int(x)),)) if small is None else small
-    if type(x) is Op:
+    if isinstance(x, Op):
         return Poly((((x,), 1),))
     raise ScriptError(f"an index expression was expected (int, loop variable or arithmetic on them), got {type(x).__name__}: {x!r}")
 
@@ -310,7 +310,7 @@ def floordiv(x: Index, d: Index) -> Poly:
         return q
     if rc == -1:
         return q - 1
-    return add(q, poly(Op("floordiv", (r, d))))  # type: ignore[arg-type]
+    return add(q, poly(Op("floordiv", (r, d))))
 
 
 def mod(x: Index, d: Index) -> Poly:
@@ -323,7 +323,7 @@ def mod(x: Index, d: Index) -> Poly:
         return poly(rc % dc)
     if rc == 0:
         return ZERO
-    return poly(Op("mod", (r, d)))  # type: ignore[arg-type]
+    return poly(Op("mod", (r, d)))
 
 
 def ceildiv(x: Index, d: Index) -> Poly:
@@ -336,7 +336,7 @@ def ceildiv(x: Index, d: Index) -> Poly:
         return q - (-rc) // dc
     if rc == 0:
         return q
-    return add(q, poly(Op("ceildiv", (r, d))))  # type: ignore[arg-type]
+    return add(q, poly(Op("ceildiv", (r, d))))
 
 
 def is_param_only(x: Poly) -> bool:
@@ -365,7 +365,7 @@ def _roundup_min(keep: list[Poly]) -> Poly | None:
     for a, b in (keep, keep[::-1]):
         for m, c in a.terms:
             for at in m:
-                if c == 1 and type(at) is Op and at.op == "ceildiv" and a - b == mul(poly(at), at.args[1]) - at.args[0]:  # type: ignore[arg-type]
+                if c == 1 and type(at) is Op and at.op == "ceildiv" and a - b == mul(poly(at), at.args[1]) - at.args[0]:
                     return b
     return None
 
@@ -404,7 +404,7 @@ def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
             break
         # What is left may be Param-only now, and then it can be flattened further.
         args, shift = [x - common for x in keep], add(shift, common)
-    return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), shift)  # type: ignore[arg-type]
+    return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), shift)
 
 
 def minimum(*xs: Index) -> Poly:

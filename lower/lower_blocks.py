@@ -34,5 +34,3 @@ def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:
     for c in reversed(conds):
         body = If(c, body)
     return body
-
-

@@ -13,7 +13,8 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 
 STAGES = ("SCHEDULED", "OPAQUE", "FLAT", "VECTOR")
-"""SCHEDULED: loops around blocks.  OPAQUE: no blocks, allocations placed.  FLAT: one-dimensional buffers.  VECTOR: no vectorised or unrolled loops."""
+"""SCHEDULED: loops around blocks.  OPAQUE: no blocks, allocations placed.  FLAT: one-dimensional buffers.
+VECTOR: no vectorised or unrolled loops."""
 
 
 class Instrument(Protocol):

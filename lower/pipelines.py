@@ -11,8 +11,8 @@ from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
 from tunesmith.lower.unroll_loops import unroll_loops
-from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.lower.vector_math import expand_math
+from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.lower.version_guards import version_guards
 
 CPU = Pipeline(

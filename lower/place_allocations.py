@@ -1,4 +1,4 @@
-"""place_allocations: each intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what one iteration touches."""
+"""place_allocations: an intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what is touched there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _place(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
             s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
         child = using[0]
         new = _place(child, b, s, target)
-        return n.map_children(lambda k: new if k is child else k)  # type: ignore[no-any-return]
+        return n.map_children(lambda k: new if k is child else k)
     return _allocate(n, b, s, target)
 
 

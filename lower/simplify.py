@@ -65,7 +65,7 @@ class Simplifier:
             return None
         if body is n.body and extent is n.extent:
             return n
-        return n.with_(extent=extent, body=body)  # type: ignore[no-any-return]
+        return n.with_(extent=extent, body=body)
 
     def guards(self, predicate: tuple[Poly, ...]) -> tuple[Poly, ...] | None:
         """The entries that are not always true, each once; None when one never is."""
@@ -90,12 +90,12 @@ class Simplifier:
             self.ranges[it.var] = (max(low, 0), min(high, top) if predicate else high)
         init = None if n.init is None else recurse(n.init)
         body = recurse(n.body)
-        return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)  # type: ignore[no-any-return]
+        return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)
 
     def _if(self, n: If, recurse: Any) -> Stmt | None:
         cond = recurse(n.cond)
         if type(cond) is Const:
-            return recurse(n.then) if cond.value else None if n.orelse is None else recurse(n.orelse)  # type: ignore[no-any-return]
+            return recurse(n.then) if cond.value else None if n.orelse is None else recurse(n.orelse)
         then, orelse = recurse(n.then), None if n.orelse is None else recurse(n.orelse)
         if then is None:
             return None if orelse is None else If(negate(cond), orelse)

@@ -44,13 +44,13 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
 def _vectorize(n: For, s: Simplifier, target: Target) -> Stmt:
     extent = n.extent.const
     if extent is None:
-        return n.with_(kind="serial")  # type: ignore[no-any-return]
+        return n.with_(kind="serial")
     widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     try:
         return _as_vectors(n, extent, lanes, s)
     except NotAVector:
-        return n.with_(kind="unrolled" if extent <= 64 else "serial")  # type: ignore[no-any-return]
+        return n.with_(kind="unrolled" if extent <= 64 else "serial")
 
 
 def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:

@@ -144,7 +144,7 @@ class _Versioner:
 
     def _decide(self, n: Any, g: Guard, value: bool) -> Any:
         """`n` with the guard replaced by a literal."""
-        table = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x}
+        table: dict[type, Any] = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x}
         return self.s(transform(n, table))
 
     def _settle(self, n: Any, g: Guard, outer: int) -> Any:

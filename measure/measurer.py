@@ -165,7 +165,7 @@ class Measurer:
         ]
 
     def best(self, task: MeasureTask) -> float | None:
-        """Seconds of the best verified candidate so far."""
+        """Seconds of the best verified candidate so far; of any, where the policy is to verify none."""
         return self._best.get(task.digest)
 
     def note_best(self, task: MeasureTask, seconds: float) -> None:
@@ -242,7 +242,7 @@ class Measurer:
             policy={name: None if value == math.inf else value for name, value in (policy or self.policy.to_json()).items()},
             extra={**extra, **facts},
         )
-        if record.verified:
+        if record.verified or (self.policy.verify == "never" and error is None):
             self.note_best(task, record.seconds)
         if self.log is not None:
             self.log.append(record)

@@ -61,7 +61,7 @@ class Primitive(Generic[P, R]):
         except BaseException:
             s.rollback()
             raise
-        handles = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
+        handles: Any = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
         s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
         return out
 
@@ -119,6 +119,8 @@ def apply_instruction(s: Any, i: Instruction, decision: Sequence[int] | None) ->
     out = p.apply(s, **args)
     made = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
     if len(made) != len(i.outputs):
-        raise RecordError(f"{i.kind} gave {len(made)} results where the trace recorded {len(i.outputs)}: the record belongs to another workload")
+        raise RecordError(
+            f"{i.kind} gave {len(made)} results where the trace recorded {len(i.outputs)}: the record belongs to another workload"
+        )
     for h, name in zip(made, i.outputs, strict=True):
         s.handles[name] = h

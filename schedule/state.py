@@ -157,7 +157,11 @@ class ScheduleState:
     # ---- sampling -----------------------------------------------------------------------------------------------------
 
     def sample(
-        self, names: Sequence[str], domains: Sequence[Sequence[int]], decision: Sequence[int] | None, accept: Callable[[Sequence[int]], bool] | None = None
+        self,
+        names: Sequence[str],
+        domains: Sequence[Sequence[int]],
+        decision: Sequence[int] | None,
+        accept: Callable[[Sequence[int]], bool] | None = None,
     ) -> list[IntRV]:
         """Params, or the given decision, or a seeded draw (repeated until `accept`, which only shapes free draws)."""
         if self.parametric:
@@ -168,7 +172,7 @@ class ScheduleState:
             decision = next(self._given, None)
         if decision is None:
             for _ in range(1000):
-                decision = tuple([int(d[self._random.integers(len(d))]) for d in domains])
+                decision = tuple([d[int(self._random.integers(len(d)))] for d in domains])
                 if accept is None or accept(decision):
                     break
             else:
@@ -209,7 +213,9 @@ class ScheduleState:
         found = self.find_loop(self.func.body, loop.var)
         if found is None:
             by = self._consumed.get(loop.var)
-            raise self.refuse("loop-exists", f"loop {loop.var.name} ({loop.name}) " + (f"was consumed by {by}" if by else "is not in this program"))
+            raise self.refuse(
+                "loop-exists", f"loop {loop.var.name} ({loop.name}) " + (f"was consumed by {by}" if by else "is not in this program")
+            )
         return found
 
     @staticmethod
@@ -287,4 +293,3 @@ class ScheduleState:
     def root_index(self, name: str) -> int:
         """Which of the root statements holds the block."""
         return next(i for i, s in enumerate(self.root_stmts()) if any(b.name == name for b in blocks_under(s)))
-

@@ -96,7 +96,13 @@ class Trace:
             raise RecordError(f"a trace is a list of instructions, got {type(data).__name__}")
         out = []
         for n, item in enumerate(data):
-            ok = isinstance(item, list) and len(item) in (3, 4) and isinstance(item[0], str) and isinstance(item[1], dict) and _names(item[2])
+            ok = (
+                isinstance(item, list)
+                and len(item) in (3, 4)
+                and isinstance(item[0], str)
+                and isinstance(item[1], dict)
+                and _names(item[2])
+            )
             if ok and len(item) == 4:
                 ok = isinstance(item[3], list) and all(type(x) is int for x in item[3])
             if not ok:
@@ -120,7 +126,16 @@ class Trace:
         return self.as_python()
 
 
-_LISTS = ("get_loops", "get_producers", "get_consumers", "get_child_blocks", "get_output_blocks", "sample_tile", "sample_perfect_tile", "split")
+_LISTS = (
+    "get_loops",
+    "get_producers",
+    "get_consumers",
+    "get_child_blocks",
+    "get_output_blocks",
+    "sample_tile",
+    "sample_perfect_tile",
+    "split",
+)
 """Primitives that return a list also when it has one element: their outputs are unpacked."""
 
 

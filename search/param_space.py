@@ -7,7 +7,7 @@ pick lines of tables, so a mutation never leaves its group's admissible tuples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,11 @@ class ParamSpace:
             have += len(rows)
             if have >= n:
                 return np.concatenate(parts)[:n]
-        raise ScheduleError("space", "joint", f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly so")
+        raise ScheduleError(
+            "space",
+            "joint",
+            f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly so",
+        )
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
         """For each row, another line of one group's table, near the old one half of the time; rows with no luck stay."""
@@ -140,7 +144,7 @@ class ParamSpace:
                     near = self._neighbours(table, new[mine][:, cols], rng)
                     use = rng.random(len(mine)) < 0.5
                     pick[use] = near[use]
-                new[np.ix_(mine, cols)] = pick
+                new[np.ix_(mine, np.array(cols))] = pick
             ok = self._check(new)
             out[todo[ok]] = new[ok]
             todo = todo[~ok]
@@ -160,13 +164,14 @@ class ParamSpace:
         child = a.copy()
         for cols in self.groups:
             take = np.flatnonzero(rng.random(len(a)) < 0.5)
-            child[np.ix_(take, cols)] = b[np.ix_(take, cols)]
+            at = np.ix_(take, np.array(cols))
+            child[at] = b[at]
         bad = ~self._check(child)
         child[bad] = a[bad]
         return child
 
 
-def _checker(constraints: Sequence[Constraint], params: Sequence[Param]):  # type: ignore[no-untyped-def]
+def _checker(constraints: Sequence[Constraint], params: Sequence[Param]) -> Callable[[Rows], npt.NDArray[np.bool_]]:
     if not constraints:
         return lambda rows: np.ones(len(rows), bool)
     values = compile_polys([c.expr for c in constraints], tuple(params))

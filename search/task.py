@@ -11,6 +11,7 @@ import numpy as np
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.measure.candidate import MeasureTask
 from tunesmith.search.sketch import Space
 from tunesmith.search.space_rules import CPU_RULES, Rule, generate
 
@@ -44,6 +45,11 @@ class Task:
     def digest(self) -> str:
         """The function's identity, equal on every machine."""
         return structural.digest(self.func)
+
+    @cached_property
+    def measured(self) -> MeasureTask:
+        """The task as builders and runners see it."""
+        return MeasureTask(self.func, self.space.sketches, self.reference, self.name)
 
     @cached_property
     def space(self) -> Space:

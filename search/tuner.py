@@ -63,6 +63,7 @@ def tune_task(
     trials: int,
     database: Database | None = None,
     batch: int = 32,
+    seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> Progress:
     """Tune one task; an interrupt (Ctrl-C) keeps everything measured and returns to the caller as it is.
@@ -74,6 +75,7 @@ def tune_task(
         trials: total budget, records of the database included.
         database: earlier records: told to the sampler, counted, never measured again.
         batch: candidates a round.
+        seed: of the search, for the records.
         callbacks: called with the progress after every batch.
     """
     progress = Progress(task, trials)
@@ -91,13 +93,16 @@ def tune_task(
         thought = time.perf_counter()
         if not candidates:
             break
-        records = measurer.measure(task, candidates)
+        records = measurer.measure(task.measured, [(c.sketch, c.row) for c in candidates], seed=seed)
         measured = time.perf_counter()
         for r in records:
             progress.add(r)
         sampler.tell([result_of(c, r) for c, r in zip(candidates, records, strict=True)])
         trained = time.perf_counter()
-        _account(progress, sampler, measurer, thought - asked, trained - measured)
+        _account(progress, sampler, thought - asked, trained - measured)
+        ran = sum(float(str(r.extra.get("run_s", 0.0))) for r in records)
+        progress.seconds["measure"] = progress.seconds.get("measure", 0.0) + ran
+        progress.seconds["build"] = progress.seconds.get("build", 0.0) + measured - thought - ran
         progress.seconds["total"] = trained - start
         for call in callbacks:
             call(progress)
@@ -121,7 +126,7 @@ def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]
     return out
 
 
-def _account(progress: Progress, sampler: Sampler, measurer: Measurer, thinking: float, training: float) -> None:
+def _account(progress: Progress, sampler: Sampler, thinking: float, training: float) -> None:
     """Split the time of a round: the sampler's drafter knows its own share of the thinking."""
     s = progress.seconds
     drafter = getattr(sampler, "drafter", None)
@@ -133,4 +138,3 @@ def _account(progress: Progress, sampler: Sampler, measurer: Measurer, thinking:
     else:
         s["draft"] = s.get("draft", 0.0) + thinking
     s["train"] = s.get("train", 0.0) + training
-    s["build"], s["measure"] = measurer.build_seconds, measurer.run_seconds

@@ -191,7 +191,7 @@ class Walk:
 
     def factor(self, s: Schedule, loop: LoopRV, n: int = 2) -> list[IntRV]:
         self.count += 1
-        return s.sample_tile(loop, n, f"t{self.count}_", [tuple(range(1, 24))] * (n - 1), waste=50.0)
+        return s.sample_tile(loop, n, f"t{self.count}_", [tuple(range(1, 24))] * (n - 1), waste=1.0)
 
     def tile(self, s: Schedule) -> None:
         loop = self.pick(s.get_loops(self.block(s)))

@@ -93,7 +93,9 @@ class _Code:
             return out
         if a not in self.columns:
             known = ", ".join(p.name for p in self.columns if isinstance(p, Param)) or "none"
-            raise ScriptError(f"{where!r} holds {a!r}, which is no column of the rows; columns are {known}. Only Params can be evaluated for rows")
+            raise ScriptError(
+                f"{where!r} holds {a!r}, which is no column of the rows; columns are {known}. Only Params can be evaluated for rows"
+            )
         return self.value("column", self.columns[a])
 
 

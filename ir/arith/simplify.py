@@ -234,7 +234,7 @@ def _recombined(p: Poly) -> Poly:
                 continue
             x, d = a.args
             factor = Poly(((m[:i] + m[i + 1 :], c),)) if len(m) > 1 else scale(ONE, c)
-            whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))  # type: ignore[arg-type]
+            whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))
             if all(coefficients.get(n) == k for n, k in whole.terms):
-                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x))  # type: ignore[arg-type]
+                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x))
     return p

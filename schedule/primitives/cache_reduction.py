@@ -86,4 +86,3 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
 
 def _value_at(init: BufferStore, at: dict[Any, Poly]) -> Expr:
     return substitute_program(init.value, {v: p for v, p in at.items() if v is not None})
-

@@ -47,7 +47,9 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         mine = [a for a in reads(c) if a.buffer is buffer]
         if mine and c is not b:
             if c not in inside or b in inside:
-                raise s.refuse("consumers-inside", f"consumer {c.name} of {b.name} is not under loop {target.var.name}, or {b.name} already is", target)
+                raise s.refuse(
+                    "consumers-inside", f"consumer {c.name} of {b.name} is not under loop {target.var.name}, or {b.name} already is", target
+                )
             ranges = ranges_under(target, c.name)
             boxes.extend(region(c, a.indices, ranges) for a in mine)
     if not boxes:

@@ -71,7 +71,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         for i in range(4): C[i] = A[i] * 2 + 1
     Requires:
         pointwise: the block is one store, without reduction, at its own iteration variables.
-        one-producer: it reads one intermediate buffer, at its own iteration variables, that one pointwise block writes and nobody else reads.
+        one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and
+            nobody else reads it.
         block-exists: the block is still in the program.
     Keeps: results.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from tunesmith.ir.poly import Poly, Var, floordiv, mod, poly, product
@@ -31,7 +32,7 @@ def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
     fs = [s.loop(x) for x in loops]
     if not fs:
         raise s.refuse("at-least-one", "no loops were given")
-    for outer, inner in zip(fs, fs[1:], strict=False):
+    for outer, inner in itertools.pairwise(fs):
         if outer.body is not inner:
             raise s.refuse("nested", f"loop {inner.var.name} is not the only statement of loop {outer.var.name}", outer)
     for f in fs:

@@ -76,7 +76,9 @@ def _is_own(e: Any, body: BufferStore) -> bool:
     return type(e) is BufferLoad and e.buffer is body.buffer and e.indices == body.indices
 
 
-def _partial_block(s: ScheduleState, b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]) -> Block:
+def _partial_block(
+    s: ScheduleState, b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]
+) -> Block:
     lane = Iter(Var("v_rf"), target.extent, "S")
     iters: list[Iter] = []
     bindings: list[Poly] = []
@@ -152,7 +154,9 @@ def _neutral(op: str, dtype: str) -> float:
     return int(info.min if op == "max" else info.max)
 
 
-def _final_nest(b: Block, body: BufferStore, init: BufferStore, partial: Buffer, target: For, kept: list[For], reduce_loops: list[For]) -> Stmt:
+def _final_nest(
+    b: Block, body: BufferStore, init: BufferStore, partial: Buffer, target: For, kept: list[For], reduce_loops: list[For]
+) -> Stmt:
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
     values |= {f.var: ZERO for f in reduce_loops}
     lane_loop, lane = Var(target.var.name), Iter(Var("v_rf"), target.extent, "R")

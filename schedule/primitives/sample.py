@@ -69,7 +69,9 @@ def sample_tile(
 
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
     t = product([v.expr for v in out])
-    s.require("le0", (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack, "waste", f"the tiles of {loop!r} overshoot it too far")
+    s.require(
+        "le0", (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack, "waste", f"the tiles of {loop!r} overshoot it too far"
+    )
     return out
 
 

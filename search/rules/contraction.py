@@ -98,8 +98,14 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     packs += [(o.buffer.name, False) for o in packable if _packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     out: list[Named] = []
-    for first, (pack, constant), pad, window in itertools.product((False, True), packs, ("inline", "block", "root") if pads else (None,), windows):
-        for blocked in (False, True) if not others and not pads and any((i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters if i.kind == "R") else (False,):
+    for first, (pack, constant), pad, window in itertools.product(
+        (False, True), packs, ("inline", "block", "root") if pads else (None,), windows
+    ):
+        for blocked in (
+            (False, True)
+            if not others and not pads and any((i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters if i.kind == "R")
+            else (False,)
+        ):
             plan = Plan(first, pack, constant, pad, window, blocked)
             out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
     return out
@@ -170,9 +176,7 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
     s.parallel(s.fuse(levels.loops[0]))
 
 
-def _tile(
-    s: Schedule, block: BlockRV, axis: int, plan: Plan, lanes: int, registers: int
-) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
+def _tile(s: Schedule, block: BlockRV, axis: int, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
     """Sample and split: (spatial loops by level, reduction loops in order, the one of them to write out)."""
     levels = _Levels()
     reduction: list[LoopRV] = []
@@ -211,7 +215,7 @@ def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
 
 def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> None:
     """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]."""
-    assert plan.pack is not None
+    assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == plan.pack)
     axis = b.iters[vector_axis(b) or 0].var
@@ -219,7 +223,9 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     rest = [d for d in range(len(access.indices)) if d != vector]
     order = {it.var: n for n, it in enumerate(b.iters)}
     rest.sort(key=lambda d: max([order[v] for v in access.indices[d].vars if v in order], default=0))
-    copy = s.cache_read(block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]])
+    copy = s.cache_read(
+        block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
+    )
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
     else:

@@ -33,7 +33,9 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     if is_reduction(outputs[0]):
         return []
     rank = len(outputs[0].iters)
-    expensive = [b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1 and len(b.iters) == rank]
+    expensive = [
+        b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1 and len(b.iters) == rank
+    ]
     out: list[Named] = []
     for inline in itertools.product((False, True), repeat=min(len(expensive), 2)):
         chosen = frozenset(n for n, yes in zip(expensive, inline, strict=False) if yes)

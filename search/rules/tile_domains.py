@@ -24,7 +24,11 @@ def middle_tiles(extent: int, inner: tuple[int, ...], limit: int = 64) -> tuple[
         if t <= extent:
             found |= {-(-extent // (t * blocks)) for blocks in (1, 2, 3, 4, 6, 8)}
     ordered = sorted(found)
-    return tuple(ordered) if len(ordered) <= limit else tuple(sorted(set(ordered[:: -(-len(ordered) // limit)]) | {ordered[-1], *[n for n in ordered if n <= 8]}))
+    return (
+        tuple(ordered)
+        if len(ordered) <= limit
+        else tuple(sorted(set(ordered[:: -(-len(ordered) // limit)]) | {ordered[-1], *[n for n in ordered if n <= 8]}))
+    )
 
 
 def outer_tiles(extent: int) -> tuple[int, ...]:

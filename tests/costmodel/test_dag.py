@@ -122,7 +122,13 @@ def test_a_given_table_is_filled_and_another_shape_refused() -> None:
 
 
 def test_index_expressions_are_exact() -> None:
-    polys = [ceildiv(1000, poly(A) * B), mod(poly(C) * 7, A), minimum(poly(A) * B, C, 50), maximum(poly(A) - B, 0) + 3, poly(A) * A - 2 * poly(B) * C]
+    polys = [
+        ceildiv(1000, poly(A) * B),
+        mod(poly(C) * 7, A),
+        minimum(poly(A) * B, C, 50),
+        maximum(poly(A) - B, 0) + 3,
+        poly(A) * A - 2 * poly(B) * C,
+    ]
     dag = Dag((A, B, C))
     rows = stream(0, "polys").integers(1, 100, (64, 3))
     got = NumpyProgram(dag, [dag.poly(p) for p in polys])(rows)
@@ -146,7 +152,11 @@ def test_equal_expressions_are_one_node_and_identities_vanish() -> None:
     assert (a + 0).id == a.id and (a * 1).id == a.id and (a * 0).const == 0 and (a / 1).id == a.id and (a - a).const == 0
     assert dag.where(dag.one, a, b).id == a.id and dag.where(a > b, a, a).id == a.id
     truth = a > b
-    assert dag.maximum(truth, 0.0).id == truth.id and dag.maximum(truth, 1.0).const == 1 and dag.minimum(truth * (b > 3.0), 1.0).id == (truth * (b > 3.0)).id
+    assert (
+        dag.maximum(truth, 0.0).id == truth.id
+        and dag.maximum(truth, 1.0).const == 1
+        and dag.minimum(truth * (b > 3.0), 1.0).id == (truth * (b > 3.0)).id
+    )
     assert dag.product([]).const == 1 and dag.total([]).const == 0 and dag.largest([]).const == 0
     assert dag.make("mod", 7, 4).const == 3 and dag.make("ceildiv", 7, 4).const == 2 and dag.slog2(dag.const(7)).const == 3
 

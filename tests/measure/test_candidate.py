@@ -78,7 +78,9 @@ def test_texts_that_make_no_sketch(add_task: MeasureTask) -> None:
     with pytest.raises(ScriptError):
         SketchCache().program(replace(good, workload="def f(: pass"))
     with pytest.raises(ScriptError, match="a workload is one function"):
-        SketchCache().program(replace(good, workload="@T.ir_module\nclass Module:\n" + "\n".join("    " + x for x in good.workload.split("\n"))))
+        SketchCache().program(
+            replace(good, workload="@T.ir_module\nclass Module:\n" + "\n".join("    " + x for x in good.workload.split("\n")))
+        )
     with pytest.raises(RecordError, match="the trace of a candidate is not JSON"):
         SketchCache().program(replace(good, trace="[["))
     with pytest.raises(RecordError, match="'no_such', which this version of tunesmith does not have"):

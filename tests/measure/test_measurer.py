@@ -62,7 +62,9 @@ class ScriptedRunner(Runner):
         pass
 
 
-def measurer(runner: Runner | None = None, builder: Builder | None = None, policy: MeasurePolicy = QUICK, log: RecordLog | None = None) -> Measurer:
+def measurer(
+    runner: Runner | None = None, builder: Builder | None = None, policy: MeasurePolicy = QUICK, log: RecordLog | None = None
+) -> Measurer:
     return Measurer(TARGET, builder or InProcessBuilder(), runner or InProcessRunner(), policy, log)
 
 
@@ -114,6 +116,11 @@ def test_the_best_is_told_to_the_runner(add_task: MeasureTask) -> None:
     assert [r[0].best for r in runner.asked] == [None, 3.0, 3.0, 3.0, 2.0]
     assert [r.verified for r in records] == [True, False, False, True, False]
     assert m.best(add_task) == 2.0
+    runner.seconds = [3.0, 1.0]
+    runner.asked.clear()
+    trusting = measurer(runner, policy=replace(QUICK, verify="never"))
+    trusting.measure(add_task, [(0, [4])] * 2)
+    assert [r[0].best for r in runner.asked] == [None, 3.0]
     m.note_best(add_task, 1.0)
     m.note_best(add_task, 1.5)
     assert m.best(add_task) == 1.0
@@ -159,7 +166,9 @@ def test_the_law_is_checked_every_so_often(add_task: MeasureTask) -> None:
 def test_a_broken_law_is_raised_when_all_is_recorded(add_task: MeasureTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.measure.candidate.concretize", lambda func, row: add_task.func)
     log = RecordLog(tmp_path / "log.jsonl")
-    with pytest.raises(InternalError, match=r"1 of 3 candidates break the law of sketches; the first: the sketch with the row \[4\] put in"):
+    with pytest.raises(
+        InternalError, match=r"1 of 3 candidates break the law of sketches; the first: the sketch with the row \[4\] put in"
+    ):
         measurer(log=log).measure(add_task, [(0, [4])] * 3)
     assert len(log.load().records) == 3
 
@@ -184,7 +193,7 @@ def test_ranges_reach_inputs_and_reference(add_task: MeasureTask) -> None:
         seen.append(float(inputs[0].min()))
         return [inputs[0] + inputs[1]]
 
-    m = measurer()
+    m = measurer(policy=replace(QUICK, verify="always"))
     for low in (5.0, 7.0):
         (record,) = m.measure(replace(add_task, reference=reference, ranges={"A": (low, low + 1)}), [(0, [4])])
         assert record.verified

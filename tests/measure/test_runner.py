@@ -185,6 +185,17 @@ def test_what_no_candidate_is_to_blame_for_is_raised(runner: Runner, setup: RunS
         runner.run([ask(replace(setup, key="arm", target='{"kind": "llvm", "mcpu": "neoverse-n1", "num_cores": 2}'), good())])
 
 
+def test_bfloat16(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
+    params = (ParamSpec("A", "bfloat16", (8,)), ParamSpec("C", "bfloat16", (8,), True))
+    (a,) = make_inputs(params)
+    save_reference(tmp_path / "r.npz", [a])
+    copies = replace(setup, key="bf16", params=params, reference=str(tmp_path / "r.npz"))
+    copy, part = (kernel(f"  %x = load {t}, ptr %a\n  store {t} %x, ptr %c\n  ret void", params=params) for t in ("<8 x i16>", "<7 x i16>"))
+    whole, partial = runner.run([ask(copies, copy, verify="always"), ask(copies, part, verify="always")])
+    assert whole.verified and kind(partial) == "wrong_result"
+    assert partial.error is not None and "1 of 8 elements are wrong, the first at [7]: got nan" in partial.error.message
+
+
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 

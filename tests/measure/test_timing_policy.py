@@ -134,7 +134,15 @@ def test_the_system_tells_how_long_threads_waited() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"min_repeat_ms": -1}, {"repeats": 0}, {"give_up": 1.0}, {"quiet_fraction": -0.1}, {"patience_s": -1}, {"limit_s": 0}, {"flush_bytes": -1}],
+    [
+        {"min_repeat_ms": -1},
+        {"repeats": 0},
+        {"give_up": 1.0},
+        {"quiet_fraction": -0.1},
+        {"patience_s": -1},
+        {"limit_s": 0},
+        {"flush_bytes": -1},
+    ],
 )
 def test_policies_out_of_range(bad: dict[str, float]) -> None:
     ((name, value),) = bad.items()
