@@ -99,7 +99,7 @@ def test_task_texts(add_task: MeasureTask) -> None:
 def test_a_script_that_reads_back_as_another_program_is_a_bug(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "script", lambda func: add_task.script.replace("60", "64"))
     with pytest.raises(InternalError, match="the script of add reads back as another program, at "):
-        replace(add_task).script
+        replace(add_task).request((0, [4]), TARGET)
 
 
 def test_sketches_have_different_names(add_task: MeasureTask) -> None:
