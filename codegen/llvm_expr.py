@@ -223,7 +223,8 @@ class ExprEmitter:
             return self.op(f"load {scalar}, ptr {at}, align {size}")
         vec = f"<{e.lanes} x {scalar}>"
         if e.stride == ONE:
-            if e.mask is None:
+            # A masked load would keep a register buffer in memory.  Its vectors are whole, and what reads the other lanes is masked itself.
+            if e.mask is None or e.buffer.scope == "register":
                 return self.op(f"load {vec}, ptr {at}, align {self.alignment(e.buffer, e.indices[0], e.lanes)}")
             m = self.mask(e.mask, e.lanes)
             args = [("ptr", at), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]

@@ -19,7 +19,7 @@ from tunesmith.ir.expr import COMPARISONS, Binary, Call, Cast, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
-from tunesmith.ir.poly import ONE, ZERO, Monomial, Op, Param, Poly, Var, minimum, poly, product, substitute
+from tunesmith.ir.poly import ONE, ZERO, Op, Param, Poly, Var, minimum, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
@@ -98,7 +98,6 @@ class Store:
         self.iterations = [dag.one]
         for loop in self.loops:
             self.iterations.append(self.iterations[-1] * loop.size)
-        self._sizes = {loop.var: loop.size for loop in self.loops}
         self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
         self._boxes: dict[tuple[int, frozenset[Var]], tuple[Poly, Poly]] = {}
 
@@ -201,13 +200,15 @@ class Store:
         return self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
 
     def movement(self, use: Use, loop: Loop) -> Num:
-        """Elements, in row-major order, by which one step of the loop moves the (first) access."""
+        """Elements, in row-major order, by which the first step of the loop moves the (first) access, either way."""
         d = self.dag
+        start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
         moved, pitch = d.zero, d.one
         for e, size in zip(reversed(use.at[0]), reversed(use.buffer.shape), strict=True):
-            moved = moved + self._step(e, loop.var) * pitch
+            if loop.var in e.vars:
+                moved = moved + d.poly(substitute(e, start | {loop.var: ONE}) - substitute(e, start)) * pitch
             pitch = pitch * d.poly(size)
-        return moved
+        return d.maximum(moved, 0.0 - moved)
 
     def _depends(self, p: Poly, v: Var) -> Num:
         d, out = self.dag, self.dag.zero
@@ -220,36 +221,16 @@ class Store:
         return out
 
     def _op_depends(self, a: Op, v: Var) -> Num:
-        inside = self.dag.largest([self._depends(x, v) for x in a.args])
-        if a.op == "mod":
-            return inside * (self.dag.poly(a.args[1]) > 1.0)
-        return inside if a.op in ("min", "max") else inside * self._crosses(a, v)
-
-    def _crosses(self, a: Op, v: Var) -> Num:
-        """1 where a division changes its value when v goes over its loop: a // d stays when v moves a by less than d in all."""
-        step = self._step(a.args[0], v)
-        return step * (self._sizes[v] - 1.0) + 1.0 > self.dag.poly(a.args[1])
-
-    def _step(self, p: Poly, v: Var) -> Num:
-        """By how much p grows in one step of v; at least 1 where an operation depends on v."""
-        d, out = self.dag, self.dag.zero
-        for m, c in p.terms:
-            for i, a in enumerate(m):
-                if a is not v and not (type(a) is Op and v in a.vars):
-                    continue
-                rest = d.poly(self._outside(m[:i] + m[i + 1 :], c))
-                out = out + (rest if a is v else rest * self._op_step(a, v))  # type: ignore[arg-type]
-        return out
-
-    def _op_step(self, a: Op, v: Var) -> Num:
+        """x mod d does not depend on anything when d is 1, nor does x // d when x never reaches d."""
         d = self.dag
-        if a.op in ("floordiv", "ceildiv"):
-            return self._op_depends(a, v) * d.maximum(1.0, d.make("floordiv", self._step(a.args[0], v), d.poly(a.args[1])))
-        return self._op_depends(a, v) * d.maximum(1.0, d.largest([self._step(x, v) for x in a.args if v in x.vars]))
-
-    def _outside(self, m: Monomial, c: int) -> Poly:
-        """A coefficient, without loop variables (a product of two loop variables is taken at the other's end)."""
-        return self._closed(product([poly(a) for a in m]) * poly(c)) if m else poly(c)  # type: ignore[arg-type]
+        inside = d.largest([self._depends(x, v) for x in a.args])
+        if a.op in ("min", "max"):
+            return inside
+        divisor = d.poly(self._closed(a.args[1]))
+        if a.op == "mod":
+            return inside * (divisor > 1.0)
+        highest = interval(a.args[0], {loop.var: loop.extent - 1 for loop in self.loops})[1]
+        return inside * (d.poly(highest) + 1.0 > divisor)
 
 
 def _uses(block: Block) -> dict[Buffer, Use]:

@@ -218,9 +218,8 @@ def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
     """Stride of the innermost loop that moves the access, and the iterations of the loops inside that one."""
     stride, found, ratio = d.zero, d.zero, d.one
     for x in s.loops:
-        step = s.movement(u, x)
-        hit = x.many * (step > 0.0)
-        stride = d.where(found, stride, hit * step)
+        hit = x.many * s.indexed(u, x)
+        stride = d.where(found, stride, hit * s.movement(u, x))
         found = d.maximum(found, hit)
         ratio = d.where(found, ratio, ratio * x.size)
     return stride, ratio

@@ -45,7 +45,7 @@ class LocalRunner(Runner):
         self._setup_timeout = setup_timeout
         self._memory_limit = memory_limit
         self._env = pin_threads(threads)
-        self._prepared: set[str] = set()
+        self._prepared = ""
         self._pool = self._start()
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
@@ -78,19 +78,19 @@ class LocalRunner(Runner):
 
     def _prepare(self, setup: RunSetup) -> None:
         """Lay out the arguments first, so that no candidate pays for it or is blamed."""
-        if setup.key in self._prepared:
+        if setup.key == self._prepared:  # of others the process keeps a few; it knows which
             return
         job = self._do(("prepare", (setup,)), self._setup_timeout)
         if job.error is not None:
             error = error_of(job, "run_error", "laying out the arguments")
             raise RunError(f"no candidate of {setup.key} can be run: {error.kind} {error.message}")
         self._take(job.value)
-        self._prepared.add(setup.key)
+        self._prepared = setup.key
 
     def _do(self, job: Job, timeout: float) -> JobResult:
         result = self._pool.run([job], timeout=timeout)[0]
         if result.error is not None:
-            self._prepared.clear()  # the process is another one now, or may be
+            self._prepared = ""  # the process is another one now, or may be
         return result
 
     def _take(self, answer: object) -> object:
@@ -98,7 +98,7 @@ class LocalRunner(Runner):
         value, tainted = cast(tuple[object, bool], answer)
         if tainted:
             self._pool.close()
-            self._prepared.clear()
+            self._prepared = ""
             self._pool = self._start()
         return value
 

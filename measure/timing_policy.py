@@ -35,7 +35,7 @@ class RacePolicy:
         min_repeat_ms: a sample is the mean of so many calls in a row that they take this long together.
         repeats: samples of a candidate that is not clearly behind.
         give_up: a candidate is clearly behind when a sample, less the time it waited, is this many times the best.
-        quiet_fraction: a sample counts as clean when no thread waited for more than this part of it.
+        quiet_fraction: a sample counts as clean when its threads waited for less than this part of it, all together.
         patience_s: seconds for samples that are taken again because they were not clean.
         limit_s: no sample is begun after these seconds.
         flush_bytes: so much memory is written before each sample, which is then a single call; 0 for warm caches.
@@ -75,7 +75,8 @@ class Race:
     Attributes:
         seconds: seconds of one call, one entry a sample, in the order taken; never empty.
         clean: no sample was disturbed.
-        waited: mean part of a sample for which the thread that waited most did; NaN where the system does not tell.
+        waited: mean of the time that threads waited for a core in a sample, all together, as a part of the sample, which may
+            be above 1; NaN where the system does not tell.
         number: calls in each sample.
         gave_up: it was clearly behind and not timed further.
     """
@@ -94,23 +95,23 @@ class _Sample:
     """As a part of the sample; NaN if unknown."""
 
     def at_least(self) -> float:
-        """What is left when the waiting is taken off: others cannot be blamed for more, if all threads run one parallel loop."""
+        """What is left when all the waiting is taken off: at barriers it adds up, and others cannot be blamed for more."""
         return self.seconds if math.isnan(self.waited) else self.seconds * max(0.0, 1.0 - self.waited)
 
 
-def waiting() -> dict[str, int] | None:
-    """Nanoseconds that each thread of this process has waited for a core, by thread; None where the system does not tell.
+def waiting() -> int | None:
+    """Nanoseconds that the threads of this process have waited for a core, all together; None where the system does not tell.
 
     It is the second number of `/proc/self/task/*/schedstat` (Linux with CONFIG_SCHED_INFO).  Takes 10 us a thread.
     """
-    found: dict[str, int] = {}
+    total = 0
     try:
         for thread in os.listdir(_TASKS):
             with open(f"{_TASKS}/{thread}/schedstat", "rb") as file:
-                found[thread] = int(file.read().split()[1])
+                total += int(file.read().split()[1])
     except (OSError, IndexError, ValueError):
         return None
-    return found
+    return total
 
 
 def race(call: Callable[[], object], policy: RacePolicy, best: float | None = None, flush: Callable[[], object] | None = None) -> Race:
@@ -169,8 +170,7 @@ def _sample(call: Callable[[], object], number: int) -> _Sample:
     after = waiting()
     if before is None or after is None:
         return _Sample(seconds / number, math.nan)
-    most = max(waited - before.get(thread, 0) for thread, waited in after.items())
-    return _Sample(seconds / number, most * 1e-9 / seconds)
+    return _Sample(seconds / number, (after - before) * 1e-9 / seconds)
 
 
 def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float) -> int:

@@ -8,6 +8,7 @@ between guards, and a bench on which something was written where it should not b
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -115,7 +116,7 @@ class Workbench:
         wrong = self._harmed(place)
         verified = request.verify == "always" and place.reference is not None
         if wrong is None and request.verify == "winner" and place.reference is not None:
-            if request.best is None or sorted(timed.seconds)[len(timed.seconds) // 2] < request.best:
+            if request.best is None or statistics.median(timed.seconds) < request.best:
                 wrong = self._wrong(place, call)
                 verified = True
         if wrong is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +11,7 @@ import numpy as np
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.measure.argument_data import Range
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.search.sketch import Space
 from tunesmith.search.space_rules import CPU_RULES, Rule, generate
@@ -30,6 +31,7 @@ class Task:
         flops: floating point operations, for rates.
         constants: parameters that are weights.
         rules: the space's rules.
+        ranges: of input values, for inputs on which the usual ones make no sense, such as divisors.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Task:
     constants: frozenset[str] = frozenset()
     weight: float = 1.0
     rules: tuple[Rule, ...] = field(default=CPU_RULES)
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
@@ -49,7 +52,7 @@ class Task:
     @cached_property
     def measured(self) -> MeasureTask:
         """The task as builders and runners see it."""
-        return MeasureTask(self.func, self.space.sketches, self.reference, self.name)
+        return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges)
 
     @cached_property
     def space(self) -> Space:

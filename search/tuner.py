@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tunesmith.measure.database import Database
@@ -11,6 +12,9 @@ from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.record import Record
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
+
+PHASES = ("draft", "verify", "build", "measure", "train")
+"""Where the time of a search goes."""
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class Progress:
         seconds: where the time went: draft, verify, build, measure, train, total.
         drafted, scored: candidates judged by the analytic and by the learned model.
         curve: best seconds after each trial; None before the first success.
+        resumed: how many of the trials are an earlier run's.
     """
 
     task: Task
@@ -33,10 +38,11 @@ class Progress:
     trials: int = 0
     best: Record | None = None
     errors: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*PHASES, "total"), 0.0))
     drafted: int = 0
     scored: int = 0
     curve: list[float | None] = field(default_factory=list)
+    resumed: int = 0
 
     @property
     def gflops(self) -> float:
@@ -56,6 +62,134 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
+class Tuning:
+    """One task under way, a batch at a time, so that several can take turns.
+
+    Earlier records of the database are told to the sampler at once; they count as trials and are never measured again.
+
+    Args:
+        task: what to tune.
+        sampler: proposes candidates.
+        measurer: builds, runs and logs them.
+        trials: total budget, records of the database included.
+        database: earlier records; new ones are added to it.
+        batch: candidates a step.
+        seed: of the search, for the records.
+        callbacks: called with the progress now and after every batch.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        sampler: Sampler,
+        measurer: Measurer,
+        trials: int,
+        database: Database | None = None,
+        batch: int = 32,
+        seed: int = 0,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.progress = Progress(task, trials)
+        self.task, self.sampler, self.measurer = task, sampler, measurer
+        self._database = database if database is not None else Database()
+        self._batch, self._seed, self._callbacks = batch, seed, tuple(callbacks)
+        self._drafted = 0.0
+        known = known_results(task, self._database)
+        for record, _ in known:
+            self.progress.add(record)
+        self.progress.resumed = len(known)
+        best = self._standing()
+        if best is not None:
+            measurer.note_best(task.measured, best.seconds)
+        with self._phase("train"):
+            if known:
+                sampler.tell([r for _, r in known])
+        self._show()
+
+    def step(self) -> bool:
+        """Measure one batch; False when the budget was spent, or the sampler had nothing more, and nothing was measured.
+
+        An interrupt (Ctrl-C) passes through; every record that the log has is then counted.
+        """
+        p = self.progress
+        if p.trials >= p.budget:
+            return False
+        with self._phase("verify"):
+            candidates = self.sampler.ask(min(self._batch, p.budget - p.trials))
+        self._account()
+        if not candidates:
+            return False
+        records: list[Record] = []
+        with self._phase("build"):
+            for record in self.measurer.stream(self.task.measured, [(c.sketch, c.row) for c in candidates], seed=self._seed):
+                records.append(record)
+                self._database.add(record)
+                p.add(record)
+        self._ran(records)
+        with self._phase("train"):
+            self.sampler.tell([result_of(c, r) for c, r in zip(candidates, records, strict=True)])
+        self._account()
+        self._show()
+        return True
+
+    def rank(self, leaders: int = 4) -> None:
+        """Verify the leaders and time them in turn: what is best in the end is not the luckiest of many measurements.
+
+        It adds a record for each to log and database; they are no trials.
+        """
+        names = {s.name: k for k, s in enumerate(self.task.space.sketches)}
+        top = self._database.top(self.task.digest, self.task.target.to_json(), leaders, unverified=True)
+        candidates = [(names[r.sketch], r.row) for r in top if r.sketch in names]
+        if not candidates:
+            return
+        with self._phase("build"):
+            records = self.measurer.compare(self.task.measured, candidates, seed=self._seed)
+        for record in records:
+            self._database.add(record)
+        self._ran(records)
+        self._standing()
+        self._show()
+
+    def _standing(self) -> Record | None:
+        """The best by the judgement of the database, where later and quieter measurements count for more."""
+        self.progress.best = self._database.best(self.task.digest, self.task.target.to_json())
+        return self.progress.best
+
+    def _show(self) -> None:
+        for call in self._callbacks:
+            call(self.progress)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.progress.seconds[name] += seconds
+            self.progress.seconds["total"] += seconds
+
+    def _ran(self, records: Sequence[Record]) -> None:
+        """Running took place while the clock of building was on."""
+        ran = sum(float(str(r.extra.get("run_s", 0.0))) for r in records)
+        self.progress.seconds["measure"] += ran
+        self.progress.seconds["build"] = max(0.0, self.progress.seconds["build"] - ran)
+
+    def _account(self) -> None:
+        """Drafting took place while the clock of verifying was on: the sampler's drafter, if it has one, knows its share."""
+        p = self.progress
+        drafter = getattr(self.sampler, "drafter", None)
+        if drafter is None:
+            p.seconds["draft"] += p.seconds["verify"]
+            p.seconds["verify"] = 0.0
+            return
+        newly = drafter.draft_seconds - self._drafted
+        self._drafted = drafter.draft_seconds
+        p.seconds["draft"] += newly
+        p.seconds["verify"] = max(0.0, p.seconds["verify"] - newly)
+        p.drafted, p.scored = drafter.drafted, drafter.scored
+
+
 def tune_task(
     task: Task,
     sampler: Sampler,
@@ -66,48 +200,11 @@ def tune_task(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> Progress:
-    """Tune one task; an interrupt (Ctrl-C) keeps everything measured and returns to the caller as it is.
-
-    Args:
-        task: what to tune.
-        sampler: proposes candidates.
-        measurer: builds, runs and logs them.
-        trials: total budget, records of the database included.
-        database: earlier records: told to the sampler, counted, never measured again.
-        batch: candidates a round.
-        seed: of the search, for the records.
-        callbacks: called with the progress after every batch.
-    """
-    progress = Progress(task, trials)
-    start = time.perf_counter()
-    known = known_results(task, database) if database is not None else []
-    for record, _ in known:
-        progress.add(record)
-    if known:
-        sampler.tell([r for _, r in known])
-    for call in callbacks:
-        call(progress)
-    while progress.trials < trials:
-        asked = time.perf_counter()
-        candidates = sampler.ask(min(batch, trials - progress.trials))
-        thought = time.perf_counter()
-        if not candidates:
-            break
-        records = measurer.measure(task.measured, [(c.sketch, c.row) for c in candidates], seed=seed)
-        measured = time.perf_counter()
-        for r in records:
-            progress.add(r)
-        sampler.tell([result_of(c, r) for c, r in zip(candidates, records, strict=True)])
-        trained = time.perf_counter()
-        _account(progress, sampler, thought - asked, trained - measured)
-        ran = sum(float(str(r.extra.get("run_s", 0.0))) for r in records)
-        progress.seconds["measure"] = progress.seconds.get("measure", 0.0) + ran
-        progress.seconds["build"] = progress.seconds.get("build", 0.0) + measured - thought - ran
-        progress.seconds["total"] = trained - start
-        for call in callbacks:
-            call(progress)
-    progress.seconds["total"] = time.perf_counter() - start
-    return progress
+    """Tune one task to the end; the arguments are those of `Tuning`."""
+    tuning = Tuning(task, sampler, measurer, trials, database, batch, seed, callbacks)
+    while tuning.step():
+        pass
+    return tuning.progress
 
 
 def result_of(candidate: Candidate, record: Record) -> Result:
@@ -116,25 +213,15 @@ def result_of(candidate: Candidate, record: Record) -> Result:
 
 
 def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]:
-    """Records of earlier runs that belong to candidates of this task's space, in the order of the log."""
+    """Records of earlier runs that belong to candidates of this task's space, one for each candidate, in the order of the log."""
     names = {s.name: k for k, s in enumerate(task.space.sketches)}
     out: list[tuple[Record, Result]] = []
+    seen: set[Candidate] = set()
     for r in database.records(task.digest, task.target.to_json()):
         k = names.get(r.sketch)
         if k is not None and len(r.row) == len(task.space.sketches[k].params):
-            out.append((r, result_of(Candidate(k, tuple(r.row)), r)))
+            candidate = Candidate(k, tuple(r.row))
+            if candidate not in seen:  # a second record is a leader's, compared with others
+                seen.add(candidate)
+                out.append((r, result_of(candidate, r)))
     return out
-
-
-def _account(progress: Progress, sampler: Sampler, thinking: float, training: float) -> None:
-    """Split the time of a round: the sampler's drafter knows its own share of the thinking."""
-    s = progress.seconds
-    drafter = getattr(sampler, "drafter", None)
-    if drafter is not None:
-        s["draft"] = drafter.draft_seconds
-        s["verify"] = s.get("verify", 0.0) + thinking - (drafter.draft_seconds - s.get("_drafted", 0.0))
-        s["_drafted"] = drafter.draft_seconds
-        progress.drafted, progress.scored = drafter.drafted, drafter.scored
-    else:
-        s["draft"] = s.get("draft", 0.0) + thinking
-    s["train"] = s.get("train", 0.0) + training

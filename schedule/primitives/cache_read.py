@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import reads
+from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, const, select
 from tunesmith.ir.poly import Poly, Var, below, ceildiv, floordiv, mod, poly
 from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
-from tunesmith.ir.visit import transform
+from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.handles import BlockRV, IntRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -36,10 +36,11 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         for i in range(4): C[i] = A_copy[i] + 1
     Requires:
         reads-it: the block reads a buffer of that name.
+        made-before: no block of the same nest writes the buffer, so that the copy is made of the finished values.
         scope: the scope exists.
         layout: every dimension stands in the layout once, or once as "/" and once as "%" with the same factor.
         block-exists: the block is still in the program.
-    Keeps: results.  A buffer that another block of the same nest writes is not copied (reads-it refuses).
+    Keeps: results.
     """
     consumer = s.block(block)
     if scope not in SCOPES:
@@ -49,6 +50,9 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         names = ", ".join(dict.fromkeys(a.buffer.name for a in reads(consumer)))
         raise s.refuse("reads-it", f"block {consumer.name} does not read a buffer named {buffer!r}; it reads {names}", consumer)
     root = s.root_index(consumer.name)
+    late = [b.name for b in blocks_under(s.root_stmts()[root]) if any(a.buffer is old for a in writes(b))]
+    if late:
+        raise s.refuse("made-before", f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}", consumer)
     spec = _check_layout(s, old, layout)
     new = Buffer(f"{old.name}_copy", [_extent(old, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")
@@ -58,7 +62,8 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         return BufferLoad(new, tuple([_forward(n.indices, d) for d in spec])) if n.buffer is old else n
 
     def redirect(b: Block) -> Block:
-        return b.with_(body=transform(b.body, {BufferLoad: on_load}))
+        init = None if b.init is None else transform(b.init, {BufferLoad: on_load})
+        return b.with_(init=init, body=transform(b.body, {BufferLoad: on_load}))
 
     s.replace_block(consumer.name, redirect)
     stmts = s.root_stmts()

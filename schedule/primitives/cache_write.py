@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import writes
+from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, seq, store
-from tunesmith.ir.visit import transform
+from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -27,6 +27,8 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
         scope: the scope exists.
         one-output: the block writes one buffer.
         only-writer: no other block writes that buffer.
+        own-values: the block reads of that buffer only the element that it accumulates into and initialises.
+        read-after: no other block of the same nest reads that buffer, because it is written back after the nest.
         block-exists: the block is still in the program.
     Keeps: results; readers in other blocks still read the old buffer.
     """
@@ -40,8 +42,13 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
     others = [b.name for b in s.blocks() if b is not producer and any(a.buffer is old for a in writes(b))]
     if others:
         raise s.refuse("only-writer", f"{old.name} is also written by {', '.join(others)}", producer)
-    new = old.like(f"{old.name}_{scope}", scope=scope)
+    if any(a.buffer is old for a in reads(producer)) or (producer.init is None and _loads(producer, old)):
+        raise s.refuse("own-values", f"block {producer.name} reads values of {old.name} from before", producer)
     root = s.root_index(producer.name)
+    early = [b.name for b in blocks_under(s.root_stmts()[root]) if b is not producer and any(a.buffer is old for a in reads(b))]
+    if early:
+        raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
+    new = old.like(f"{old.name}_{scope}", scope=scope)
     redirect_to(s, producer.name, old, new)
     name = s.fresh_name(f"{old.name}_write")
     iters = tuple([Iter(Var(f"v{i}"), e, "S") for i, e in enumerate(old.shape)])
@@ -52,6 +59,10 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
     s.set_body(seq([*stmts[: root + 1], nest(list(zip(loops, old.shape, strict=True)), copy), *stmts[root + 1 :]]))
     s.add_allocs(new)
     return s.new_block(name)
+
+
+def _loads(block: Block, buffer: Buffer) -> bool:
+    return any(a.buffer is buffer and not a.is_write for a in accesses(block))
 
 
 def redirect_to(s: ScheduleState, block: str, old: Buffer, new: Buffer) -> None:

@@ -23,7 +23,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
             for ax0 in range(4): B[i_0 * 4 + ax0] = A[i_0 * 4 + ax0] * 2
             for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
     Requires:
-        intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables.
+        intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables, each once.
         consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
         only-writer: no other block writes the buffer.
         box: the extents of the box do not depend on loop variables.
@@ -37,8 +37,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     outs = writes(b)
     buffer = outs[0].buffer
     positions = [plain_iter(e, b) for e in outs[0].indices]
-    if buffer not in s.func.allocs or any(w.buffer is not buffer or w.indices != outs[0].indices for w in outs) or None in positions:
-        raise s.refuse("intermediate", f"block {b.name} must write one intermediate buffer at its own iteration variables", b)
+    if buffer not in s.func.allocs or any(w.buffer is not buffer or w.indices != outs[0].indices for w in outs) or None in positions or len(set(positions)) < len(positions):
+        raise s.refuse("intermediate", f"block {b.name} must write one intermediate buffer at its own iteration variables, each once", b)
     if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
         raise s.refuse("only-writer", f"{buffer.name} has another writer", b)
     inside = blocks_under(target)

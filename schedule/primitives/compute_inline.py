@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore
-from tunesmith.ir.visit import substitute, transform
+from tunesmith.ir.visit import Handler, substitute, transform
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -56,7 +57,7 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
         return substitute(body.value, values)
 
     for c in readers:
-        s.replace_block(c.name, lambda c: c.with_(body=transform(c.body, {BufferLoad: on_load})))
+        s.replace_block(c.name, _with_loads(on_load))
     _drop(s, b, body.buffer)
 
 
@@ -73,6 +74,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         pointwise: the block is one store, without reduction, at its own iteration variables.
         one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and
             nobody else reads it.
+        intermediate: that buffer is not a parameter of the function and has no other writer.
+        same-domain: both blocks run over iteration variables of the same extents.
         block-exists: the block is still in the program.
     Keeps: results.
     """
@@ -90,8 +93,12 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     if any(plain_iter(e, b) is None for a in mine for e in a.indices) or any(a.indices != mine[0].indices for a in mine):
         raise s.refuse("one-producer", f"block {b.name} does not read {source.buffer.name} at its own iteration variables", b)
     values: dict[Var, Poly] = {e.as_var(): poly(v) for e, v in zip(mine[0].indices, source.indices, strict=True)}  # type: ignore[misc]
-    if set(values) != {it.var for it in b.iters}:
-        raise s.refuse("one-producer", f"block {b.name} runs over more than {source.buffer.name}", b)
+    if set(values) != {it.var for it in b.iters} or len(values) != len(source.indices):
+        raise s.refuse("one-producer", f"block {b.name} does not run over {source.buffer.name}, element by element", b)
+    extents: dict[Var | None, Poly] = {it.var: it.extent for it in (*b.iters, *p.iters)}
+    for var, at in values.items():
+        differ = extents[var] - extents[at.as_var()]
+        s.require("eq0", differ, "same-domain", f"blocks {p.name} and {b.name} run over different extents")
 
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         return source.value if n.buffer is source.buffer else BufferLoad(n.buffer, tuple([substitute(i, values) for i in n.indices]))
@@ -103,6 +110,11 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     indices = tuple([substitute(i, values) for i in body.indices])
     s.replace_block(p.name, lambda c: c.with_(body=BufferStore(body.buffer, indices, value)))
     _drop(s, b, source.buffer)
+
+
+def _with_loads(on_load: Handler) -> Callable[[Block], Block]:
+    table = {BufferLoad: on_load}
+    return lambda b: b.with_(init=None if b.init is None else transform(b.init, table), body=transform(b.body, table))
 
 
 def _require_private(s: ScheduleState, b: Block, buffer: Buffer) -> None:

@@ -26,6 +26,7 @@ def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
         at-least-one: there is a loop to fuse.
         nested: each loop is the only statement of the one before it.
         serial: no loop is marked or annotated.
+        independent: no loop's extent depends on another of them.
         loop-exists: the loops are still in the program.
     Keeps: the order of executed block instances.
     """
@@ -38,6 +39,10 @@ def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
     for f in fs:
         if f.kind != "serial" or f.annotations:
             raise s.refuse("serial", f"loop {f.var.name} is {f.kind} or annotated; fuse before marking loops", f)
+    inside = {f.var for f in fs}
+    for f in fs:
+        if not f.extent.vars.isdisjoint(inside):
+            raise s.refuse("independent", f"the extent of loop {f.var.name} depends on another loop that is fused", f)
     var = Var("_".join(f.var.name for f in fs) + "_fused")
     values: dict[Var, Poly] = {}
     rest = poly(var)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, union, writes
+from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, writes
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import For
+from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.placement import place, ranges_under
@@ -28,6 +28,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
         producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
         complete: the producer finishes its reduction inside the loop.
+        ready: everything else that writes what the block reads stands inside the loop or before it.
+        one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along.
         block-exists: the block is still in the program.
@@ -41,6 +43,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("producer-inside", f"block {b.name} already is under loop {target.var.name}", target)
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
+    _check_ready(s, b, target, inside)
     outer = _loops_down_to(s, target)
     boxes: dict[int, list[Box]] = {}
     for c in inside:
@@ -57,8 +60,20 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
                     boxes.setdefault(p, []).append((region(c, w.indices, ranges_under(target, c.name))[d],))
     if not boxes:
         raise s.refuse("producer-inside", f"no block under loop {target.var.name} writes what {b.name} reads", target)
-    dims: dict[int, tuple[Poly, Poly]] = {p: union(many)[0] for p, many in boxes.items()}
+    if any(box != many[0] for many in boxes.values() for box in many):
+        raise s.refuse("one-box", f"block {b.name} would read more than has been written in loop {target.var.name}", b)
+    dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}
     place(s, b.name, target.var, dims, at_front=False)
+
+
+def _check_ready(s: ScheduleState, b: Block, target: For, inside: list[Block]) -> None:
+    """The block moves up: nothing that it needs may stand between the loop and its old place."""
+    needed = {a.buffer for a in reads(b)}
+    order = s.blocks()
+    last = order.index(inside[-1])
+    for c in order[last + 1 :]:
+        if c is not b and any(w.buffer in needed for w in writes(c)):
+            raise s.refuse("ready", f"block {b.name} also reads what {c.name} writes after loop {target.var.name}", c)
 
 
 def _loops_down_to(s: ScheduleState, target: For) -> set[object]:

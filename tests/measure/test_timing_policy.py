@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(timing_policy.time, "perf_counter", lambda: made.now)
     monkeypatch.setattr(timing_policy.time, "sleep", made.sleep)
-    monkeypatch.setattr(timing_policy, "waiting", lambda: None if made.waited is None else {"1": made.waited, "2": 0})
+    monkeypatch.setattr(timing_policy, "waiting", lambda: made.waited)
     return made
 
 
@@ -128,8 +128,7 @@ def test_the_system_tells_how_long_threads_waited() -> None:
     after = timing_policy.waiting()
     if before is None:
         pytest.skip("this system keeps no schedstat")
-    assert after is not None and before.keys() <= after.keys()
-    assert all(after[thread] >= waited for thread, waited in before.items())
+    assert after is not None and 0 <= before <= after
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""ApplyRecords: the best record of every function becomes its schedule; no search, no draw, no measurement.
+
+Same log, same module, same target: same programs, on every machine.  What could not be covered is told, function by function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.measure.database import Database
+from tunesmith.measure.record import Record
+from tunesmith.schedule.schedule import replay
+from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import RecordError, UserError
+
+Untuned = Callable[[PrimFunc, Target], PrimFunc]
+"""What becomes of a function that no record covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a database had for one function.
+
+    Attributes:
+        function: its name in the module.
+        digest: of the unscheduled function, the key of its records.
+        status: "used", "missing" (no verified record for this target), or "refused" (the best record does not apply any more).
+        record: identity of the best record, empty if there is none.
+        seconds: what that record measured; None if there is none.
+        reason: why the record was not used, with what to do; empty if it was.
+    """
+
+    function: str
+    digest: str
+    status: str
+    record: str = ""
+    seconds: float | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.status == "used" and self.seconds is not None:
+            return f"{self.function}: record {self.record} ({self.seconds * 1e6:.4g} us when it was measured)"
+        return f"{self.function} ({self.digest}): {self.status}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A module after the pass, and what was found for each of its functions, in their order."""
+
+    mod: IRModule
+    coverage: tuple[Coverage, ...]
+
+
+@dataclass(frozen=True)
+class ApplyRecords:
+    """The pass.  Call it for the module alone, `apply` for the module and the diagnostics.
+
+    A record is used only for the workload and the target it was measured on.  Names of functions are kept, and functions of
+    other kinds left alone.
+
+    Args:
+        database: the records.
+        target: what is compiled for.
+        strict: refuse a module that is not covered completely.
+        untuned: schedules what is not covered; by default `default_schedule`.
+    """
+
+    database: Database
+    target: Target
+    strict: bool = False
+    untuned: Untuned = field(default=default_schedule)
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """The module with every covered function scheduled.  Raises RecordError as `apply`."""
+        return self.apply(mod).mod
+
+    def apply(self, mod: IRModule) -> Applied:
+        """The module with every covered function scheduled, and the diagnostics.
+
+        Raises:
+            RecordError: `strict`, and a function has no record that can be used; the message lists all of them.
+        """
+        functions: dict[str, PrimFunc] = {}
+        coverage: list[Coverage] = []
+        for name, func in mod.items():
+            if not isinstance(func, PrimFunc):
+                continue
+            scheduled, found = self._schedule(name, func)
+            functions[name] = scheduled
+            coverage.append(found)
+        lacking = [c for c in coverage if c.status != "used"]
+        if self.strict and lacking:
+            lines = "\n".join(f"  {c}" for c in lacking)
+            raise RecordError(f"{len(lacking)} of {len(coverage)} functions have no record that can be used for {self.target}:\n{lines}")
+        return Applied(mod.update(functions), tuple(coverage))
+
+    def _schedule(self, name: str, func: PrimFunc) -> tuple[PrimFunc, Coverage]:
+        digest = structural.digest(func)
+        record = self.database.best(digest, self.target.to_json())
+        if record is None:
+            return self.untuned(func, self.target), Coverage(name, digest, "missing", reason=self._why_missing(digest))
+        try:
+            scheduled = apply_record(record, func)
+        except UserError as error:
+            reason = f"its record does not apply: {error}. Tune it again"
+            return self.untuned(func, self.target), Coverage(name, digest, "refused", record.identity, _finite(record), reason)
+        return scheduled, Coverage(name, digest, "used", record.identity, _finite(record))
+
+    def _why_missing(self, digest: str) -> str:
+        """Nothing, nothing for this target, or nothing that is verified."""
+        mine = self.database.records(digest, self.target.to_json())
+        if mine:
+            failed = sum(r.error is not None for r in mine)
+            return f"none of its {len(mine)} records is verified ({failed} failed). Tune it further"
+        others = sorted({str(Target(cast(dict[str, object], r.target))) for r in self.database.records(digest)})
+        if others:
+            return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
+        return "no record of this workload. Tune it"
+
+
+def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
+    """The function under the schedule of one record, under its own name.
+
+    Raises:
+        RecordError: the record belongs to another workload, or its trace is no trace or lacks decisions.
+        ScheduleError: a step refuses.
+    """
+    digest = structural.digest(func)
+    if record.workload != digest:
+        raise RecordError(f"the record {record.identity} belongs to the workload {record.workload}; {func.name} is {digest}")
+    trace = Trace.from_json(record.trace)
+    trace.row()  # refuses a trace with an open decision: a replay must not draw
+    scheduled = replay(trace, func).func
+    return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
+
+
+def _finite(record: Record) -> float | None:
+    return record.seconds if math.isfinite(record.seconds) else None
