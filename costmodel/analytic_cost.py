@@ -33,7 +33,11 @@ STORE = 2.0
 """Slots of a vector store: one a cycle."""
 SCATTER = 2.0
 """Slots for each element that a vector access without unit stride moves."""
-LOOP = 3.0
+MASK = 0.25
+"""Slots of a select on positions: most are turned into bounds of loops, some into masked loads."""
+FOLD = 24.0
+"""Slots of combining the lanes of a vector that a reduction has run along."""
+LOOP = 1.0
 """Slots of an iteration of a loop: counter, branch, addresses, and what does not overlap across it."""
 ENTRY = 24.0
 """Slots of entering a loop: filling the pipeline, and one branch that is mispredicted at its end."""
@@ -156,6 +160,8 @@ class _Cost:
                 stores = stores + (pieces * STORE if u.writes else d.zero)
         slots = d.maximum(d.maximum(arithmetic, loads), stores) + 0.15 * d.minimum(arithmetic, loads)
         slots = d.maximum(slots, d.where(self._chained(s, tile), LATENCY, 0.0))
+        if width.loop is not None and s.reduces(width.loop):
+            slots = slots + FOLD * width.loop.many
         slots = slots + self._spills(s, tile, width, slots)
         slots = slots * d.where(vectors * max(s.flops, 1) > CODE, 1.5, 1.0)
         runs = s.executed / size
@@ -165,7 +171,7 @@ class _Cost:
         """Slots of one vector of instances; an addition and a multiplication are one multiply-add."""
         c = s.counts
         simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["cast"] + c["integer"]
-        return simple + DIVISION * c["div"] + CALL * c["call"]
+        return simple + MASK * c["mask"] + DIVISION * c["div"] + CALL * c["call"]
 
     def _width(self, s: Store, tile: Sequence[Loop]) -> _Width:
         d = self.d

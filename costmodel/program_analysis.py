@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tunesmith.costmodel.dag import Dag, Num
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import COMPARISONS, Binary, Call, Cast, Select
+from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, Lt0, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
-from tunesmith.ir.poly import ONE, ZERO, Op, Param, Poly, Var, minimum, substitute
+from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For
-from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 
 _BINARY = {
@@ -35,9 +35,9 @@ _BINARY = {
     "min": "max",
     "max": "max",
 }
-COUNTS = ("add", "mul", "div", "max", "call", "select", "cast", "integer")
+COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer")
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
-selects, conversions, and all integer arithmetic that is not indexing."""
+selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic that is not about positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
 
 
@@ -99,7 +99,7 @@ class Store:
         for loop in self.loops:
             self.iterations.append(self.iterations[-1] * loop.size)
         self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
-        self._boxes: dict[tuple[int, frozenset[Var]], tuple[Poly, Poly]] = {}
+        self._boxes: dict[tuple[int, frozenset[Var]], Num] = {}
 
     @property
     def total(self) -> Num:
@@ -120,10 +120,9 @@ class Store:
     def useful(self) -> Num:
         """Share of the iterations that pass the guards: for each iteration variable its extent by the values its binding takes."""
         d, share = self.dag, self.dag.one
-        ranges = {loop.var: loop.extent - 1 for loop in self.loops}
+        widths = {loop.var: loop.size - 1.0 for loop in self.loops}
         for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
-            taken = d.poly(interval(binding, ranges)[1] + 1)
-            share = share * d.minimum(1.0, d.poly(it.extent) / d.maximum(taken, 1.0))
+            share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths) + 1.0))
         return share
 
     @cached_property
@@ -162,38 +161,51 @@ class Store:
 
     def _region(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
         d = self.dag
-        values: dict[Var, Poly] = {}
-        widths: dict[Var, Poly] = {}
-        for i, it in enumerate(self.block.iters):
-            if relaxed.isdisjoint(self.block.bindings[i].vars):
-                values[it.var] = self.block.bindings[i]
-                continue
-            low, width = self._box(i, relaxed)
-            t = Var(it.var.name)
-            values[it.var], widths[t] = low + t, width
-        out = []
-        for dim in range(len(use.buffer.shape)):
-            sizes = []
-            for indices in use.indices:
-                low, high = interval(substitute(indices[dim], values), widths)
-                sizes.append(d.minimum(d.poly(self._closed(high - low)) + 1.0, d.poly(use.buffer.shape[dim])))
-            out.append(d.largest(sizes))
-        return tuple(out)
+        widths = {it.var: self._box(i, relaxed) for i, it in enumerate(self.block.iters)}
+        return tuple(
+            [
+                d.minimum(d.largest([self._width(indices[n], widths) for indices in use.indices]) + 1.0, d.poly(size))
+                for n, size in enumerate(use.buffer.shape)
+            ]
+        )
 
-    def _box(self, i: int, relaxed: frozenset[Var]) -> tuple[Poly, Poly]:
-        """Lowest value of an iteration variable, and how far it goes beyond: never outside its extent."""
+    def _box(self, i: int, relaxed: frozenset[Var]) -> Num:
+        """How far an iteration variable goes beyond its lowest value: never outside its extent."""
         binding = self.block.bindings[i]
         key = (i, relaxed & binding.vars)
         found = self._boxes.get(key)
         if found is None:
-            low, high = interval(binding, {loop.var: loop.extent - 1 for loop in self.loops if loop.var in key[1]})
-            found = self._boxes[key] = (low, minimum(self._closed(high - low), self.block.iters[i].extent - 1))
+            widths = {loop.var: loop.size - 1.0 for loop in self.loops if loop.var in key[1]}
+            found = self._boxes[key] = self.dag.minimum(self._width(binding, widths), self.dag.poly(self.block.iters[i].extent) - 1.0)
         return found
 
-    def _closed(self, width: Poly) -> Poly:
-        """The width of an interval, without loop variables: at its largest where it depends on outer loops."""
-        left = {loop.var: loop.extent - 1 for loop in self.loops if loop.var in width.vars}
-        return interval(width, left)[1] if left else width
+    def _width(self, p: Poly, widths: Mapping[Var, Num]) -> Num:
+        """Highest less lowest value of an expression, when each variable of `widths` goes over so many values beyond its lowest.
+
+        A range of w + 1 values is divided as if it started at a multiple of the divisor, as tiles do; wherever it starts, a remainder
+        takes no more than w + 1 values.
+        """
+        d, out = self.dag, self.dag.zero
+        for m, c in p.terms:
+            moving = [a for a in m if not a.vars.isdisjoint(widths)]
+            if moving:
+                rest = [d.poly(self._closed(poly(a))) for a in m if a not in moving]  # type: ignore[arg-type]
+                out = out + d.product(rest) * abs(c) * d.product([self._atom_width(a, widths) for a in moving])
+        return out
+
+    def _atom_width(self, a: Atom, widths: Mapping[Var, Num]) -> Num:
+        if type(a) is not Op:
+            return widths[a]  # type: ignore[index]
+        inside = self.dag.largest([self._width(x, widths) for x in a.args])
+        if a.op in ("min", "max"):
+            return inside
+        divisor = self.dag.poly(self._closed(a.args[1]))
+        return self.dag.minimum(inside, divisor - 1.0) if a.op == "mod" else self.dag.ceildiv(inside + 1.0, divisor) - 1.0
+
+    def _closed(self, p: Poly) -> Poly:
+        """An expression without loop variables: at its largest where it depends on them."""
+        left = {loop.var: loop.extent - 1 for loop in self.loops if loop.var in p.vars}
+        return interval(p, left)[1] if left else p
 
     def indexed(self, use: Use, loop: Loop) -> Num:
         """1 where the accessed elements depend on the loop."""
@@ -250,15 +262,30 @@ def _uses(block: Block) -> dict[Buffer, Use]:
 def operation_counts(block: Block) -> dict[str, int]:
     """Operations of one instance of a block's body, by `COUNTS`."""
     counts = dict.fromkeys(COUNTS, 0)
-    for n in walk(block.body):
+
+    def visit(n: Any) -> None:
+        if type(n) is Poly or (isinstance(n, Expr) and _is_position(n)):
+            return
         if type(n) is Binary:
             kind = _BINARY.get(n.op) or ("max" if n.op in COMPARISONS else "integer")
             counts[kind if dt.is_float(n.a.dtype) else "integer"] += 1
         elif type(n) is Call:
             counts["call"] += intrinsic(n.name).flops
-        elif type(n) is Select or type(n) is Cast:
-            counts["select" if type(n) is Select else "cast"] += 1
+        elif type(n) is Select:
+            counts["mask" if _is_position(n.cond) else "select"] += 1
+        elif type(n) is Cast:
+            counts["cast"] += 1
+        n.each_child(visit)
+
+    visit(block.body)
     return counts
+
+
+def _is_position(e: Expr) -> bool:
+    """Whether a condition is about indices alone: lowering turns it into masks and bounds of loops."""
+    if type(e) is Binary and e.op in LOGIC:
+        return _is_position(e.a) and _is_position(e.b)
+    return _is_position(e.a) if type(e) is Not else type(e) is Lt0
 
 
 @dataclass

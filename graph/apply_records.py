@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
 
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
-from tunesmith.measure.record import Record
+from tunesmith.measure.record import Record, target_key
 from tunesmith.schedule.schedule import replay
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import RecordError, UserError
@@ -120,7 +119,7 @@ class ApplyRecords:
         if mine:
             failed = sum(r.error is not None for r in mine)
             return f"none of its {len(mine)} records is verified ({failed} failed). Tune it further"
-        others = sorted({str(Target(cast(dict[str, object], r.target))) for r in self.database.records(digest)})
+        others = sorted({target_key(r.target) for r in self.database.records(digest)})
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
         return "no record of this workload. Tune it"
@@ -130,7 +129,7 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
     """The function under the schedule of one record, under its own name.
 
     Raises:
-        RecordError: the record belongs to another workload, or its trace is no trace or lacks decisions.
+        RecordError: the record belongs to another workload, or its trace is no trace, lacks decisions or has senseless arguments.
         ScheduleError: a step refuses.
     """
     digest = structural.digest(func)
@@ -138,7 +137,12 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
         raise RecordError(f"the record {record.identity} belongs to the workload {record.workload}; {func.name} is {digest}")
     trace = Trace.from_json(record.trace)
     trace.row()  # refuses a trace with an open decision: a replay must not draw
-    scheduled = replay(trace, func).func
+    try:
+        scheduled = replay(trace, func).func
+    except UserError:
+        raise
+    except Exception as error:  # a log may come from anywhere: arguments of any type reach the primitives
+        raise RecordError(f"the trace of the record {record.identity} breaks with {type(error).__name__}: {error}") from error
     return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
+from tunesmith.lower.hoist_conditions import hoist_conditions
 from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
@@ -23,6 +24,7 @@ CPU = Pipeline(
     place_allocations,
     clip_loops,
     version_guards,
+    hoist_conditions,
     simplify,
     flatten_buffers,
     vectorize_loops,

@@ -68,14 +68,15 @@ class Simplifier:
         return n.with_(extent=extent, body=body)
 
     def guards(self, predicate: tuple[Poly, ...]) -> tuple[Poly, ...] | None:
-        """The entries that are not always true, each once; None when one never is."""
+        """The entries that are neither always true nor implied by another; None when one never is."""
         kept: list[Poly] = []
         for e in predicate:
             e = self.index(e)
             low, high = self.bounds(e)
             if low >= 0:
                 return None
-            if high >= 0 and e not in kept:
+            if high >= 0 and not any(self.bounds(e - k)[1] <= 0 for k in kept):
+                kept = [k for k in kept if self.bounds(k - e)[1] > 0]
                 kept.append(e)
         return tuple(kept)
 

@@ -6,12 +6,15 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tunesmith.costmodel.model import CostModel
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.registry import Registry
+
+if TYPE_CHECKING:
+    from tunesmith.costmodel.model import CostModel
 
 SAMPLERS: Registry[type[Sampler]] = Registry(
     "sampler",

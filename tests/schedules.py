@@ -6,11 +6,13 @@ Shared by the tests of schedules, lowering and code generation through the `sche
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from tunesmith.ir.analysis.access_regions import accesses, reads
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block, For
@@ -21,8 +23,8 @@ from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
-from tunesmith.search.rules import contraction, pointwise, rows
 from tunesmith.search.sketch import Sketch, make_sketch
+from tunesmith.search.space_rules import CPU_RULES
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
 
@@ -81,7 +83,7 @@ def rule_cases(text: str) -> list[Case]:
     """A case for each structure that the rules name and the primitives take."""
     w = named(text)
     found = []
-    for rule in (contraction, rows, pointwise):
+    for rule in CPU_RULES:
         for name, schedule in rule.sketches(w.func, target(), frozenset(w.constants)):
             made = _tried(name, w.func, schedule)
             if made is not None:
@@ -175,6 +177,9 @@ class Walk:
                 move(self, s)
             except ScheduleError:
                 continue
+        if self.chance():
+            with suppress(ScheduleError):
+                self.threads(s)
 
     def pick(self, xs: Sequence[object]):  # type: ignore[no-untyped-def]  # the type of an element
         """One of `xs`; ScheduleError when there is none, which ends the move."""
@@ -217,13 +222,20 @@ class Walk:
 
     def mark(self, s: Schedule) -> None:
         loop = self.pick(s.get_loops(self.block(s)))
-        kind = int(self.rng.integers(3))
-        if kind == 0:
-            s.parallel(loop)
-        elif kind == 1:
+        if self.chance():
             s.unroll(loop, 12)
         else:
             s.vectorize(loop, 40)
+
+    def threads(self, s: Schedule) -> None:
+        """A parallel loop, unless memory that is private to a thread would carry values out of it or into it."""
+        loop = self.pick(s.get_loops(self.block(s)))
+        inside = s.get_child_blocks(loop)
+        mine = {n.buffer for b in inside for n in accesses(s.block(b))}
+        others = {n.buffer for b in s.blocks() if b.name not in [i.block for i in inside] for n in accesses(b)}
+        if any(b.scope in ("workspace", "register") for b in mine & others):
+            raise ScheduleError("walk", "private", "a private buffer is used inside and outside")
+        s.parallel(loop)
 
     def innermost(self, s: Schedule) -> None:
         s.vectorize(s.get_loops(self.block(s))[-1], 40)
@@ -233,8 +245,8 @@ class Walk:
 
     def cache_read(self, s: Schedule) -> None:
         b = self.block(s)
-        buffer = self.pick(sorted({a.buffer.name for a in _reads(s.block(b))}))
-        shape = next(a.buffer.shape for a in _reads(s.block(b)) if a.buffer.name == buffer)
+        buffer = self.pick(sorted({a.buffer.name for a in reads(s.block(b))}))
+        shape = next(a.buffer.shape for a in reads(s.block(b)) if a.buffer.name == buffer)
         layout: list[object] = [int(d) for d in self.rng.permutation(len(shape))]
         if self.chance() and layout:
             d = self.pick(layout)
@@ -258,8 +270,19 @@ class Walk:
         s.reverse_compute_inline(self.block(s))
 
     def decompose_reduction(self, s: Schedule) -> None:
+        """At a loop that holds nothing else: where a block was placed in overlapping boxes, only there is it legal."""
         b = self.block(s)
-        s.decompose_reduction(b, self.pick(s.get_loops(b)))
+        loop = self.pick(s.get_loops(b))
+        at = s.loop(loop)
+        while type(at) is For:
+            at = at.body
+        if type(at) is not Block:
+            raise ScheduleError("walk", "nest", "more than one block")
+        s.decompose_reduction(b, loop)
+
+    def cache_reduction(self, s: Schedule) -> None:
+        b = self.block(s)
+        s.cache_reduction(b, self.pick(s.get_loops(b)), self.pick(("workspace", "register")))
 
     def rfactor(self, s: Schedule) -> None:
         s.rfactor(self.pick(s.get_loops(self.block(s))))
@@ -268,18 +291,13 @@ class Walk:
         s.set_scope(self.block(s), self.pick(("workspace", "global", "register")))
 
 
-def _reads(b: Block):  # type: ignore[no-untyped-def]  # accesses of the block
-    from tunesmith.ir.analysis.access_regions import reads
-
-    return reads(b)
-
-
 MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.tile] * 3,
     *[Walk.nest] * 3,
     Walk.reorder,
     Walk.fuse,
     *[Walk.mark] * 2,
+    Walk.cache_reduction,
     Walk.innermost,
     *[Walk.cache_write] * 2,
     *[Walk.cache_read] * 2,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import region, writes
+from tunesmith.ir.analysis.access_regions import plain_iter, reads, region, writes
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
 from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
+from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.placement import ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.cache_write import redirect_to
+from tunesmith.schedule.primitives.reverse_compute_at import guards_of_box
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -34,8 +36,11 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
             C[i] = C_cache[i]
     Requires:
         scope: the scope exists.
-        reduction: the block has an init, and its init and body are single stores to one buffer.
+        reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
+            variables, each once.
+        guard: guards of the block are on its own extents, on loops outside, or on its reduction.
         loop-of-block: the loop is one of the block's loops.
+        read-after: no other block inside the loop reads the buffer, because it is written back behind them.
         box: the extents of the box written in one iteration do not depend on loop variables.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
@@ -48,9 +53,15 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     target = s.loop(loop)
     if type(b.init) is not BufferStore or type(b.body) is not BufferStore or b.init.buffer is not b.body.buffer:
         raise s.refuse("reduction", f"block {b.name} has no init, or stores more than one element", b)
+    positions = [p for e in b.body.indices if (p := plain_iter(e, b)) is not None and b.iters[p].kind == "S"]
+    if len(set(positions)) < len(b.body.indices) or b.init.indices != b.body.indices:
+        raise s.refuse("reduction", f"block {b.name} does not store at its own spatial iteration variables, each once", b)
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     old = b.body.buffer
+    early = [c.name for c in blocks_under(target) if c is not b and any(a.buffer is old for a in reads(c))]
+    if early:
+        raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} inside loop {target.var.name}", target)
     new = old.like(f"{old.name}_{scope}", scope=scope)
     ranges = ranges_under(target, b.name)
     box = region(b, writes(b)[-1].indices, ranges)
@@ -58,12 +69,13 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         bound = sorted(v.name for v in extent.vars if not isinstance(v, Param))
         if bound:
             raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(bound)}: {extent!r}", b)
+    kept = guards_of_box(s, b, ranges)
     firsts = [interval(e, ranges)[0] for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     init = b.init
     fill_name, write_name = s.fresh_name(f"{b.name}_fill"), s.fresh_name(f"{b.name}_write")
 
     def make(name: str, fill: bool) -> Stmt:
-        spatial = [Iter(Var(f"v{d}"), n, "S") for d, n in enumerate(old.shape)]
+        spatial = [Iter(Var(f"v{d}"), b.iters[p].extent, "S") for d, p in enumerate(positions)]
         steps = [Iter(Var(f"r{d}"), it.extent, "R") for d, it in enumerate(i for i in b.iters if i.kind == "R")]
         loops = [(Var(f"ax{d}"), extent) for d, (_, extent) in enumerate(box)]
         at = tuple([poly(i.var) for i in spatial])
@@ -74,8 +86,9 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         else:
             body = store(old, at, BufferLoad(new, at))
         places = [low + v for (low, _), (v, _) in zip(box, loops, strict=True)]
-        guards = tuple([p - n for p, n in zip(places, old.shape, strict=True)])
-        return nest(loops, Block(name, (*spatial, *steps), (*places, *firsts), guards, None, body))
+        guards = [p - i.extent for p, i in zip(places, spatial, strict=True)]
+        guards += [first - i.extent for first, i in zip(firsts, steps, strict=True)]
+        return nest(loops, Block(name, (*spatial, *steps), (*places, *firsts), (*guards, *kept), None, body))
 
     redirect_to(s, b.name, old, new)
     s.replace_block(b.name, lambda x: x.with_(init=None))

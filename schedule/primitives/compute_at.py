@@ -37,7 +37,12 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     outs = writes(b)
     buffer = outs[0].buffer
     positions = [plain_iter(e, b) for e in outs[0].indices]
-    if buffer not in s.func.allocs or any(w.buffer is not buffer or w.indices != outs[0].indices for w in outs) or None in positions or len(set(positions)) < len(positions):
+    if (
+        buffer not in s.func.allocs
+        or any(w.buffer is not buffer or w.indices != outs[0].indices for w in outs)
+        or None in positions
+        or len(set(positions)) < len(positions)
+    ):
         raise s.refuse("intermediate", f"block {b.name} must write one intermediate buffer at its own iteration variables, each once", b)
     if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
         raise s.refuse("only-writer", f"{buffer.name} has another writer", b)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, writes
-from tunesmith.ir.poly import Poly
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
@@ -31,7 +34,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         ready: everything else that writes what the block reads stands inside the loop or before it.
         one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
-        guard: guards of the block are on loops that are its iteration variables, so that they can move along.
+        guard: guards of the block are on loops that are its iteration variables, so that they can move along; guards of the
+            producer are on its own extents, on loops outside, or on its reduction.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results, provided the boxes of different iterations are the whole buffer (they are, for tilings).
@@ -46,7 +50,10 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     _check_ready(s, b, target, inside)
     outer = _loops_down_to(s, target)
     boxes: dict[int, list[Box]] = {}
+    guards: list[Poly] = []
     for c in inside:
+        if any(a.buffer is w.buffer for w in writes(c) for a in reads(b)):
+            guards.extend(guards_of_box(s, c, ranges_under(target, c.name)))
         for w in writes(c):
             for a in reads(b):
                 if a.buffer is not w.buffer:
@@ -64,6 +71,20 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("one-box", f"block {b.name} would read more than has been written in loop {target.var.name}", b)
     dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}
     place(s, b.name, target.var, dims, at_front=False)
+    s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
+
+
+def guards_of_box(s: ScheduleState, c: Block, ranges: Mapping[Var, Poly]) -> list[Poly]:
+    """What must hold outside the loops of `ranges` for block `c` to compute its box at all.
+
+    All guards at their lowest, none left out, not even those that the box implies: which ones those are depends on numbers.
+    """
+    spatial = {v for it, e in zip(c.iters, c.bindings, strict=True) if it.kind == "S" for v in e.vars if v in ranges}
+    own = [e - it.extent for it, e in zip(c.iters, c.bindings, strict=True)]
+    for p in c.predicate:
+        if not p.vars.isdisjoint(spatial) and p not in own:
+            raise s.refuse("guard", f"block {c.name} computes only a part of its box, where {p!r} < 0", c)
+    return [interval(p, ranges)[0] for p in c.predicate]
 
 
 def _check_ready(s: ScheduleState, b: Block, target: For, inside: list[Block]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Expr, Lt0, Select, conjunction, const
+from tunesmith.ir.expr import Const, Expr, Lt0, Select, conjunction, const
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
 from tunesmith.ir.visit import substitute as substitute_program
@@ -32,6 +32,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
     Requires:
         reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max.
+        neutral: a sum is initialised with 0 and a product with 1, because every partial result is.
         reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
         serial: the loop is not marked.
         guard: guards of the reduction are on its own loops and on loops that are iteration variables.
@@ -52,6 +53,8 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     combined: Any = body.value
     if getattr(combined, "op", None) not in ("add", "mul", "min", "max") or not _is_own(combined.a, body):
         raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value", b)
+    if combined.op in ("add", "mul") and (type(init.value) is not Const or init.value.value != _neutral(combined.op, body.buffer.dtype)):
+        raise s.refuse("neutral", f"block {b.name} starts its reduction with something else than the neutral value", b)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
     loops = s.loops_of(b.name)

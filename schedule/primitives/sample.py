@@ -68,6 +68,7 @@ def sample_tile(
         return over.const is None or over.const <= 0
 
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
+    _require_positive(s, out)
     t = product([v.expr for v in out])
     s.require(
         "le0", (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack, "waste", f"the tiles of {loop!r} overshoot it too far"
@@ -99,5 +100,11 @@ def sample_perfect_tile(
         return mod(extent, product(d)).const in (0, None)
 
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], [inner] * (n - 2) + [last], decision, accept)
+    _require_positive(s, out)
     s.require("eq0", mod(extent, product([v.expr for v in out])), "divides", f"the tiles of {loop!r} do not divide its extent {extent!r}")
     return out
+
+
+def _require_positive(s: ScheduleState, factors: Sequence[IntRV]) -> None:
+    for f in factors:
+        s.require("le0", 1 - f.expr, "decision", "a tile has at least one iteration")

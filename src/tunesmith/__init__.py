@@ -1,6 +1,36 @@
 """tunesmith: a search-first autoscheduler and research toolkit for tensor programs."""
 
+import sys as _sys
+from importlib import import_module as _import_module
 from pathlib import Path as _Path
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunesmith import script, te
+    from tunesmith.bench import bench
+    from tunesmith.compile import CompiledModule, build, compile
+    from tunesmith.ir.target import Target
+    from tunesmith.measure.database import Database
+    from tunesmith.replay import replay
+    from tunesmith.runtime.module import load_module
+    from tunesmith.schedule.schedule import Schedule
+    from tunesmith.tune import tune
+
+__all__ = [
+    "CompiledModule",
+    "Database",
+    "Schedule",
+    "Target",
+    "bench",
+    "build",
+    "compile",
+    "load_module",
+    "replay",
+    "script",
+    "te",
+    "tune",
+]
 
 __version__ = "0.1.0"
 
@@ -11,3 +41,43 @@ _root = _here.parents[1]
 if _here.parent.name == "src" and not (_here / "ir").exists() and (_root / "pyproject.toml").is_file():
     __path__.append(str(_root))
 del _Path, _here, _root
+
+_HOMES = {
+    "CompiledModule": "tunesmith.compile",
+    "Database": "tunesmith.measure.database",
+    "Schedule": "tunesmith.schedule.schedule",
+    "Target": "tunesmith.ir.target",
+    "bench": "tunesmith.bench",
+    "build": "tunesmith.compile",
+    "compile": "tunesmith.compile",
+    "load_module": "tunesmith.runtime.module",
+    "replay": "tunesmith.replay",
+    "tune": "tunesmith.tune",
+}
+"""Where each name comes from; its module is imported when the name is first used."""
+
+
+def __getattr__(name: str) -> object:
+    if name in ("script", "te"):
+        return _import_module(f"tunesmith.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tunesmith' has no attribute {name!r}")
+    found: object = getattr(_import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Facade(_ModuleType):
+    """This module's type: a function keeps its name when the module of the same name is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, _ModuleType) and _HOMES.get(name) == value.__name__:
+            value = getattr(value, name)  # the import system binds tunesmith.tune, the module, when it has been loaded
+        super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Facade

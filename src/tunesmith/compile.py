@@ -1,0 +1,142 @@
+"""compile and build: from programs to functions in this process, deterministically.
+
+`compile` applies the records of a log and takes whatever is not covered as it can; `build` takes programs as they are.  Neither
+searches: equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+from typing import cast
+
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.codegen.llvm_build import build as build_llvm
+from tunesmith.codegen.llvm_export import export_library
+from tunesmith.graph.apply_records import ApplyRecords, Coverage
+from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.measure.database import Database
+from tunesmith.runtime.module import CompiledFunction, Module
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import BuildError, UserError
+from tunesmith.workloads import WorkloadLike, find_subjects
+
+Records = Database | str | PathLike[str]
+"""A log, or one that was loaded."""
+
+
+class CompiledModule(Module):
+    """Compiled functions by name, with what they were made from: `module["matmul"](a, b, c)`.
+
+    Attributes:
+        artifact: the object code.
+        coverage: for each function that records were looked up for, what was found.
+    """
+
+    artifact: Artifact
+    coverage: tuple[Coverage, ...]
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
+        """Load object code into this process.  Raises RunError if it is another machine's."""
+        module = cast(CompiledModule, cls.from_object(artifact.data))
+        module.artifact = artifact
+        module.coverage = coverage
+        return module
+
+    def export_library(self, path: str | PathLike[str]) -> Path:
+        """Write a shared library that `load_module` loads, here or where tunesmith is not installed; returns the path.
+
+        Raises:
+            BuildError: it cannot be linked or written.
+        """
+        return export_library(path, [self.artifact.data])
+
+    def __call__(self, *arguments: object) -> object:
+        """Call the only function.
+
+        Raises:
+            UserError: there are several.
+            RunError: an argument is not what the function takes.
+        """
+        return self._only()(*arguments)
+
+    def _only(self) -> CompiledFunction:
+        if len(self.functions) != 1:
+            raise UserError(f"the module has the functions {', '.join(self.functions)}: call one of them, as module[name](...)")
+        return self[self.functions[0]]
+
+
+def compile(
+    mod: WorkloadLike | Schedule, target: str | Target | None = None, records: Records | None = None, strict: bool = False
+) -> CompiledModule:
+    """Compile functions, with the best schedules that a log has for them.
+
+    Args:
+        mod: a PrimFunc, a module, an operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors
+            (inputs and then outputs), or a Schedule.
+        target: where the code will run; by default this machine.
+        records: the log.  A function with no record that can be used gets a plain schedule, and `coverage` says so.  Without
+            a log programs are compiled as they are, and what nobody can have scheduled (text, tensors) gets a plain schedule.
+        strict: refuse, instead of compiling anything that has no record.
+    Raises:
+        RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
+        BuildError: a function cannot be compiled for the target.
+        UserError: `mod` is nothing that can be compiled.
+    """
+    target = as_target(target)
+    module = _module(mod)
+    coverage: tuple[Coverage, ...] = ()
+    if records is not None:
+        applied = ApplyRecords(open_records(records), target, strict).apply(module)
+        module, coverage = applied.mod, applied.coverage
+    elif strict:
+        raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
+    elif isinstance(mod, (str, list, tuple)):
+        module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
+    return CompiledModule.from_artifact(_artifact(module, target), coverage)
+
+
+def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None) -> CompiledModule:
+    """Compile programs exactly as they are: what a schedule written by hand is for.
+
+    Args:
+        func: a function, a module or a Schedule.
+        target: where the code will run; by default this machine.
+    Raises:
+        BuildError: a function cannot be compiled for the target.
+        UserError: it is no program.
+    """
+    if not isinstance(func, (PrimFunc, IRModule, Schedule)):
+        raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
+    return CompiledModule.from_artifact(_artifact(_module(func), as_target(target)))
+
+
+def as_target(target: str | Target | None) -> Target:
+    """The target that a text names; this machine for None."""
+    return Target.detect() if target is None else target if isinstance(target, Target) else Target(target)
+
+
+def open_records(records: Records) -> Database:
+    """The database of a log.  Raises RecordError if there is no such file."""
+    return Database.from_log(records) if isinstance(records, (str, os.PathLike)) else records
+
+
+def _module(mod: WorkloadLike | Schedule) -> IRModule:
+    if isinstance(mod, Schedule):
+        return mod.mod
+    if isinstance(mod, IRModule):
+        return mod
+    return IRModule([s.func for s in find_subjects(mod)])
+
+
+def _artifact(module: IRModule, target: Target) -> Artifact:
+    functions = [f for f in module.values() if isinstance(f, PrimFunc)]
+    if target.kind != "llvm":
+        raise BuildError(f"code is generated for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
+    if not functions:
+        raise BuildError("there is nothing to compile: the module has no PrimFunc")
+    return build_llvm(functions, target)

@@ -1,0 +1,62 @@
+"""How numbers and tables look in a terminal, in a file, and in `str()`: one place, so that all commands agree."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def as_text(shown: RenderableType, width: int = 160) -> str:
+    """What a terminal of that width would show, without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    console.print(shown)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip("\n")
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> Table:
+    """A table of texts; the columns named in `left`, and the first, are aligned to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left")
+    for i, name in enumerate(columns):
+        is_left = i == 0 or name in left
+        table.add_column(name, justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell) for cell in row])
+    return table
+
+
+def microseconds(seconds: float | None) -> str:
+    """`123.4` for 123.4 us, with four digits; `-` for none."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    us = seconds * 1e6
+    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
+
+
+def rate(gflops: float | None) -> str:
+    """`312` GFLOP/s; `-` where operations are not counted."""
+    return f"{gflops:.3g}" if gflops and gflops < 100 else f"{gflops:.0f}" if gflops else "-"
+
+
+def counted(errors: Mapping[str, int]) -> str:
+    """`build_error 3, crash 1`."""
+    return ", ".join(f"{name} {errors[name]}" for name in sorted(errors))
+
+
+def sparkline(values: Sequence[float | None], width: int = 32) -> str:
+    """A curve in so many characters: low is good, the scale logarithmic, a dot where there is no value."""
+    if not values:
+        return ""
+    picks = [values[i * len(values) // width] for i in range(width)] if len(values) > width else list(values)
+    picks[-1] = values[-1]
+    known = [math.log(v) for v in picks if v]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    step = (high - low) / (len(_BARS) - 1) or 1.0
+    return "".join("·" if not v else _BARS[round((math.log(v) - low) / step)] for v in picks)

@@ -1,0 +1,143 @@
+"""What can be tuned, compiled, timed: an operator's text, a function in a Python file, a PrimFunc, a module, tensor expressions.
+
+Each of them becomes a `Subject`, a named function with what is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.measure.argument_data import Range
+from tunesmith.ops.tensor_expression import Tensor, create_prim_func
+from tunesmith.ops.workload import Workload, workload
+from tunesmith.search.samplers import load_from_file
+from tunesmith.search.space_rules import CPU_RULES, Rule
+from tunesmith.search.task import Task
+from tunesmith.support.errors import UserError
+
+POSITIVE: Range = (0.5, 1.5)
+"""Values of an input that must be positive."""
+
+WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
+"""`"matmul(m=512,n=512,k=512)"`, `"path.py:function"`, a program, an operator's workload, or tensors as `create_prim_func` takes them."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function with a name.
+
+    Attributes:
+        name: what people call it; for an operator its canonical text.
+        func: the function, not scheduled.
+        operator: the operator's workload that it is, with reference and flops, or None.
+    """
+
+    name: str
+    func: PrimFunc
+    operator: Workload | None = None
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations as tables count them; 0 if unknown."""
+        return self.operator.flops if self.operator is not None else 0
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """Values of the inputs for which the usual range makes no sense."""
+        return dict.fromkeys(self.operator.operator.positive, POSITIVE) if self.operator is not None else {}
+
+    def task(self, target: Target, rules: Sequence[Rule] | None = None) -> Task:
+        """The task of tuning it.
+
+        Args:
+            target: where it will run.
+            rules: of the space; by default those of the target.
+        """
+        op = self.operator
+        return Task(
+            self.name,
+            self.func,
+            target,
+            None if op is None else op.reference,
+            self.flops,
+            frozenset() if op is None else frozenset(op.constants),
+            rules=CPU_RULES if rules is None else tuple(rules),
+            ranges=self.ranges,
+        )
+
+
+def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]:
+    """The subjects of one workload or of several.  A module gives one for each of its functions.
+
+    Raises:
+        UserError: there is none, one is of no known form, or two different programs have one name.
+    """
+    if isinstance(given, (str, PrimFunc, IRModule, Workload)) or _are_tensors(given):
+        found = _subjects_of(given)  # type: ignore[arg-type]
+    else:
+        found = [s for one in given for s in _subjects_of(one)]  # type: ignore[union-attr]
+    if not found:
+        raise UserError("no workload was given. Name one, for example matmul(m=512,n=512,k=512)")
+    named: dict[str, Subject] = {}
+    for s in found:
+        first = named.setdefault(s.name, s)
+        different = None if first is s else structural.difference(first.func, s.func)
+        if different is not None:
+            raise UserError(f"two different programs are named {s.name!r} (they differ at {different}): give one of them another name")
+    return list(named.values())
+
+
+def find_subject(given: WorkloadLike) -> Subject:
+    """The one subject of a workload.  UserError if it is none, or a module with several functions."""
+    found = find_subjects(given)
+    if len(found) != 1:
+        raise UserError(f"one function is wanted, and the module has {', '.join(s.name for s in found)}")
+    return found[0]
+
+
+def subject_of_text(text: str) -> Subject:
+    """What `NAME(key=value,...)` or `path.py:function` names.
+
+    The file is run as Python; the function is a PrimFunc, or makes one, or makes the tensors of one.
+
+    Raises:
+        UserError: the text is neither, or what it names is not there.
+    """
+    if ".py:" not in text:
+        op = workload(text)
+        return Subject(op.text, op.func, op)
+    found = load_from_file(text)
+    if not isinstance(found, (PrimFunc, Workload)) and callable(found):
+        found = found()
+    if _are_tensors(found):
+        found = create_prim_func(list(found), text.rpartition(":")[2])  # type: ignore[call-overload]
+    if isinstance(found, Workload):
+        return Subject(found.text, found.func, found)
+    if not isinstance(found, PrimFunc):
+        raise UserError(f"{text!r} is a {type(found).__name__}. It must be a PrimFunc, or a function that returns one, or a list of tensors")
+    return Subject(text, found)
+
+
+def _subjects_of(given: WorkloadLike) -> list[Subject]:
+    if isinstance(given, str):
+        return [subject_of_text(given)]
+    if isinstance(given, Workload):
+        return [Subject(given.text, given.func, given)]
+    if isinstance(given, PrimFunc):
+        return [Subject(given.name, given)]
+    if isinstance(given, IRModule):
+        return [Subject(name, f) for name, f in given.items() if isinstance(f, PrimFunc)]
+    if _are_tensors(given):
+        return [Subject("main", create_prim_func(list(given)))]
+    raise UserError(
+        f"a workload is a text like matmul(m=512,n=512,k=512) or path.py:function, a PrimFunc, an IRModule, or a list of tensors; "
+        f"got {type(given).__name__}: {given!r}"
+    )
+
+
+def _are_tensors(given: object) -> bool:
+    return isinstance(given, (list, tuple)) and len(given) > 0 and all(isinstance(t, Tensor) for t in given)
