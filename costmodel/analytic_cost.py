@@ -98,7 +98,7 @@ class _Cost:
             "l3": _Cache(target.l2_bytes, target.l3_gbs_core, target.l3_gbs),
             "dram": _Cache(target.l3_bytes / target.num_cores or target.l2_bytes, target.dram_gbs_core, target.dram_gbs),
         }
-        self._footprints: dict[Loop, Num] = {}
+        self._footprints: dict[tuple[Loop | None, int], Num] = {}
 
     def program(self) -> AnalyticCost:
         d = self.d
@@ -229,21 +229,22 @@ class _Cost:
 
     # ---- caches -------------------------------------------------------------------------------------------------------
 
-    def _footprint(self, s: Store, level: int) -> Num:
-        """Bytes touched by everything under the `level` innermost loops of a store; a buffer counts once."""
-        if level == 0:
-            return self.d.total([self._spread(s, u, 0) for u in s.uses.values() if u.buffer.scope != "register"])
-        loop = s.loops[level - 1]
-        found = self._footprints.get(loop)
+    def _under(self, loop: Loop | None, level: int) -> Num:
+        """Bytes touched by everything under a loop, in all its iterations (level 1) or in one (level 0); None is the program.
+
+        A buffer that several blocks touch counts once.
+        """
+        key = (loop, level)
+        found = self._footprints.get(key)
         if found is None:
             largest: dict[Buffer, Num] = {}
-            for other in self.a.under(loop):
-                depth = next(i for i, x in enumerate(other.loops) if x.var is loop.var) + 1
-                for u in other.uses.values():
+            for s in self.a.stores if loop is None else self.a.under(loop):
+                depth = len(s.loops) if loop is None else next(i for i, x in enumerate(s.loops) if x.var is loop.var) + level
+                for u in s.uses.values():
                     if u.buffer.scope != "register":
-                        size = self._spread(other, u, depth)
+                        size = self._spread(s, u, depth)
                         largest[u.buffer] = self.d.maximum(largest[u.buffer], size) if u.buffer in largest else size
-            found = self._footprints[loop] = self.d.total(list(largest.values()))
+            found = self._footprints[key] = self.d.total(list(largest.values()))
         return found
 
     def _lines(self, s: Store, u: Use, level: int) -> Num:
@@ -257,8 +258,9 @@ class _Cost:
         """What a region takes of a cache: rows a power of two apart fall into few sets, and take more than their bytes."""
         extents = s.extents(u, level)
         row = u.buffer.shape[-1].const if extents else None
-        if len(extents) < 2 or row is None or math.gcd(row * u.item, PAGE) < 2 * self.target.cache_line:
+        if len(extents) < 2 or row is None or math.gcd(row * u.item, PAGE) < 4 * self.target.cache_line:
             return self._lines(s, u, level)
+        # Half: caches are not true LRU, and a few conflicts are hidden.
         d, gap = self.d, math.gcd(row * u.item, PAGE) / 2.0
         run = d.maximum(extents[-1] * u.item, float(self.target.cache_line))
         apart = (extents[-2] > 1.0) * (extents[-1] < float(row))
@@ -266,31 +268,44 @@ class _Cost:
 
     def _traffic(self, s: Store, cache: _Cache, threads: Num) -> Num:
         """Bytes that a block moves from beyond a cache."""
-        limit = cache.nbytes * FILL
-        fits = [self._footprint(s, k) < limit for k in range(len(s.loops))]
-        fits.append(self._footprint(s, len(s.loops)) / threads < limit)
-        out = self.d.zero
+        d, limit, top = self.d, cache.nbytes * FILL, len(s.loops)
+        fits = [self._under(s.loops[k - 1], 1) < limit if k else d.one for k in range(top)]
+        out = d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
-                out = out + self._moved(s, u, fits) * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
+                home = self._home(s, u)
+                # One iteration of the loop outside of home; the caches of all threads hold what the program needs from run to run.
+                around = self._under(s.loops[home], 0) if home < top else self._under(None, 1) / threads
+                # Between once and twice the cache some of it stays.
+                lost = d.minimum(d.maximum(around / limit - 1.0, 0.0), 1.0)
+                moved = self._moved(s, u, fits, home) * lost
+                out = out + moved * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
         return out * s.useful
 
-    def _moved(self, s: Store, u: Use, fits: Sequence[Num]) -> Num:
-        """Bytes of one use: what its region holds at the outermost level that fits, times the outer iterations that lose it.
+    def _home(self, s: Store, u: Use) -> int:
+        """The level at which a buffer has been touched before: by an earlier block in the same iteration of a loop that both share,
+        by its allocation in the iteration before, or by the run of the program before."""
+        earlier = self.a.stores[: self.a.stores.index(s)]
+        shared = [_shared(s, o) for o in earlier if u.buffer in o.uses]
+        return len(s.loops) - max([*shared, self.a.homes.get(u.buffer, 0)])
 
-        At its home level a buffer that fits is never fetched: an intermediate is made and used between two of its loops, and what
-        the whole program needs is still there from the run before.
-        """
+    def _moved(self, s: Store, u: Use, fits: Sequence[Num], home: int) -> Num:
+        """Bytes of one use: what its region holds at the outermost level that fits, times the outer iterations that lose it."""
         d = self.d
-        home = self.a.home_level(s, u.buffer) if u.buffer in self.a.homes else len(s.loops)
         moved = self._lines(s, u, 0)
         for k, x in enumerate(s.loops):
-            if k == home:
-                moved = d.where(fits[k], 0.0, moved)
             # Iterations that fit share their cache lines and whatever does not move; others start anew.
-            kept = self._lines(s, u, k + 1) if k < home else moved * x.size
-            moved = d.where(fits[k], kept, moved * x.size)
-        return d.where(fits[-1], 0.0, moved) if home == len(s.loops) else moved
+            repeated = moved * x.size
+            moved = d.where(fits[k], self._lines(s, u, k + 1), repeated) if k < home else repeated
+        return moved
+
+
+def _shared(s: Store, other: Store) -> int:
+    """How many loops, from the outermost, two blocks have in common."""
+    n = 0
+    while n < min(len(s.loops), len(other.loops)) and s.loops[-1 - n].var is other.loops[-1 - n].var:
+        n += 1
+    return n
 
 
 @dataclass(frozen=True, slots=True)

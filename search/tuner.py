@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.record import Record
+from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
 
 PHASES = ("draft", "verify", "build", "measure", "train")
 """Where the time of a search goes."""
+RANKING = TimingPolicy(limit_s=1.5)
+"""How leaders are timed: in turn, in quiet windows, for seconds in all."""
 
 
 @dataclass(slots=True)
@@ -143,7 +146,7 @@ class Tuning:
         if not candidates:
             return
         with self._phase("build"):
-            records = self.measurer.compare(self.task.measured, candidates, seed=self._seed)
+            records = self.measurer.compare(self.task.measured, candidates, policy=RANKING, seed=self._seed)
         for record in records:
             self._database.add(record)
         self._ran(records)

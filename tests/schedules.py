@@ -84,7 +84,7 @@ def rule_cases(text: str) -> list[Case]:
     w = named(text)
     found = []
     for rule in CPU_RULES:
-        for name, schedule in rule.sketches(w.func, target(), frozenset(w.constants)):
+        for name, schedule in rule(w.func, target(), frozenset(w.constants)):
             made = _tried(name, w.func, schedule)
             if made is not None:
                 found.append(Case(w, made))
@@ -238,7 +238,7 @@ class Walk:
         s.parallel(loop)
 
     def innermost(self, s: Schedule) -> None:
-        s.vectorize(s.get_loops(self.block(s))[-1], 40)
+        s.vectorize(self.pick(s.get_loops(self.block(s))[-1:]), 40)
 
     def cache_write(self, s: Schedule) -> None:
         s.cache_write(self.block(s), self.pick(("workspace", "register", "global")))

@@ -42,7 +42,7 @@ class ProgressView:
         self._tasks[progress.task.name] = progress
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
-        else:
+        elif progress.trials:
             self._console.print(line(progress), highlight=False, markup=False, soft_wrap=True)
 
     def table(self) -> Table:
@@ -73,7 +73,7 @@ def line(p: Progress) -> str:
     parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
     parts += [split] if split else []
-    return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" else "")
+    return f"{name}: {', '.join(parts)}" + (f", {left} left" if p.trials < p.budget and left != "-" else "")
 
 
 def time_split(p: Progress) -> str:
