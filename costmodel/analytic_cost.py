@@ -43,6 +43,10 @@ ENTRY = 24.0
 """Slots of entering a loop: filling the pipeline, and one branch that is mispredicted at its end."""
 OVERLAP = 0.15
 """Share of the smaller of the four times that is not hidden behind the largest."""
+STALL = 2.0
+"""Time lost, in times of the transfer, when lines are far apart: nothing prefetches them, and their pages miss the TLB."""
+FAR = 1000
+"""Bytes between two accesses past which they are no stream."""
 CALL = 0.8
 """Slots of an operation inside an intrinsic: half of them are paired to multiply-adds, the others are not."""
 CODE = 3000.0
@@ -102,20 +106,23 @@ class _Cost:
 
     def program(self) -> AnalyticCost:
         d = self.d
-        terms = {name: d.zero for name in ("issue", "l2", "l3", "dram", "overhead")}
+        terms = {name: d.zero for name in ("issue", "l2", "l3", "dram", "stalls", "overhead")}
         total = d.zero
         for s in self.a.stores:
             share, threads = self._parallel(s)
             issue, overhead = self._compute(s)
             times = {"issue": issue * share / self.slots_per_second}
+            stalls = d.zero
             for name, cache in self.caches.items():
                 rate = d.minimum(cache.rate_core, cache.rate_all / threads) * 1e9
-                times[name] = self._traffic(s, cache, threads) * share / rate
+                streamed, scattered = self._traffic(s, cache, threads)
+                times[name] = (streamed + scattered) * share / rate
+                stalls = stalls + scattered * share / rate * STALL
             longest = d.largest(list(times.values()))
-            total = total + longest + (d.total(list(times.values())) - longest) * OVERLAP
+            total = total + longest + (d.total(list(times.values())) - longest) * OVERLAP + stalls
             overhead = overhead * share / self.slots_per_second
             total = total + overhead
-            for name, t in times.items():
+            for name, t in {**times, "stalls": stalls}.items():
                 terms[name] = terms[name] + t
             terms["overhead"] = terms["overhead"] + overhead
         regions = self._regions()
@@ -266,11 +273,11 @@ class _Cost:
         apart = (extents[-2] > 1.0) * (extents[-1] < float(row))
         return d.product(extents[:-1]) * d.where(apart, d.maximum(run, gap), run)
 
-    def _traffic(self, s: Store, cache: _Cache, threads: Num) -> Num:
-        """Bytes that a block moves from beyond a cache."""
+    def _traffic(self, s: Store, cache: _Cache, threads: Num) -> tuple[Num, Num]:
+        """Bytes that a block moves from beyond a cache: in streams that prefetching follows, and in long strides."""
         d, limit, top = self.d, cache.nbytes * FILL, len(s.loops)
         fits = [self._under(s.loops[k - 1], 1) < limit if k else d.one for k in range(top)]
-        out = d.zero
+        streamed, scattered = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
                 home = self._home(s, u)
@@ -279,8 +286,20 @@ class _Cost:
                 # Between once and twice the cache some of it stays.
                 lost = d.minimum(d.maximum(around / limit - 1.0, 0.0), 1.0)
                 moved = self._moved(s, u, fits, home) * lost
-                out = out + moved * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
-        return out * s.useful
+                moved = moved * s.useful * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
+                far = self._walk(s, u) * u.item > float(FAR)
+                streamed, scattered = streamed + moved * (1.0 - far), scattered + moved * far
+        return streamed, scattered
+
+    def _walk(self, s: Store, u: Use) -> Num:
+        """Elements between the tiles of the innermost loop around the tile that moves a use."""
+        d = self.d
+        step, found = d.zero, d.zero
+        for x in s.loops[len(_tile_loops(s)) :]:
+            hit = x.many * s.indexed(u, x)
+            step = d.where(found, step, hit * s.movement(u, x))
+            found = d.maximum(found, hit)
+        return step
 
     def _home(self, s: Store, u: Use) -> int:
         """The level at which a buffer has been touched before: by an earlier block in the same iteration of a loop that both share,

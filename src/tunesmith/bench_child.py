@@ -1,0 +1,198 @@
+"""One contestant of a benchmark, alone in its process: prepared once for each workload, checked, then timed a window at a time.
+
+Contestants must not share a process: threads that OpenMP has pinned make every thread that is created later inherit one
+core, and a pool that spins takes cores from whoever runs next.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from tunesmith.measure.argument_data import ArgumentTable
+from tunesmith.measure.correctness import load_reference, mismatch
+from tunesmith.measure.guarded_memory import Array
+from tunesmith.measure.peers.peer import Peer
+from tunesmith.measure.peers.registry import create_peer
+from tunesmith.ops.workload import Workload, workload
+from tunesmith.peer_calls import peer_call
+from tunesmith.runtime.module import Module
+from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.timing import CpuClock
+
+_SAMPLE_S = 0.002
+_WAKE_S = 0.02
+"""Untimed at the beginning of a turn: a pool of threads that is not pinned takes up to 7 ms to wake up."""
+_LEAST = 3
+"""Samples of a window, however long one takes."""
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A workload for all contestants.
+
+    Attributes:
+        text: the operator's workload.
+        seed: of the inputs, which every process makes for itself, all the same.
+        reference: a file with the outputs that numpy computes.
+        tolerance: relative, see `measure.correctness`.
+        function, code: for ours, the compiled function.
+    """
+
+    text: str
+    seed: int
+    reference: str
+    tolerance: float
+    function: str = ""
+    code: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What became of preparing: `offered` is False where the contestant has no such operator; `wrong` says what is wrong with its output."""
+
+    offered: bool
+    variant: str = ""
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Samples of one turn.
+
+    Attributes:
+        seconds: of one call, one entry a sample.
+        number: calls in a sample.
+        foreign: part of a core that all other processes used meanwhile.
+    """
+
+    seconds: tuple[float, ...]
+    number: int
+    foreign: float
+
+
+class Contestant(ABC):
+    """Answers jobs: `(name of a method, arguments)`."""
+
+    def __init__(self) -> None:
+        self._call: Call | None = None
+        self._number = 1
+
+    def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
+        method, arguments = job
+        return getattr(self, method)(*arguments)
+
+    def available(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        return ""
+
+    def prepare(self, setting: Setting) -> Prepared:
+        """Get ready for a workload and compare the output with the reference; what was prepared before is forgotten."""
+        self._call = None
+        w = workload(setting.text)
+        inputs = w.random_inputs(setting.seed)
+        reference = load_reference(setting.reference)
+        made = self.ready(w, inputs, reference, setting)
+        if made is None:
+            return Prepared(False)
+        variant, call, outputs = made
+        for actual, expected in zip(outputs, reference, strict=True):
+            wrong = mismatch(actual, expected, setting.tolerance)
+            if wrong is not None:
+                return Prepared(True, variant, wrong)
+        self._call = call
+        self._number = _calls_in_a_sample(call)
+        return Prepared(True, variant)
+
+    def window(self, length: float) -> Window:
+        """Time for so many seconds."""
+        call = self._call
+        assert call is not None
+        start = time.perf_counter()
+        while time.perf_counter() - start < _WAKE_S:
+            call()
+        before = CpuClock.now()
+        start = time.perf_counter()
+        samples: list[float] = []
+        while len(samples) < _LEAST or time.perf_counter() - start < length:
+            samples.append(_sample(call, self._number))
+        return Window(tuple(samples), self._number, before.foreign(CpuClock.now()))
+
+    @abstractmethod
+    def ready(
+        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
+    ) -> tuple[str, Call, Sequence[Array]] | None:
+        """Which way it computes the workload, the call to time, and the outputs of one call; None if it has no such operator."""
+
+
+class Ours(Contestant):
+    """Compiled code, called on arguments that are laid out as they are while a search measures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table: ArgumentTable | None = None
+
+    def ready(
+        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
+    ) -> tuple[str, Call, Sequence[Array]] | None:
+        """See `Contestant.ready`."""
+        params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs]
+        self._table = ArgumentTable(params, inputs)
+        call = Module.from_object(setting.code)[setting.function].bind(*self._table.arguments())
+        self._table.poison(reference)
+        call()
+        return "replayed record", call, self._table.outputs()
+
+
+class OnePeer(Contestant):
+    """A vendor's library."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self._peer = peer
+
+    def available(self) -> str:
+        """See `Contestant.available`."""
+        return self._peer.available() or ""
+
+    def ready(
+        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
+    ) -> tuple[str, Call, Sequence[Array]] | None:
+        """See `Contestant.ready`."""
+        request = peer_call(w, inputs)
+        made = None if request is None else self._peer.prepare(request.op, request.params, request.inputs)
+        return None if made is None else (made.variant, made.run, [made()])
+
+
+def ours() -> Contestant:
+    """The job of the process that runs compiled code."""
+    return Ours()
+
+
+def peer(name: str, threads: int) -> Contestant:
+    """The job of a peer's process."""
+    return OnePeer(create_peer(name, threads))
+
+
+def _calls_in_a_sample(call: Call) -> int:
+    """So many that a sample takes 2 ms."""
+    number = 1
+    while True:
+        taken = min(_sample(call, number), _sample(call, number)) * number
+        if taken >= _SAMPLE_S:
+            return number
+        number = max(number + 1, int(number * min(100.0, 1.1 * _SAMPLE_S / max(taken, 1e-8))))
+
+
+def _sample(call: Call, number: int) -> float:
+    """Seconds of one call, mean over `number` of them."""
+    start = time.perf_counter()
+    for _ in repeat(None, number):
+        call()
+    return (time.perf_counter() - start) / number
