@@ -308,14 +308,16 @@ class ExprEmitter:
 
     def _float_extremum(self, e: Binary, ty: str) -> str:
         """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
-        a, b = self.value(e.a), self.value(e.b)
-        bit = f"<{dt.lanes(e.dtype)} x i1>" if dt.lanes(e.dtype) > 1 else "i1"
-        c = self.op(f"fcmp {'ogt' if e.op == 'min' else 'olt'} {ty} {a}, {b}")
-        m = self.op(f"select {bit} {c}, {ty} {b}, {ty} {a}")
         plain = e.b.a if type(e.b) is Broadcast else e.b
-        if type(plain) is Const and plain.value == plain.value:
-            return m
-        return self.op(f"select {bit} {self.op(f'fcmp uno {ty} {b}, {b}')}, {ty} {b}, {ty} {m}")
+        safe = type(plain) is Const and plain.value == plain.value
+        return self._larger(e.op, ty, dt.lanes(e.dtype), self.value(e.a), self.value(e.b), safe)
+
+    def _larger(self, op: str, ty: str, lanes: int, a: str, b: str, safe: bool) -> str:
+        """max or min of a and b; `safe` when b is never NaN."""
+        bit = f"<{lanes} x i1>" if lanes > 1 else "i1"
+        c = self.op(f"fcmp {'ogt' if op == 'min' else 'olt'} {ty} {a}, {b}")
+        m = self.op(f"select {bit} {c}, {ty} {b}, {ty} {a}")
+        return m if safe else self.op(f"select {bit} {self.op(f'fcmp uno {ty} {b}, {b}')}, {ty} {b}, {ty} {m}")
 
     def _not(self, e: Not) -> str:
         ones = "true" if dt.lanes(e.dtype) == 1 else vector_literal(["true"] * dt.lanes(e.dtype), "i1")
@@ -459,7 +461,24 @@ class ExprEmitter:
             name = f"llvm.vector.reduce.fadd.{suffix(src.dtype)}"
             self.declares.add(f"declare {st} @{name}({st}, {vt})")
             return self.op(f"call reassoc {st} @{name}({st} {literal(-0.0, e.dtype)}, {vt} {v})")
-        return self.call(st, f"llvm.vector.reduce.f{e.name[7:]}imum.{suffix(src.dtype)}", [(vt, v)])
+        return self._folded(e.name.removeprefix("reduce_"), src.dtype, v)
+
+    def _folded(self, op: str, dtype: str, v: str) -> str:
+        """max or min of all lanes, half with half: LLVM's own NaN-keeping reduction goes through the lanes one by one."""
+        scalar, lanes = dt.split(dtype)
+        while lanes > 1:
+            half = lanes // 2
+            wide, narrow = llvm_type(dt.vector(scalar, lanes)), llvm_type(dt.vector(scalar, half))
+            parts = []
+            for first in (0, half):
+                if half == 1:
+                    parts.append(self.op(f"extractelement {wide} {v}, i64 {first}"))
+                else:
+                    ids = vector_literal([str(i) for i in range(first, first + half)], "i32")
+                    parts.append(self.op(f"shufflevector {wide} {v}, {wide} poison, <{half} x i32> {ids}"))
+            v = self._larger(op, narrow, half, parts[0], parts[1], False)
+            lanes = half
+        return v
 
 
 _NOWHERE = Buffer("nowhere", (1,))

@@ -27,7 +27,7 @@ from tunesmith.support.errors import TargetError
 
 DIVISION = 16.0
 """Slots of a vector division; multiply-adds have two pipes, division less than one."""
-LATENCY = 8.0
+LATENCY = 6.0
 """Slots between two dependent multiply-adds: 4 cycles of two pipes."""
 STORE = 2.0
 """Slots of a vector store: one a cycle."""
@@ -37,23 +37,23 @@ MASK = 0.25
 """Slots of a select on positions: most are turned into bounds of loops, some into masked loads."""
 FOLD = 24.0
 """Slots of combining the lanes of a vector that a reduction has run along."""
-LOOP = 1.0
+LOOP = 1.5
 """Slots of an iteration of a loop: counter, branch, addresses, and what does not overlap across it."""
-ENTRY = 24.0
+ENTRY = 32.0
 """Slots of entering a loop: filling the pipeline, and one branch that is mispredicted at its end."""
-OVERLAP = 0.15
+OVERLAP = 0.2
 """Share of the smaller of the four times that is not hidden behind the largest."""
-STALL = 2.0
+STALL = 1.4
 """Time lost, in times of the transfer, when lines are far apart: nothing prefetches them, and their pages miss the TLB."""
 FAR = 1000
 """Bytes between two accesses past which they are no stream."""
-CALL = 0.8
+CALL = 1.2
 """Slots of an operation inside an intrinsic: half of them are paired to multiply-adds, the others are not."""
 CODE = 3000.0
 """Vector operations of straight-line code that the instruction cache holds."""
 PAGE = 4096
 """Bytes after which addresses fall into the same sets of the L1 cache, and, pages being anywhere, into few sets of the others."""
-FILL = 0.75
+FILL = 1.0
 """Share of a cache that one nest can count on."""
 
 
@@ -166,12 +166,14 @@ class _Cost:
                 loads = loads + (pieces if u.reads else d.zero)
                 stores = stores + (pieces * STORE if u.writes else d.zero)
         slots = d.maximum(d.maximum(arithmetic, loads), stores) + 0.15 * d.minimum(arithmetic, loads)
-        slots = d.maximum(slots, d.where(self._chained(s, tile), LATENCY, 0.0))
+        chain = d.product([x.size for x in tile if x is not width.loop and s.reduces(x)])
+        slots = d.maximum(slots, self._chained(s, tile) * chain * LATENCY)
         if width.loop is not None and s.reduces(width.loop):
             slots = slots + FOLD * width.loop.many
         slots = slots + self._spills(s, tile, width, slots)
         slots = slots * d.where(vectors * max(s.flops, 1) > CODE, 1.5, 1.0)
-        runs = s.executed / size
+        # A tile that is cut off at the end of an axis costs about half of what a whole one would cost more.
+        runs = s.executed / size * (0.5 + 0.5 * s.rounding(len(tile)))
         return slots * runs, self._loop_slots(s, tile, runs)
 
     def _arithmetic(self, s: Store) -> float:

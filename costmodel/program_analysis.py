@@ -125,6 +125,15 @@ class Store:
             share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths) + 1.0))
         return share
 
+    def rounding(self, level: int) -> Num:
+        """Iterations of whole tiles of the `level` innermost loops by those needed: 1 where tiles divide the block's extents."""
+        d, out = self.dag, self.dag.one
+        relaxed = frozenset(loop.var for loop in self.loops[:level])
+        for i, it in enumerate(self.block.iters):
+            size, extent = self._box(i, relaxed) + 1.0, d.poly(it.extent)
+            out = out * (d.ceildiv(extent, size) * size / extent)
+        return out
+
     @cached_property
     def executed(self) -> Num:
         """Instances that run."""

@@ -11,7 +11,13 @@ from tunesmith.support.registry import Registry
 if TYPE_CHECKING:
     from tunesmith.costmodel.model import CostModel
 
-COST_MODELS: Registry[type[CostModel]] = Registry("cost model", {"xgb": "tunesmith.costmodel.xgb_model:XgbModel"})
+COST_MODELS: Registry[type[CostModel]] = Registry(
+    "cost model",
+    {
+        "random": "tunesmith.costmodel.random_model:RandomModel",
+        "xgb": "tunesmith.costmodel.xgb_model:XgbModel",
+    },
+)
 """All models by name; other packages add theirs through the entry point group `tunesmith.cost_model`."""
 
 
@@ -24,5 +30,5 @@ def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel
     Raises:
         UserError: there is no model of that name.
     """
-    make = COST_MODELS.get(spec) if isinstance(spec, str) else spec
+    make: Callable[..., CostModel] = COST_MODELS.get(spec) if isinstance(spec, str) else spec
     return make(seed=seed) if "seed" in inspect.signature(make).parameters else make()

@@ -147,8 +147,9 @@ def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
         if x.kind == "serial":
             trip = d.where(trip, trip, x.many * x.size)
     out["inner_trip"] = trip
-    out["unroll_max"] = d.largest([x.unroll_max for x in s.loops])
-    out["prefetch"] = d.const(any(x.prefetch for x in s.loops) or any(k == "prefetch" for k, _ in s.block.annotations))
+    out["unroll_max"] = d.largest([x.many * x.unroll_max for x in s.loops])
+    hinted = any(k == "prefetch" for k, _ in s.block.annotations)
+    out["prefetch"] = d.largest([d.const(hinted), *[x.many for x in s.loops if x.prefetch]])
     return out | _memory(a, s)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.expr import Expr, conjunction
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Call, Expr, conjunction
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, below
-from tunesmith.ir.stmt import Block, If, Stmt, seq
+from tunesmith.ir.stmt import Block, Evaluate, If, Stmt, annotation, seq
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import substitute, transform, with_body
+from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.passes import function_pass
 
 
@@ -19,7 +20,7 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
 
     def on_block(b: Block, recurse: Any) -> Stmt:
         values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
-        body = substitute(recurse(b.body), values)
+        body = _prefetched(b, substitute(recurse(b.body), values), func)
         if b.init is not None:
             first = tuple([below(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
             init = substitute(b.init, values)
@@ -27,6 +28,16 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
         return guarded(tuple([below(e, 0) for e in b.predicate]), body)
 
     return with_body(func, transform(func.body, {Block: on_block}))
+
+
+def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
+    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on."""
+    distance = annotation(b, "prefetch")
+    if not isinstance(distance, Poly) or distance.const == 0:
+        return body
+    loads = [x for x in walk(body) if type(x) is BufferLoad and x.buffer in func.params and x.indices]
+    ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in loads]
+    return seq([*[Evaluate(Call("prefetch", (x,), x.dtype)) for x in ahead], body])
 
 
 def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:

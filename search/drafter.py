@@ -64,6 +64,9 @@ class Drafter:
         start = time.perf_counter()
         each = max(n // len(self.sketches), 1)
         rows = {k: s.space.sample(each, rng) for k, s in enumerate(self.sketches)}
+        for k, s in enumerate(self.sketches):
+            if s.space.size() <= 8 * each:  # in a small space most draws are copies, which would fill the ranking
+                rows[k] = np.unique(rows[k], axis=0)
         out = Population(rows, {k: self.analytic[k].seconds(r) for k, r in rows.items()})
         self.drafted += len(out)
         self.draft_seconds += time.perf_counter() - start

@@ -16,7 +16,7 @@ from tunesmith.search.task import Task
 
 PHASES = ("draft", "verify", "build", "measure", "train")
 """Where the time of a search goes."""
-RANKING = TimingPolicy(limit_s=1.5)
+RANKING = TimingPolicy(limit_s=1.0)
 """How leaders are timed: in turn, in quiet windows, for seconds in all."""
 
 

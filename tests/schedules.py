@@ -15,9 +15,10 @@ import numpy as np
 from tunesmith.ir.analysis.access_regions import accesses, reads
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ZERO, product
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import blocks_under, path_to_block, walk
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import apply_instruction
@@ -110,7 +111,7 @@ def _tried(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> S
 def biased_rows(sketch: Sketch, func: PrimFunc, count: int, rng: np.random.Generator) -> list[Row]:
     """Admissible rows of values that need not be in the domains of the Params: 1, extents, extents + 1, primes.
 
-    Returns `count` rows, fewer when the constraints accept fewer of the draws; the same one may come twice.
+    Returns `count` rows, fewer when the constraints and `STEPS` accept fewer of the draws; the same one may come twice.
     """
     if not sketch.params:
         return [()] * count
@@ -122,9 +123,17 @@ def biased_rows(sketch: Sketch, func: PrimFunc, count: int, rng: np.random.Gener
     return [tuple(map(int, r)) for r in draws[_admissible(sketch)(draws)][:count]]
 
 
+STEPS = 20_000
+"""Block instances that a row may cost the interpreter: nested tiles larger than their loops multiply."""
+
+
 def _admissible(sketch: Sketch) -> Callable[[np.ndarray], np.ndarray]:
-    values = compile_polys([c.expr for c in sketch.constraints], sketch.params)
-    equal = np.array([c.kind == "eq0" for c in sketch.constraints], bool)
+    exprs = [c.expr for c in sketch.constraints]
+    equal = np.array([*[c.kind == "eq0" for c in sketch.constraints], False])
+    steps = ZERO
+    for b in blocks_under(sketch.func.body):
+        steps = steps + product([n.extent for n in path_to_block(sketch.func.body, b.name) or () if type(n) is For])
+    values = compile_polys([*exprs, steps - STEPS], sketch.params)
 
     def check(draws: np.ndarray) -> np.ndarray:
         v = values(draws)

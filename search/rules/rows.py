@@ -71,6 +71,11 @@ def schedule(s: Schedule, output: str, inline: frozenset[str], target: Target) -
     elementwise = [b.name for b in s.blocks() if is_pointwise(b) and len(b.iters) == rank]
     for b, rf in partial:
         _finish(s, b, rf)
+    if partial:
+        # A row may end where a page ends, and hardware does not prefetch across pages: fetch the next rows while this one is computed.
+        columns = s.block(s.get_block(output)).iters[-1].extent.const or 1
+        ahead = s.sample_categorical(tuple(columns * n for n in (0, 1, 2, 3)), "prefetch")
+        s.annotate(s.get_block(partial[0][1]), "prefetch", ahead)
     for b in elementwise:
         last = s.get_loops(s.get_block(b))[-1]
         factor = s.sample_tile(last, 2, f"{b}_", [widths], slack=2 * lanes)

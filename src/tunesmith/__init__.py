@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tunesmith.replay import replay
     from tunesmith.runtime.module import load_module
     from tunesmith.schedule.schedule import Schedule
+    from tunesmith.support.errors import TunesmithError, UserError
     from tunesmith.tune import tune
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Database",
     "Schedule",
     "Target",
+    "TunesmithError",
+    "UserError",
     "bench",
     "build",
     "compile",
@@ -47,6 +50,8 @@ _HOMES = {
     "Database": "tunesmith.measure.database",
     "Schedule": "tunesmith.schedule.schedule",
     "Target": "tunesmith.ir.target",
+    "TunesmithError": "tunesmith.support.errors",
+    "UserError": "tunesmith.support.errors",
     "bench": "tunesmith.bench",
     "build": "tunesmith.compile",
     "compile": "tunesmith.compile",

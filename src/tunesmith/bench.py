@@ -223,7 +223,16 @@ class _Match:
         median = statistics.median(score.seconds)
         p90 = statistics.quantiles(score.seconds, n=10, method="inclusive")[-1]
         return BenchRow(
-            w.text, score.contestant.name, True, median, min(score.seconds), p90, score.calls, w.flops / median / 1e9, score.variant, score.clean
+            w.text,
+            score.contestant.name,
+            True,
+            median,
+            min(score.seconds),
+            p90,
+            score.calls,
+            w.flops / median / 1e9,
+            score.variant,
+            score.clean,
         )
 
 

@@ -18,6 +18,7 @@ from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
 from tunesmith.measure.peers.peer import Peer
 from tunesmith.measure.peers.registry import create_peer
+from tunesmith.measure.timing_policy import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.peer_calls import peer_call
 from tunesmith.runtime.module import Module
@@ -29,6 +30,8 @@ _WAKE_S = 0.02
 """Untimed at the beginning of a turn: a pool of threads that is not pinned takes up to 7 ms to wake up."""
 _LEAST = 3
 """Samples of a window, however long one takes."""
+_WAITED = 0.05
+"""A sample is dropped when its threads spent more of it than this, all together, waiting for a core that somebody else had."""
 
 Call = Callable[[], object]
 
@@ -55,7 +58,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What became of preparing: `offered` is False where the contestant has no such operator; `wrong` says what is wrong with its output."""
+    """What became of preparing.
+
+    Attributes:
+        offered: the contestant has such an operator.
+        variant: which of its ways to compute it competes.
+        wrong: what is wrong with its output, empty if nothing is.
+    """
 
     offered: bool
     variant: str = ""
@@ -67,7 +76,7 @@ class Window:
     """Samples of one turn.
 
     Attributes:
-        seconds: of one call, one entry a sample.
+        seconds: of one call, one entry a sample; samples during which somebody took a core away are left out.
         number: calls in a sample.
         foreign: part of a core that all other processes used meanwhile.
     """
@@ -119,10 +128,14 @@ class Contestant(ABC):
             call()
         before = CpuClock.now()
         start = time.perf_counter()
-        samples: list[float] = []
+        samples: list[tuple[float, float]] = []
         while len(samples) < _LEAST or time.perf_counter() - start < length:
-            samples.append(_sample(call, self._number))
-        return Window(tuple(samples), self._number, before.foreign(CpuClock.now()))
+            waited = waiting() or 0  # where the system does not tell, no sample is dropped
+            seconds = _sample(call, self._number)
+            samples.append((((waiting() or 0) - waited) * 1e-9 / (seconds * self._number), seconds))
+        foreign = before.foreign(CpuClock.now())
+        kept = [seconds for waited, seconds in samples if waited <= _WAITED]
+        return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), self._number, foreign)
 
     @abstractmethod
     def ready(
@@ -142,7 +155,9 @@ class Ours(Contestant):
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
         """See `Contestant.ready`."""
-        params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs]
+        params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [
+            ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs
+        ]
         self._table = ArgumentTable(params, inputs)
         call = Module.from_object(setting.code)[setting.function].bind(*self._table.arguments())
         self._table.poison(reference)

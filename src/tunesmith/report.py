@@ -52,7 +52,18 @@ class TaskReport:
         p, task = progress, progress.task
         seconds = {name: p.seconds[name] for name in ("total", *PHASES)}
         return cls(
-            task.name, task.digest, p.trials, p.resumed, dict(p.errors), best, task.flops, p.drafted, p.scored, seconds, tuple(p.curve), failure
+            task.name,
+            task.digest,
+            p.trials,
+            p.resumed,
+            dict(p.errors),
+            best,
+            task.flops,
+            p.drafted,
+            p.scored,
+            seconds,
+            tuple(p.curve),
+            failure,
         )
 
     @property

@@ -10,15 +10,23 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+PIPED_WIDTH = 160
+"""Columns of a table that goes to a file or another program."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def as_text(shown: RenderableType, width: int = 160) -> str:
+def as_text(shown: RenderableType, width: int = PIPED_WIDTH) -> str:
     """What a terminal of that width would show, without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
+
+
+def console(stderr: bool = False) -> Console:
+    """A console of this process: as wide as the terminal, wide and without colour when piped."""
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(stderr=stderr, width=PIPED_WIDTH)
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> Table:
@@ -28,8 +36,13 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         is_left = i == 0 or name in left
         table.add_column(name, justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold")
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row(*[printable(cell) for cell in row])
     return table
+
+
+def printable(text: str) -> Text:
+    """The text without markup and without control characters: names come from logs, and logs from anywhere."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
 
 
 def microseconds(seconds: float | None) -> str:

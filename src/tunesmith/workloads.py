@@ -76,10 +76,8 @@ def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]
     Raises:
         UserError: there is none, one is of no known form, or two different programs have one name.
     """
-    if isinstance(given, (str, PrimFunc, IRModule, Workload)) or _are_tensors(given):
-        found = _subjects_of(given)  # type: ignore[arg-type]
-    else:
-        found = [s for one in given for s in _subjects_of(one)]  # type: ignore[union-attr]
+    several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
+    found = [s for one in (given if several else [given]) for s in _subjects_of(one)]  # type: ignore[union-attr]
     if not found:
         raise UserError("no workload was given. Name one, for example matmul(m=512,n=512,k=512)")
     named: dict[str, Subject] = {}
@@ -118,11 +116,13 @@ def subject_of_text(text: str) -> Subject:
     if isinstance(found, Workload):
         return Subject(found.text, found.func, found)
     if not isinstance(found, PrimFunc):
-        raise UserError(f"{text!r} is a {type(found).__name__}. It must be a PrimFunc, or a function that returns one, or a list of tensors")
+        raise UserError(
+            f"{text!r} is a {type(found).__name__}. It must be a PrimFunc, or a function that returns one, or a list of tensors"
+        )
     return Subject(text, found)
 
 
-def _subjects_of(given: WorkloadLike) -> list[Subject]:
+def _subjects_of(given: object) -> list[Subject]:
     if isinstance(given, str):
         return [subject_of_text(given)]
     if isinstance(given, Workload):
@@ -132,7 +132,7 @@ def _subjects_of(given: WorkloadLike) -> list[Subject]:
     if isinstance(given, IRModule):
         return [Subject(name, f) for name, f in given.items() if isinstance(f, PrimFunc)]
     if _are_tensors(given):
-        return [Subject("main", create_prim_func(list(given)))]
+        return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(
         f"a workload is a text like matmul(m=512,n=512,k=512) or path.py:function, a PrimFunc, an IRModule, or a list of tensors; "
         f"got {type(given).__name__}: {given!r}"

@@ -1,0 +1,69 @@
+"""Documents that show code run as they stand: every Python block in order, in one namespace, with the output they quote."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A Python block, the number of its first line, and the text block that directly follows it, if one does."""
+
+    line: int
+    source: str
+    output: str | None
+
+
+def examples(text: str) -> Iterator[Example]:
+    fences = list(_FENCE.finditer(text))
+    for i, fence in enumerate(fences):
+        if fence[1] != "python":
+            continue
+        after = fences[i + 1] if i + 1 < len(fences) else None
+        quoted = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        yield Example(text.count("\n", 0, fence.start(2)) + 1, fence[2], after[2] if quoted and after is not None else None)
+
+
+def run(example: Example, name: str, folder: Path, namespace: dict[str, Any], replace: Mapping[str, str]) -> str:
+    """What the block prints.  It stands in a file of its own, at its line, because programs are read from source."""
+    source = example.source
+    for old, new in replace.items():
+        source = source.replace(old, new)
+    file = folder / f"{name}_{example.line}.py"
+    file.write_text("\n" * (example.line - 1) + source, encoding="utf-8")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), namespace)
+    return printed.getvalue()
+
+
+CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": "64"}
+"""README shows what a user would do; the test does the same with less work."""
+
+
+@pytest.mark.parametrize(("path", "replace"), [("docs/tour.md", {}), ("README.md", CHEAPER)], ids=["tour", "readme"])
+def test_the_code_runs_and_prints_what_is_quoted(path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    found = list(examples((ROOT / path).read_text(encoding="utf-8")))
+    assert found
+    for example in found:
+        printed = run(example, Path(path).stem, tmp_path, namespace, replace)
+        if example.output is not None:
+            assert printed == example.output, f"{path}:{example.line} prints something else"
+
+
+def test_blocks_and_their_output_are_found() -> None:
+    text = "a\n```python\nprint(1)\n```\n\n```text\n1\n```\n```python\nx = 1\n```\nwords\n```text\n2\n```\n```\nno\n```\n"
+    assert list(examples(text)) == [Example(3, "print(1)\n", "1\n"), Example(10, "x = 1\n", None)]
