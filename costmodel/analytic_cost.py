@@ -287,8 +287,10 @@ class _Cost:
                 around = self._under(s.loops[home], 0) if home < top else self._under(None, 1) / threads
                 # Between once and twice the cache some of it stays.
                 lost = d.minimum(d.maximum(around / limit - 1.0, 0.0), 1.0)
-                moved = self._moved(s, u, fits, home) * lost
-                moved = moved * s.useful * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
+                moved = self._moved(s, u, fits, home)
+                # Skipped iterations move nothing, but what is touched at all has to come once.
+                moved = d.maximum(moved * s.useful, d.minimum(moved, self._lines(s, u, top))) * lost
+                moved = moved * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
                 far = self._walk(s, u) * u.item > float(FAR)
                 streamed, scattered = streamed + moved * (1.0 - far), scattered + moved * far
         return streamed, scattered

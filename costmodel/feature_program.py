@@ -30,6 +30,8 @@ __all__ = ["CompiledGraph", "FeatureProgram", "program_vector"]
 
 BACKENDS = ("auto", "llvm", "numpy")
 
+NANO = 1e9
+
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -83,7 +85,7 @@ class FeatureProgram:
         func: the raw parametric program.
         params: the columns of a row: every Param of the program, in order.
         constraints: what a row must meet, for `admissible`.
-        target: with it, the analytic cost's terms join the program's vector, and `seconds` and `scored` work.
+        target: with it, the analytic cost and its terms join the program's vector, and `seconds` and `scored` work.
         curve: with the arithmetic-intensity curve.
         backend: `auto`, `llvm` or `numpy`.
 
@@ -113,7 +115,8 @@ class FeatureProgram:
         self._stores = extract(self.analysis, curve)
         self._cost: AnalyticCost | None = None if target is None else analytic_cost(self.analysis, target)
         self._columns = columns(curve)
-        self._program_columns = program_columns(curve) + tuple(Column(f"analytic.{t}") for t in (self._cost.terms if self._cost else ()))
+        analytic = ("seconds", *self._cost.terms) if self._cost else ()
+        self._program_columns = program_columns(curve) + tuple(Column(f"analytic.{t}") for t in analytic)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ class FeatureProgram:
 
     @property
     def program_names(self) -> tuple[str, ...]:
-        """Names of the columns of a program's vector; terms of the analytic cost are in nanoseconds."""
+        """Names of the columns of a program's vector; the analytic cost and its terms are in nanoseconds."""
         return tuple(c.name for c in self._program_columns)
 
     @property
@@ -181,7 +184,7 @@ class FeatureProgram:
         row = program_row(self.analysis.dag, self._stores, self.curve)
         if self._cost is None:
             return CompiledGraph(self.analysis, row, self._program_columns, [], self.backend)
-        terms = [t * 1e9 for t in self._cost.terms.values()]
+        terms = [t * NANO for t in (self._cost.seconds, *self._cost.terms.values())]
         return CompiledGraph(self.analysis, row + terms, self._program_columns, [self._cost.seconds], self.backend)
 
     @cached_property

@@ -118,11 +118,11 @@ class Store:
 
     @cached_property
     def useful(self) -> Num:
-        """Share of the iterations that pass the guards: for each iteration variable its extent by the values its binding takes."""
+        """Share of the iterations that pass the guards: of each iteration variable, its extent by the values its binding takes."""
         d, share = self.dag, self.dag.one
         widths = {loop.var: loop.size - 1.0 for loop in self.loops}
         for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
-            share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths) + 1.0))
+            share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths, whole=False) + 1.0))
         return share
 
     def rounding(self, level: int) -> Num:
@@ -188,28 +188,31 @@ class Store:
             found = self._boxes[key] = self.dag.minimum(self._width(binding, widths), self.dag.poly(self.block.iters[i].extent) - 1.0)
         return found
 
-    def _width(self, p: Poly, widths: Mapping[Var, Num]) -> Num:
+    def _width(self, p: Poly, widths: Mapping[Var, Num], whole: bool = True) -> Num:
         """Highest less lowest value of an expression, when each variable of `widths` goes over so many values beyond its lowest.
 
         A range of w + 1 values is divided as if it started at a multiple of the divisor, as tiles do; wherever it starts, a remainder
-        takes no more than w + 1 values.
+        takes no more than w + 1 values.  Unless `whole`, the last value of a quotient counts by its share: 10 // 4 takes 2.5 values.
         """
         d, out = self.dag, self.dag.zero
         for m, c in p.terms:
             moving = [a for a in m if not a.vars.isdisjoint(widths)]
             if moving:
                 rest = [d.poly(self._closed(poly(a))) for a in m if a not in moving]  # type: ignore[arg-type]
-                out = out + d.product(rest) * abs(c) * d.product([self._atom_width(a, widths) for a in moving])
+                out = out + d.product(rest) * abs(c) * d.product([self._atom_width(a, widths, whole) for a in moving])
         return out
 
-    def _atom_width(self, a: Atom, widths: Mapping[Var, Num]) -> Num:
+    def _atom_width(self, a: Atom, widths: Mapping[Var, Num], whole: bool) -> Num:
+        d = self.dag
         if type(a) is not Op:
             return widths[a]  # type: ignore[index]
-        inside = self.dag.largest([self._width(x, widths) for x in a.args])
+        inside = d.largest([self._width(x, widths, whole) for x in a.args])
         if a.op in ("min", "max"):
             return inside
-        divisor = self.dag.poly(self._closed(a.args[1]))
-        return self.dag.minimum(inside, divisor - 1.0) if a.op == "mod" else self.dag.ceildiv(inside + 1.0, divisor) - 1.0
+        divisor = d.poly(self._closed(a.args[1]))
+        if a.op == "mod":
+            return d.minimum(inside, divisor - 1.0)
+        return d.ceildiv(inside + 1.0, divisor) - 1.0 if whole else d.maximum((inside + 1.0) / divisor, 1.0) - 1.0
 
     def _closed(self, p: Poly) -> Poly:
         """An expression without loop variables: at its largest where it depends on them."""

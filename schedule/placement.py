@@ -40,7 +40,8 @@ def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly
         loops.append((var, extent))
         bindings.append(low + var)
         if i in dims:
-            predicate.append(low + var - it.extent)
+            # Below too: a padded read that was inlined asks for elements in front of the buffer, and never looks at them.
+            predicate += [low + var - it.extent, -(low + var) - 1]
     predicate.extend(_carried_guards(s, b, bindings))
     moved = nest(loops, b.with_(bindings=tuple(bindings), predicate=tuple(predicate)))
     s.remove_block(block)

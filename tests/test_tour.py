@@ -53,7 +53,9 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
 
 
 @pytest.mark.parametrize(("path", "replace"), [("docs/tour.md", {}), ("README.md", CHEAPER)], ids=["tour", "readme"])
-def test_the_code_runs_and_prints_what_is_quoted(path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_runs_and_prints_what_is_quoted(
+    path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     found = list(examples((ROOT / path).read_text(encoding="utf-8")))

@@ -12,11 +12,11 @@ from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
+from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.placement import ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.cache_write import redirect_to
-from tunesmith.schedule.primitives.reverse_compute_at import guards_of_box
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -41,6 +41,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         guard: guards of the block are on its own extents, on loops outside, or on its reduction.
         loop-of-block: the loop is one of the block's loops.
         read-after: no other block inside the loop reads the buffer, because it is written back behind them.
+        dense: what the block writes in one iteration is a box without gaps.
         box: the extents of the box written in one iteration do not depend on loop variables.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
@@ -69,6 +70,8 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         bound = sorted(v.name for v in extent.vars if not isinstance(v, Param))
         if bound:
             raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(bound)}: {extent!r}", b)
+    if not all(is_tiling(b.bindings[p], ranges) for p in positions):
+        raise s.refuse("dense", f"block {b.name} writes {old.name} with gaps in one iteration of {target.var.name}", target)
     kept = guards_of_box(s, b, ranges)
     firsts = [interval(e, ranges)[0] for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     init = b.init

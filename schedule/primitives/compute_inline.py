@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore
@@ -20,6 +20,8 @@ def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
     body = b.body
     if type(body) is not BufferStore or b.init is not None or any(it.kind == "R" for it in b.iters):
         raise s.refuse("pointwise", f"block {b.name} is not a single store without reduction", b)
+    if any(a.buffer is body.buffer and not a.is_write for a in accesses(b)):
+        raise s.refuse("pointwise", f"block {b.name} reads what it writes", b)
     positions = [plain_iter(e, b) for e in body.indices]
     if None in positions or len(set(positions)) != len(b.iters):
         raise s.refuse("pointwise", f"block {b.name} does not write one element per instance at its own iteration variables", b)
@@ -36,7 +38,7 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
       ->
         for i in range(4): C[i] = A[i] * 2 + 1
     Requires:
-        pointwise: the block is one store, without reduction, at its own iteration variables.
+        pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
         intermediate: the buffer is not a parameter of the function and has no other writer.
         has-consumer: some block reads the buffer.
         block-exists: the block is still in the program.
@@ -71,7 +73,7 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
       ->
         for i in range(4): C[i] = A[i] * 2 + 1
     Requires:
-        pointwise: the block is one store, without reduction, at its own iteration variables.
+        pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
         one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and
             nobody else reads it.
         intermediate: that buffer is not a parameter of the function and has no other writer.

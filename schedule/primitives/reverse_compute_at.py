@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, writes
-from tunesmith.ir.arith.interval import interval
-from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.analysis.access_regions import Box, accesses, plain_iter, reads, region, writes
+from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.placement import place, ranges_under
 from tunesmith.schedule.primitive import primitive
@@ -31,7 +29,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
         producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
         complete: the producer finishes its reduction inside the loop.
-        ready: everything else that writes what the block reads stands inside the loop or before it.
+        ready: between the loop and the block, nothing writes what the block reads or uses what it writes.
+        dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along; guards of the
@@ -47,24 +46,29 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("producer-inside", f"block {b.name} already is under loop {target.var.name}", target)
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
-    _check_ready(s, b, target, inside)
+    _check_ready(s, b, inside)
     outer = _loops_down_to(s, target)
     boxes: dict[int, list[Box]] = {}
     guards: list[Poly] = []
     for c in inside:
+        ranges = ranges_under(target, c.name)
         if any(a.buffer is w.buffer for w in writes(c) for a in reads(b)):
-            guards.extend(guards_of_box(s, c, ranges_under(target, c.name)))
+            guards.extend(guards_of_box(s, c, ranges))
         for w in writes(c):
             for a in reads(b):
                 if a.buffer is not w.buffer:
                     continue
                 if any(it.kind == "R" and not e.vars.isdisjoint(outer) for it, e in zip(c.iters, c.bindings, strict=True)):
                     raise s.refuse("complete", f"block {c.name} still reduces outside loop {target.var.name}", target)
+                bound = {it.var: e for it, e in zip(c.iters, c.bindings, strict=True)}
+                if not all(is_tiling(substitute(e, bound), ranges) for e in w.indices):
+                    what = f"block {c.name} writes {w.buffer.name} with gaps in one iteration of {target.var.name}"
+                    raise s.refuse("dense", what, target)
                 for d, e in enumerate(a.indices):
                     p = plain_iter(e, b)
                     if p is None:
                         raise s.refuse("elementwise", f"block {b.name} reads {w.buffer.name} at {e!r}, not at an iteration variable", b)
-                    boxes.setdefault(p, []).append((region(c, w.indices, ranges_under(target, c.name))[d],))
+                    boxes.setdefault(p, []).append((region(c, w.indices, ranges)[d],))
     if not boxes:
         raise s.refuse("producer-inside", f"no block under loop {target.var.name} writes what {b.name} reads", target)
     if any(box != many[0] for many in boxes.values() for box in many):
@@ -74,27 +78,14 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
 
 
-def guards_of_box(s: ScheduleState, c: Block, ranges: Mapping[Var, Poly]) -> list[Poly]:
-    """What must hold outside the loops of `ranges` for block `c` to compute its box at all.
-
-    All guards at their lowest, none left out, not even those that the box implies: which ones those are depends on numbers.
-    """
-    spatial = {v for it, e in zip(c.iters, c.bindings, strict=True) if it.kind == "S" for v in e.vars if v in ranges}
-    own = [e - it.extent for it, e in zip(c.iters, c.bindings, strict=True)]
-    for p in c.predicate:
-        if not p.vars.isdisjoint(spatial) and p not in own:
-            raise s.refuse("guard", f"block {c.name} computes only a part of its box, where {p!r} < 0", c)
-    return [interval(p, ranges)[0] for p in c.predicate]
-
-
-def _check_ready(s: ScheduleState, b: Block, target: For, inside: list[Block]) -> None:
-    """The block moves up: nothing that it needs may stand between the loop and its old place."""
-    needed = {a.buffer for a in reads(b)}
+def _check_ready(s: ScheduleState, b: Block, inside: list[Block]) -> None:
+    """The block moves up: what stands between must not care."""
     order = s.blocks()
-    last = order.index(inside[-1])
-    for c in order[last + 1 :]:
-        if c is not b and any(w.buffer in needed for w in writes(c)):
-            raise s.refuse("ready", f"block {b.name} also reads what {c.name} writes after loop {target.var.name}", c)
+    mine = {a.buffer for a in accesses(b)}
+    made = {w.buffer for w in writes(b)}
+    for c in order[order.index(inside[-1]) + 1 : order.index(b)]:
+        if any(a.buffer in (mine if a.is_write else made) for a in accesses(c)):
+            raise s.refuse("ready", f"block {b.name} cannot move up before block {c.name}, which works on the same data", c)
 
 
 def _loops_down_to(s: ScheduleState, target: For) -> set[object]:

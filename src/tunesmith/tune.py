@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.codegen.llvm_host import check_runs_here
-from tunesmith.costmodel.registry import make_model
+from tunesmith.costmodel.registry import find_model, make_model
 from tunesmith.ir.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
 from tunesmith.measure.database import Database
@@ -81,7 +81,7 @@ def tune(
     if trials < 1 or batch < 1 or leaders < 0:
         raise UserError(f"trials and batch count from 1, leaders from 0; got trials={trials}, batch={batch}, leaders={leaders}")
     found = find_subjects(workloads)
-    kind = find_sampler(sampler)
+    kind, maker = find_sampler(sampler), find_model(model)
     target = _target_here(target)
     tasks = [s.task(target, rules) for s in found]
     journal = None if log is None else RecordLog(log)
@@ -91,7 +91,7 @@ def tune(
         builder, runner = stack.enter_context(_builder(workers)), stack.enter_context(_runner(workers, target))
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         search = _Search(measurer, database, trials, batch, seed, leaders, () if view is None else (view.show,))
-        return search.run(tasks, lambda task: make_sampler(kind, task, lambda: make_model(model, seed), seed))
+        return search.run(tasks, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
 
 
 class _Search:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -133,3 +138,19 @@ def case(request: pytest.FixtureRequest) -> Case:
 def make_case() -> Callable[[str], Case]:
     """The sketch of a name."""
     return _make
+
+
+@cache
+def _reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tunesmith_feature_reference", Path(__file__).with_name("feature_reference.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def reference() -> ModuleType:
+    """The module feature_reference.py."""
+    return _reference()

@@ -50,22 +50,23 @@ def value(p: Poly, env: dict[Var, int]) -> int:
     return total
 
 
-def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int]) -> int:
+def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int], whole: bool = True) -> float:
     """Highest less lowest value when variables go over so many values; unknown variables are at 0, unknown divisors at their top."""
-    total = 0
+    total = 0.0
     for m, c in p.terms:
-        span = abs(c)
+        span: float = abs(c)
         if not any(v in widths for a in m for v in a.vars):
             continue
         for a in m:
             if type(a) is not Op:
                 span *= widths[a] if a in widths else tops.get(a, 0)  # type: ignore[index, call-overload]
                 continue
-            inner = max(width(x, widths, tops) for x in a.args)
+            inner = max(width(x, widths, tops, whole) for x in a.args)
             if a.op == "mod":
                 inner = min(inner, value(a.args[1], tops) - 1)
             elif a.op in ("floordiv", "ceildiv"):
-                inner = -(-(inner + 1) // value(a.args[1], tops)) - 1
+                quotient = (inner + 1) / value(a.args[1], tops)
+                inner = (math.ceil(quotient) if whole else max(quotient, 1.0)) - 1
             span *= inner
         total += span
     return total
@@ -212,7 +213,7 @@ class Reference:
         uses = accesses(block)
         total = math.prod(x.extent for x in loops)
         spans = {x.var: x.extent - 1 for x in loops}
-        share = math.prod(min(1.0, it.extent.as_int() / (width(b, spans, spans) + 1)) for it, b in zip(block.iters, block.bindings, strict=True))
+        share = math.prod(min(1.0, it.extent.as_int() / (width(b, spans, spans, False) + 1)) for it, b in zip(block.iters, block.bindings, strict=True))
         done = total * share
         ops = operations(block)
         flops = ops["add"] + ops["mul"] + ops["div"] + ops["max"] + ops["call"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -167,22 +168,22 @@ def test_merge_never_replaces_a_log(tmp_path: Path, make_record: Make) -> None:
     assert load([tmp_path / "out"]).records == []
 
 
-def _append_many(path: str, record: Record, first: int, count: int) -> None:
-    log = RecordLog(path)
-    for seed in range(first, first + count):
-        log.append(dataclasses.replace(record, seed=seed))
+_APPEND = """
+import dataclasses, json, sys
+from tunesmith.measure.record import Record
+from tunesmith.measure.record_log import RecordLog
+path, record, first = sys.argv[1], Record.from_json(json.loads(sys.argv[2])), int(sys.argv[3])
+for seed in range(first, first + 50):
+    RecordLog(path).append(dataclasses.replace(record, seed=seed))
+"""
 
 
 def test_many_processes_append_at_once(tmp_path: Path, make_record: Make) -> None:
     path = tmp_path / "log.jsonl"
-    context = multiprocessing.get_context("spawn")
-    record = make_record()
-    processes = [context.Process(target=_append_many, args=(str(path), record, first, 50)) for first in (0, 50)]
+    record = json.dumps(make_record().to_json())
+    processes = [subprocess.Popen([sys.executable, "-c", _APPEND, str(path), record, str(first)]) for first in (0, 50)]
     for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+        assert process.wait(60) == 0
     contents = RecordLog(path).load()
     assert sorted(record.seed for record in contents.records) == list(range(100))
     assert contents.report.bad_count == 0

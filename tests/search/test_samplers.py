@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tunesmith.costmodel.xgb_model import XgbModel
+from tunesmith.costmodel.xgb_model import XGBModel
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.search.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
@@ -43,7 +43,7 @@ def search(sampler: Sampler, rounds: int, n: int) -> list[list[Candidate]]:
 
 MAKE: dict[str, Callable[[int], Sampler]] = {
     "random": lambda seed: RandomSampler(task(), seed),
-    "evolutionary": lambda seed: EvolutionarySampler(task(), XgbModel(seed, rounds=20), seed, SMALL),
+    "evolutionary": lambda seed: EvolutionarySampler(task(), XGBModel(seed=seed), seed, SMALL),
 }
 
 

@@ -1,0 +1,145 @@
+"""How good a cost model is: the metrics of TenSet and TLP, over programs grouped by task.
+
+All take measured `seconds` [N], predicted `scores` [N] (higher is better) and `groups` [N] (the task of each program), so that a model,
+the analytic cost or a coin are judged alike.  Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
+(ASPLOS 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.support.errors import UserError
+
+Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.integer]
+
+
+def top_k_score(seconds: Floats, scores: Floats, groups: Ints, k: int, weights: Mapping[int, float] | None = None) -> float:
+    """Time of the best programs by time of the best among each task's k highest scores, tasks summed; 1 is perfect.
+
+    Args:
+        seconds, scores, groups: see the module's text; of equal scores the slower programs count as the higher ones, so that a model
+            which cannot tell programs apart gains nothing by their order.
+        k: programs that would be measured.
+        weights: how often a network runs each task; 1 by default.
+    """
+    best, found = 0.0, 0.0
+    for g, time, score in _tasks(seconds, scores, groups):
+        w = 1.0 if weights is None else weights[g]
+        order = np.lexsort((-time, -score))[: _positive(k)]
+        best += w * float(time.min())
+        found += w * float(time[order].min())
+    return best / found
+
+
+def recall_at_k(seconds: Floats, scores: Floats, groups: Ints, k: int) -> float:
+    """Share of the k fastest programs of a task that are among its k highest scores; mean over tasks."""
+    shares = []
+    for _, time, score in _tasks(seconds, scores, groups):
+        n = min(_positive(k), len(time))
+        limit = np.sort(time)[n - 1]
+        chosen = np.lexsort((-time, -score))[:n]
+        shares.append(float((time[chosen] <= limit).mean()))
+    return float(np.mean(shares))
+
+
+def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
+    """Share of the pairs of one task's programs that the scores order as the times do; all pairs together.
+
+    Pairs of equal times are left out; of equal scores, half a pair is right.
+
+    Raises:
+        UserError: no task has two programs of different times.
+    """
+    right, pairs = 0.0, 0
+    for _, time, score in _tasks(seconds, scores, groups):
+        for i in range(len(time) - 1):
+            slower = np.sign(time[i + 1 :] - time[i])
+            lower = np.sign(score[i] - score[i + 1 :])
+            told = slower != 0
+            pairs += int(told.sum())
+            right += float((1.0 + slower[told] * lower[told]).sum() / 2)
+    if not pairs:
+        raise UserError("pairwise accuracy needs two programs of different times in some task")
+    return right / pairs
+
+
+def spearman(seconds: Floats, scores: Floats, groups: Ints) -> float:
+    """Rank correlation of scores with speed, mean over tasks of at least two different times; equal values share their mean rank.
+
+    Scores that are all equal correlate with nothing: 0.
+    """
+    found = []
+    for _, time, score in _tasks(seconds, scores, groups):
+        a, b = ranks(-time), ranks(score)
+        a, b = a - a.mean(), b - b.mean()
+        if a.any():
+            norm = np.sqrt((a * a).sum() * (b * b).sum())
+            found.append(float((a * b).sum() / norm) if norm else 0.0)
+    if not found:
+        raise UserError("a rank correlation needs two programs of different times in some task")
+    return float(np.mean(found))
+
+
+def ranks(values: Floats) -> npt.NDArray[np.float64]:
+    """Rank of each value, from 1 for the lowest; equal ones share the mean of their ranks."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[place])
+
+
+def rmse(truth: Floats, predicted: Floats) -> float:
+    """Root of the mean squared error, of whatever the model predicts (TenSet: throughput, best of the task = 1)."""
+    _same(truth, predicted)
+    return float(np.sqrt(np.mean((truth - predicted) ** 2)))
+
+
+def r_squared(truth: Floats, predicted: Floats) -> float:
+    """Share of the variance that the prediction explains; 0 for a constant at the mean, negative for worse.
+
+    Raises:
+        UserError: the truth does not vary.
+    """
+    _same(truth, predicted)
+    spread = float(((truth - truth.mean()) ** 2).sum())
+    if spread == 0:
+        raise UserError("R^2 is not defined: all true values are equal")
+    return 1.0 - float(((truth - predicted) ** 2).sum()) / spread
+
+
+def normalized_throughput(seconds: Floats, groups: Ints) -> npt.NDArray[np.float64]:
+    """Best time of the task by time: 1 for the fastest program of each task, 0 for those that failed (inf)."""
+    out = np.zeros(len(seconds))
+    for g in np.unique(groups):
+        mine = groups == g
+        out[mine] = seconds[mine].min() / seconds[mine] if np.isfinite(seconds[mine].min()) else 0.0
+    return out
+
+
+def _tasks(seconds: Floats, scores: Floats, groups: Ints) -> Iterator[tuple[int, Floats, Floats]]:
+    """(task, times, scores) of each task."""
+    n = len(seconds)
+    if not n or seconds.shape != (n,) or scores.shape != (n,) or groups.shape != (n,):
+        raise UserError(
+            f"metrics need seconds, scores and groups of one length >= 1; got shapes {list(seconds.shape)}, {list(scores.shape)}, {list(groups.shape)}"
+        )
+    if not np.isfinite(seconds).all() or not (seconds > 0).all():
+        raise UserError("metrics need finite positive seconds: leave out programs that failed")
+    for g in np.unique(groups):
+        mine = groups == g
+        yield int(g), seconds[mine], scores[mine]
+
+
+def _positive(k: int) -> int:
+    if k < 1:
+        raise UserError(f"k must be at least 1, got {k}")
+    return k
+
+
+def _same(truth: Floats, predicted: Floats) -> None:
+    if truth.shape != predicted.shape or not truth.size:
+        raise UserError(f"truth and prediction must have one shape and hold something; got {list(truth.shape)} and {list(predicted.shape)}")

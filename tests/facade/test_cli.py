@@ -1,0 +1,164 @@
+"""The command line: what it prints where, what the JSON holds, and how it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tunesmith
+from tunesmith.cli import main
+from tunesmith.measure.record_log import RecordLog
+
+TUNING = ["--sampler", "random", "--workers", "0"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def log(hand: ModuleType, tmp_path: Path) -> Path:
+    path: Path = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    return path
+
+
+def test_show_a_log(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    result = run("show", log, "--script", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert hand.MATMUL in result.stdout and "T.vectorized(16)" in result.stdout
+    (entry,) = json.loads((tmp_path / "out.json").read_text())
+    assert entry["workload"] == hand.MATMUL
+    data = run("show", log, "--json", "-")
+    assert json.loads(data.stdout)[0]["digest"] == entry["digest"]
+    assert hand.MATMUL in data.stderr
+
+
+def test_show_a_workload_and_misuse(log: Path) -> None:
+    result = run("show", "relu(shape=64)", "--json", "-")
+    assert result.exit_code == 0 and json.loads(result.stdout)["sketches"]
+    assert run("show", "relu(shape=64)").exit_code == 0
+    assert "T.block" in run("show", "relu(shape=64)", "--script").stdout
+    wrong = run("show", log, "--space")
+    assert wrong.exit_code == 2 and "--space is about a WORKLOAD" in wrong.stderr
+
+
+def test_replay(hand: ModuleType, log: Path) -> None:
+    result = run("replay", log, "--verify", "--json", "-")
+    (row,) = json.loads(result.stdout)
+    assert result.exit_code == 0 and row["ok"] and row["workload"] == hand.MATMUL
+    RecordLog(log).append(hand.record_of(hand.matmul(), seconds=1e-9, trace=[["melt", {}, []]]))
+    failed = run("replay", log)
+    assert failed.exit_code == 1 and "melt" in failed.stdout
+
+
+def test_bench(hand: ModuleType, log: Path) -> None:
+    result = run("bench", hand.MATMUL, "--log", log, "--against", "openblas", "--rounds", 1, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    assert [row["system"] for row in json.loads(result.stdout)] == ["tunesmith", "openblas"]
+    assert "preparing tunesmith, openblas" in result.stderr
+    listed = run("bench", "--peers")
+    assert listed.exit_code == 0 and "openblas\n" in listed.stdout
+
+
+def test_tune_and_its_json(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.jsonl", tmp_path / "out.json"
+    arguments = ["tune", "matmul(m=64,n=64,k=64)", "--target", "llvm", "--trials", 4, "--log", log, *TUNING]
+    result = run(*arguments, "--json", out)
+    assert result.exit_code == 0, result.output
+    (task,) = json.loads(out.read_text())["tasks"]
+    assert task["trials"] == 4 and task["best_us"] > 0 and task["errors"] == {}
+    assert set(task["seconds"]) == {"total", "draft", "verify", "build", "measure", "train"}
+    assert "4/4 trials" in result.stderr and "4/4 trials" not in result.stdout
+    lines = log.read_text()
+    assert run(*arguments).exit_code == 0 and log.read_text() == lines
+
+
+def test_tune_ends_with_1_when_a_task_fails(tmp_path: Path) -> None:
+    sampler = tmp_path / "broken.py"
+    sampler.write_text(
+        "from tunesmith.search.random_sampler import RandomSampler\nfrom tunesmith.support.errors import RunError\n"
+        "class Broken(RandomSampler):\n    def ask(self, n):\n        raise RunError('out of ideas')\n"
+    )
+    arguments = ["--target", "llvm", "--workers", 0, "--sampler", f"{sampler}:Broken", "--log", tmp_path / "l.jsonl"]
+    result = run("tune", "relu(shape=64)", *arguments)
+    assert result.exit_code == 1 and "relu(shape=64): out of ideas" in result.stdout
+
+
+def test_compile(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    result = run("compile", hand.MATMUL, "relu(shape=8)", "--records", log, "-o", library, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "functions": ["matmul", "relu"],
+        "with_record": ["matmul"],
+        "without_record": ["relu"],
+        "bytes_sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
+    }
+    assert "relu (" in result.stderr and "missing" in result.stderr
+    assert tunesmith.load_module(library).functions == ("matmul", "relu")
+    strict = run("compile", "relu(shape=8)", "--records", log, "-o", library, "--strict")
+    assert strict.exit_code == 2 and "1 of 1 functions" in strict.stderr
+
+
+def test_doctor(tmp_path: Path) -> None:
+    result = run("doctor", "--quick", "--json", "-")
+    assert result.exit_code == 0 and json.loads(result.stdout)["cpu"]["num_cores"] >= 1
+    assert "Machine" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["tune", "rulu(shape=3)"], 2, "Did you mean 'relu'"),
+        (["tune"], 2, "Missing argument"),
+        (["tune", "relu(shape=3)", "--trials", "0"], 2, "trials=0"),
+        (["tune", "relu(shape=3)", "--workers", "ray"], 2, "a number of processes is wanted"),
+        (["tune", "relu(shape=3)", "--model", "xbg"], 2, "Did you mean 'xgb'"),
+        (["bench", "relu(shape=3)", "--log", "none.jsonl"], 2, "none.jsonl"),
+        (["replay", "none.jsonl"], 2, "none.jsonl"),
+        (["show", "none.jsonl"], 2, "none.jsonl"),
+        (["compile", "relu(shape=3)", "-o", "nowhere/lib.so"], 1, "nowhere does not exist"),
+        (["compile", "relu(shape=3)", "--target", "cuda -arch=sm_90", "-o", "lib.so"], 1, "kind llvm, not cuda"),
+        (["fly"], 2, "No such command"),
+    ],
+)
+def test_mistakes_are_told_in_a_message_and_a_status(
+    arguments: list[str], status: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert message in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+
+
+def test_an_output_that_cannot_be_written_is_misuse(log: Path, tmp_path: Path) -> None:
+    result = run("show", log, "--json", tmp_path / "absent" / "out.json")
+    assert result.exit_code == 2 and "cannot write" in result.stderr
+
+
+def test_a_bug_is_shown_with_its_traceback(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    from tunesmith.support.errors import InternalError
+
+    def broken(*arguments: Any, **settings: Any) -> None:
+        raise InternalError("impossible")
+
+    monkeypatch.setattr("tunesmith.show.open_records", broken)
+    result = run("show", log)
+    assert result.exit_code == 1 and "impossible" in result.stderr and "Please report it" in result.stderr
+
+
+def test_the_program_itself(hand: ModuleType, log: Path) -> None:
+    command = [sys.executable, "-c", "from tunesmith.cli import main; main()", "show", str(log), "--trace"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert hand.MATMUL in done.stdout and "sch.vectorize" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
+    version = subprocess.run([*command[:3], "--version"], capture_output=True, text=True, check=True)
+    assert tunesmith.__version__ in version.stdout

@@ -1,0 +1,99 @@
+"""What counts as a workload, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunesmith import te
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import UserError
+from tunesmith.workloads import POSITIVE, find_subject, find_subjects
+
+FILE = """
+from tunesmith import te
+from tunesmith.ops.workload import workload as named
+
+def tensors():
+    a = te.placeholder((8,), name="A")
+    return [a, te.compute((8,), lambda i: a[i] + 1.0, name="B")]
+
+program = named("relu(shape=4)").func
+
+def operator():
+    return named("relu(shape=0004)")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_operators_go_by_their_canonical_name() -> None:
+    (subject,) = find_subjects("matmul( k=3, m=1, n=2, ta=0 )")
+    assert subject.name == "matmul(m=1,n=2,k=3)"
+    assert subject.flops == 12
+    task = subject.task(Target("llvm"))
+    assert task.name == subject.name and task.flops == 12 and task.reference is not None
+    assert find_subject("dense(m=1,n=2,k=3)").task(Target("llvm")).constants == {"W", "bias"}
+    assert find_subject("log(shape=4)").ranges == {"X": POSITIVE}
+    assert find_subject("relu(shape=4)").ranges == {}
+
+
+def test_programs_in_files(file: Path) -> None:
+    tensors = find_subject(f"{file}:tensors")
+    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 0
+    assert structural.equal(find_subject(f"{file}:program").func, workload("relu(shape=4)").func)
+    assert find_subject(f"{file}:operator").name == "relu(shape=4)"
+
+
+def test_several_at_once() -> None:
+    a = te.placeholder((8,), name="A")
+    mixed = [
+        "relu(shape=4)",
+        workload("relu(shape=4)"),
+        workload("exp(shape=4)").func,
+        [a, te.compute((8,), lambda i: a[i] + 1.0, name="B")],
+    ]
+    assert [s.name for s in find_subjects(mixed)] == ["relu(shape=4)", "exp", "main"]
+    module = IRModule({"x": workload("relu(shape=4)").func, "y": workload("exp(shape=4)").func})
+    assert [s.name for s in find_subjects(module)] == ["x", "y"]
+    with pytest.raises(UserError, match="the module has x, y"):
+        find_subject(module)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "no workload was given"),
+        (None, "got NoneType"),
+        (np.zeros(3), "a workload is a text"),
+        ("rulu(shape=4)", "Did you mean 'relu'"),
+        ("relu", "is not a workload. Spell it NAME"),
+        ("absent.py:f", "there is no file absent.py"),
+        ([workload("relu(shape=4)").func, workload("relu(shape=5)").func], "two different programs are named 'relu'"),
+    ],
+)
+def test_refusals(given: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_subjects(given)  # type: ignore[arg-type]
+
+
+def test_refusals_of_files(file: Path) -> None:
+    with pytest.raises(UserError, match="holds no 'absent'"):
+        find_subject(f"{file}:absent")
+    with pytest.raises(UserError, match="is a int. It must be a PrimFunc"):
+        find_subject(f"{file}:number")
+    file.write_text("1 / 0")
+    with pytest.raises(UserError, match="failed with ZeroDivisionError"):
+        find_subject(f"{file}:program")

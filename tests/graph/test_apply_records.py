@@ -1,0 +1,129 @@
+"""Records become schedules, deterministically; what cannot be covered is told."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm_build import build
+from tunesmith.graph.apply_records import ApplyRecords, apply_record
+from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target import Target
+from tunesmith.measure.database import Database
+from tunesmith.measure.record import ErrorInfo
+from tunesmith.ops.workload import workload
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import RecordError, ScheduleError
+
+
+def test_the_best_record_is_applied_under_the_name_of_the_function(hand: ModuleType) -> None:
+    func = hand.matmul()
+    records = [hand.record_of(func, seconds=3e-5), hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=2e-5)]
+    applied = ApplyRecords(Database(records), hand.TARGET).apply(IRModule([func.with_(name="layer3")]))
+    (found,) = applied.coverage
+    assert (found.function, found.status, found.record, found.seconds) == ("layer3", "used", records[1].identity, 2e-5)
+    assert found.digest == structural.digest(func)
+    assert "2" in str(found) and records[1].identity in str(found)
+    by_hand = Schedule(func)
+    hand.tiled(by_hand, 8)
+    assert applied.mod["layer3"].name == "layer3"
+    assert structural.equal(applied.mod["layer3"], by_hand.func)
+    assert list(ApplyRecords(Database(records), hand.TARGET)(IRModule([func]))) == ["matmul"]
+
+
+def test_replay_is_deterministic(hand: ModuleType) -> None:
+    func = hand.matmul()
+    passes = [ApplyRecords(Database([hand.record_of(func)]), hand.TARGET, strict=True) for _ in range(2)]
+    first, second = (build(p(IRModule([hand.matmul()])), hand.TARGET).data for p in passes)
+    assert first == second
+
+
+def test_a_scheduled_function_computes_the_same(hand: ModuleType) -> None:
+    w = workload(hand.MATMUL)
+    mod = ApplyRecords(Database([hand.record_of(w.func)]), hand.TARGET, strict=True)(IRModule([w.func]))
+    a, b = w.random_inputs()
+    c = np.full((24, 32), np.nan, np.float32)
+    Module.from_object(build(mod, hand.TARGET).data)["matmul"](a, b, c)
+    np.testing.assert_allclose(c, w.reference([a, b])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_missing_record_is_told_and_the_function_gets_the_default_schedule(hand: ModuleType) -> None:
+    func = hand.matmul()
+    applied = ApplyRecords(Database(), hand.TARGET).apply(IRModule([func]))
+    (found,) = applied.coverage
+    assert (found.status, found.record, found.seconds) == ("missing", "", None)
+    assert "no record of this workload" in found.reason
+    assert structural.equal(applied.mod["matmul"], default_schedule(func, hand.TARGET))
+    untouched = ApplyRecords(Database(), hand.TARGET, untuned=lambda f, t: f)(IRModule([func]))
+    assert untouched["matmul"] is func
+
+
+def test_a_record_of_another_target_or_workload_is_never_used(hand: ModuleType) -> None:
+    func = hand.matmul()
+    other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
+    database = Database([hand.record_of(func, target=other)])
+    (found,) = ApplyRecords(database, hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing"
+    assert "for other targets" in found.reason and "x86-64-v3" in found.reason
+    smaller = workload("matmul(m=24,n=32,k=8)").func
+    assert ApplyRecords(database, other).apply(IRModule([smaller])).coverage[0].status == "missing"
+    with pytest.raises(RecordError, match="belongs to the workload"):
+        apply_record(hand.record_of(func), smaller)
+
+
+def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
+    func = hand.matmul()
+    failed = hand.record_of(func, samples=(), verified=False, error=ErrorInfo("crash", "died"))
+    unverified = hand.record_of(func, verified=False, seconds=1e-6)
+    (found,) = ApplyRecords(Database([failed, unverified]), hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing"
+    assert "none of its 2 records is verified (1 failed)" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        ([["get_block", {"name": "X"}, ["b0"]]], "no block 'X'"),
+        ([["melt", {}, []]], "the primitive 'melt'"),
+        ([["get_block", {"name": 3}, ["b0"]]], "block"),
+        ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": "x"}, ["l1"]]], "loop handle"),
+        ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
+          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "breaks with"),
+        ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),
+        ([{"kind": "split"}], "is not [kind, args, outputs"),
+    ],
+)  # fmt: skip
+def test_a_record_that_does_not_apply_is_refused_and_told(hand: ModuleType, trace: list[object], reason: str) -> None:
+    func = hand.matmul()
+    record = hand.record_of(func, trace=trace)
+    applied = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func]))
+    (found,) = applied.coverage
+    assert (found.status, found.record, found.seconds) == ("refused", record.identity, 1e-5)
+    assert reason in found.reason and "Tune it again" in found.reason
+    assert structural.equal(applied.mod["matmul"], default_schedule(func, hand.TARGET))
+
+
+def test_strict_lists_every_function_without_a_record(hand: ModuleType) -> None:
+    good, missing = hand.matmul(), workload("relu(shape=8x8)").func
+    stale = workload("matmul(m=8,n=8,k=8)").func
+    database = Database([hand.record_of(good), hand.record_of(stale, lambda s: hand.tiled(s, 8), trace=[["melt", {}, []]])])
+    mod = IRModule({"a": good, "b": missing, "c": stale})
+    with pytest.raises(RecordError) as error:
+        ApplyRecords(database, hand.TARGET, strict=True)(mod)
+    text = str(error.value)
+    assert "2 of 3 functions" in text
+    assert "b (" in text and "missing" in text and "c (" in text and "refused" in text
+    assert "a (" not in text
+    assert [c.status for c in ApplyRecords(database, hand.TARGET).apply(mod).coverage] == ["used", "missing", "refused"]
+
+
+def test_apply_record_refuses_with_the_error_of_the_step(hand: ModuleType) -> None:
+    func = hand.matmul()
+    trace = [*hand.record_of(func).trace, ["vectorize", {"loop": {"rv": "l0"}}, []]]
+    with pytest.raises(ScheduleError, match="vectorize refused"):
+        apply_record(hand.record_of(func, trace=trace), func)
