@@ -93,4 +93,4 @@ def node(cls: type[_T]) -> type[_T]:
             self.__init_node__()
 
         made.__init__ = init
-    return made  # type: ignore[no-any-return]
+    return made

@@ -51,7 +51,7 @@ def transform(root: N, handlers: Mapping[type, Handler]) -> N:
         h = handlers.get(type(n))
         return n.map_children(recurse) if h is None else h(n, recurse)
 
-    return recurse(root)  # type: ignore[no-any-return]
+    return recurse(root)
 
 
 def _annotations(old: Annotations, f: Callable[[Poly], Poly]) -> Annotations:

@@ -71,7 +71,7 @@ def _clip(n: For, s: Simplifier) -> Stmt:
 
     def on_if(x: If, recurse: Any) -> Stmt:
         if type(x.cond) is Lt0 and x.cond.lanes == 1 and x.cond.index in found:
-            return recurse(x.then)  # type: ignore[no-any-return]
+            return recurse(x.then)
         return x.map_children(recurse)
 
     body = transform(n.body, {If: on_if})

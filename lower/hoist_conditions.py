@@ -45,7 +45,7 @@ def _hoist(n: For, s: Simplifier, left: int) -> Stmt:
     cond = found
 
     def decided(value: bool) -> Stmt | None:
-        table = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == cond else x}
+        table: dict[type, Any] = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == cond else x}
         out = s(transform(n, table))
         return _hoist(out, s, left - 1) if type(out) is For else out
 

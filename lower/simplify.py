@@ -57,7 +57,7 @@ class Simplifier:
         if high <= 0:
             return None
         if extent.const == 1 and n.kind != "thread":
-            return self(substitute(n.body, {n.var: ZERO}))  # type: ignore[no-any-return]
+            return self(substitute(n.body, {n.var: ZERO}))
         self.ranges[n.var] = (0, high - 1)
         body = self(n.body)
         del self.ranges[n.var]
@@ -115,7 +115,7 @@ class Simplifier:
     def _select(self, n: Select, recurse: Any) -> Expr:
         cond = recurse(n.cond)
         if type(cond) is Const:
-            return recurse(n.a if cond.value else n.b)  # type: ignore[no-any-return]
+            return recurse(n.a if cond.value else n.b)
         a, b = recurse(n.a), recurse(n.b)
         return n if cond is n.cond and a is n.a and b is n.b else Select(cond, a, b)
 

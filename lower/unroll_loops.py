@@ -31,4 +31,4 @@ def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _prune(n: Stmt, s: Simplifier) -> Stmt | None:
-    return s(n)  # type: ignore[no-any-return]
+    return s(n)

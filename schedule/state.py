@@ -119,15 +119,15 @@ class ScheduleState:
 
     def new_block(self, name: str) -> BlockRV:
         """A handle for the block of that name."""
-        return self._handle(BlockRV, name)  # type: ignore[no-any-return]
+        return self._handle(BlockRV, name)
 
     def new_loop(self, var: Var) -> LoopRV:
         """A handle for the loop of that variable."""
-        return self._handle(LoopRV, var)  # type: ignore[no-any-return]
+        return self._handle(LoopRV, var)
 
     def new_int(self, expr: Poly) -> IntRV:
         """A handle for a sampled integer."""
-        return self._handle(IntRV, expr)  # type: ignore[no-any-return]
+        return self._handle(IntRV, expr)
 
     # ---- preconditions ------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class ScheduleState:
 
     def block(self, block: BlockRV | str) -> Block:
         """The block."""
-        return self.path(block)[-1]  # type: ignore[no-any-return]
+        return self.path(block)[-1]
 
     def loop(self, loop: LoopRV) -> For:
         """The loop; refused when an earlier step consumed it."""

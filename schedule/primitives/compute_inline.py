@@ -115,7 +115,7 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
 
 
 def _with_loads(on_load: Handler) -> Callable[[Block], Block]:
-    table = {BufferLoad: on_load}
+    table: dict[type, Handler] = {BufferLoad: on_load}
     return lambda b: b.with_(init=None if b.init is None else transform(b.init, table), body=transform(b.body, table))
 
 

@@ -1,0 +1,85 @@
+"""Metrics against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunesmith.costmodel.metrics import normalized_throughput, pairwise_accuracy, r_squared, ranks, recall_at_k, rmse, spearman, top_k_score
+from tunesmith.support.errors import UserError
+
+# Task 0: times 1, 2, 4, 8, predicted order 2, 4, 1, 8.  Task 1: times 10, 20, predicted right.
+SECONDS = np.array([1.0, 2.0, 4.0, 8.0, 10.0, 20.0])
+SCORES = np.array([0.2, 0.9, 0.5, 0.1, 5.0, 4.0])
+GROUPS = np.array([0, 0, 0, 0, 1, 1])
+
+
+def test_top_k() -> None:
+    # k = 1: 2 and 10 are found where 1 and 10 were best; k = 2 the same; k = 3 finds 1.
+    assert top_k_score(SECONDS, SCORES, GROUPS, 1) == pytest.approx((1 + 10) / (2 + 10))
+    assert top_k_score(SECONDS, SCORES, GROUPS, 2) == pytest.approx(11 / 12)
+    assert top_k_score(SECONDS, SCORES, GROUPS, 3) == 1 == top_k_score(SECONDS, SCORES, GROUPS, 100)
+    assert top_k_score(SECONDS, SCORES, GROUPS, 1, {0: 10.0, 1: 1.0}) == pytest.approx((10 * 1 + 10) / (10 * 2 + 10))
+
+
+def test_a_model_without_opinion_gains_nothing_by_order() -> None:
+    same = np.zeros(6)
+    assert top_k_score(SECONDS, same, GROUPS, 1) == pytest.approx(11 / 28) == top_k_score(SECONDS[::-1], same, GROUPS[::-1], 1)
+    assert recall_at_k(SECONDS, same, GROUPS, 1) == 0 and spearman(SECONDS, same, GROUPS) == 0
+    assert pairwise_accuracy(SECONDS, same, GROUPS) == 0.5
+
+
+def test_recall() -> None:
+    # k = 1: 2 instead of 1, and 10: half.  k = 2: {2, 4} against {1, 2}, and all: three quarters.
+    assert recall_at_k(SECONDS, SCORES, GROUPS, 1) == 0.5
+    assert recall_at_k(SECONDS, SCORES, GROUPS, 2) == 0.75
+    assert recall_at_k(SECONDS, SCORES, GROUPS, 9) == 1
+    assert recall_at_k(np.array([3.0, 3.0, 5.0]), np.array([0.0, 1.0, 2.0]), np.zeros(3, int), 1) == 0
+    assert recall_at_k(np.array([3.0, 3.0, 5.0]), np.array([0.0, 1.0, -2.0]), np.zeros(3, int), 1) == 1, "either of two equally fast ones"
+
+
+def test_pairs() -> None:
+    # Of six pairs of task 0, (1, 2) and (1, 4) are wrong; the pair of task 1 is right.
+    assert pairwise_accuracy(SECONDS, SCORES, GROUPS) == pytest.approx(5 / 7)
+    # Equal times are no pair; equal scores are half right.
+    assert pairwise_accuracy(np.array([1.0, 1.0, 2.0]), np.array([7.0, 3.0, 3.0]), np.zeros(3, int)) == pytest.approx(1.5 / 2)
+
+
+def test_rank_correlation() -> None:
+    # Task 0: ranks by speed 4 3 2 1, by score 2 4 3 1: 1 - 6 * (4 + 1 + 1 + 0) / (4 * 15) = 0.4.
+    assert spearman(SECONDS[:4], SCORES[:4], GROUPS[:4]) == pytest.approx(0.4)
+    assert spearman(SECONDS, SCORES, GROUPS) == pytest.approx((0.4 + 1.0) / 2)
+    assert spearman(SECONDS, -SECONDS, GROUPS) == pytest.approx(1) and spearman(SECONDS, SECONDS, GROUPS) == pytest.approx(-1)
+    assert ranks(np.array([5.0, 1.0, 5.0, 3.0])).tolist() == [3.5, 1, 3.5, 2]
+
+
+def test_errors_of_regression() -> None:
+    truth, predicted = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 6.0])
+    assert rmse(truth, predicted) == pytest.approx(np.sqrt(3.0))
+    assert r_squared(truth, predicted) == pytest.approx(1 - 9 / 2)
+    assert r_squared(truth, truth) == 1 and r_squared(truth, np.full(3, 2.0)) == 0
+
+
+def test_throughput_is_relative_to_the_task() -> None:
+    seconds = np.array([2.0, 4.0, np.inf, 10.0, np.inf])
+    assert normalized_throughput(seconds, np.array([0, 0, 0, 1, 2])).tolist() == [1, 0.5, 0, 1, 0]
+
+
+def test_refusals() -> None:
+    zero = np.zeros(2, int)
+    with pytest.raises(UserError, match=r"of one length >= 1; got shapes \[2\], \[3\], \[2\]"):
+        spearman(np.ones(2), np.ones(3), zero)
+    with pytest.raises(UserError, match="one length >= 1"):
+        recall_at_k(np.ones(0), np.ones(0), zero[:0], 1)
+    with pytest.raises(UserError, match="leave out programs that failed"):
+        top_k_score(np.array([1.0, np.inf]), np.ones(2), zero, 1)
+    with pytest.raises(UserError, match="k must be at least 1, got 0"):
+        recall_at_k(np.ones(2), np.ones(2), zero, 0)
+    with pytest.raises(UserError, match="pairwise accuracy needs two programs of different times"):
+        pairwise_accuracy(np.ones(2), np.ones(2), zero)
+    with pytest.raises(UserError, match="rank correlation needs two programs of different times"):
+        spearman(np.ones(2), np.ones(2), zero)
+    with pytest.raises(UserError, match="all true values are equal"):
+        r_squared(np.ones(2), np.ones(2))
+    with pytest.raises(UserError, match=r"one shape and hold something; got \[2\] and \[1\]"):
+        rmse(np.ones(2), np.ones(1))
