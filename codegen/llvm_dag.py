@@ -107,8 +107,8 @@ class _Body:
 
     def _arithmetic(self, op: str, args: list[int]) -> str:
         if op == "mul" and (args[0] in self.masks or args[1] in self.masks):
-            c, x = args if args[0] in self.masks else args[::-1]
-            return self.op(f"select {_M} {self.masks[c]}, {_D} {self.value(x)}, {_D} zeroinitializer")
+            where, what = args if args[0] in self.masks else args[::-1]
+            return self.op(f"select {_M} {self.masks[where]}, {_D} {self.value(what)}, {_D} zeroinitializer")
         if op == "where":
             return self.op(f"select {_M} {self.mask(args[0])}, {_D} {self.value(args[1])}, {_D} {self.value(args[2])}")
         x = [self.value(a) for a in args]

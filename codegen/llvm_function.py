@@ -68,10 +68,11 @@ class _Kernel:
         first = len(self.module.functions)
         f.statement(self.func.body)
         inputs = ", ".join(f"ptr noalias %a{i}" for i in range(len(params)))
-        body = [*f.allocas, *f.lines]
+        body = f.lines
         total = self.shared + self.private * self.module.target.num_cores
         body = [*self._acquire(total), *body, *self._release()] if total else ["  br label %entry", "entry:", *body]
-        text = [f"define void @{self.name}({inputs}) #0 {{", "start:", *body, "  ret void", "}"]
+        # Allocas in the first block: sroa looks nowhere else.
+        text = [f"define void @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *body, "  ret void", "}"]
         self.module.functions.append("\n".join(text))
         for i in range(first, len(self.module.functions)):
             done = self.module.functions[i].replace(SHARED, str(self.shared)).replace(PRIVATE, str(self.private))

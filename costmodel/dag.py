@@ -9,7 +9,7 @@ Truth is 1.0 and 0.0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -267,7 +267,7 @@ def _apply(op: str, v: list[float]) -> float:
     )
 
 
-_ON_FLOATS = {
+_ON_FLOATS: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -125,7 +125,8 @@ def _tasks(seconds: Floats, scores: Floats, groups: Ints) -> Iterator[tuple[int,
     n = len(seconds)
     if not n or seconds.shape != (n,) or scores.shape != (n,) or groups.shape != (n,):
         raise UserError(
-            f"metrics need seconds, scores and groups of one length >= 1; got shapes {list(seconds.shape)}, {list(scores.shape)}, {list(groups.shape)}"
+            "metrics need seconds, scores and groups of one length >= 1; "
+            f"got shapes {list(seconds.shape)}, {list(scores.shape)}, {list(groups.shape)}"
         )
     if not np.isfinite(seconds).all() or not (seconds > 0).all():
         raise UserError("metrics need finite positive seconds: leave out programs that failed")

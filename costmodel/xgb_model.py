@@ -8,7 +8,9 @@ each task as one group, reached 0.88, 0.86 and 0.79.  The analytic cost as a col
 
 from __future__ import annotations
 
+import json
 import os
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -69,7 +71,9 @@ class XGBModel(CostModel):
             return np.zeros(len(features))
         columns = self._booster.num_features()
         if features.ndim != 2 or features.shape[1] != columns:
-            raise UserError(f"the model has learned from rows of {columns} features, and is asked to score an array of shape {list(features.shape)}")
+            raise UserError(
+                f"the model has learned from rows of {columns} features, and is asked to score an array of shape {list(features.shape)}"
+            )
         if not len(features):
             return np.zeros(0)
         rows = np.ascontiguousarray(features, np.float32)
@@ -80,9 +84,10 @@ class XGBModel(CostModel):
         if not len(seconds):
             self._booster = None
             return
-        data = self._xgb.DMatrix(np.ascontiguousarray(features, np.float32), label=log_throughput(seconds, groups, FLOOR), nthread=self.threads)
+        data = self._xgb.DMatrix(
+            np.ascontiguousarray(features, np.float32), label=log_throughput(seconds, groups, FLOOR), nthread=self.threads
+        )
         self._booster = self._xgb.train(self._parameters(), data, num_boost_round=self.rounds)
-        self._booster.set_attr(tunesmith="xgb", schema=str(SCHEMA_VERSION), **{name: repr(getattr(self, name)) for name in _SETTINGS})
 
     def _parameters(self) -> dict[str, Any]:
         return {
@@ -100,30 +105,42 @@ class XGBModel(CostModel):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trees as XGBoost's JSON, settings and feature version among its attributes.
+        """Write settings, version of the features, and the trees in XGBoost's JSON.
 
         Raises:
             UserError: nothing has been learned yet.
         """
         if self._booster is None:
             raise UserError(f"there is nothing to save to {os.fspath(path)}: the model has not been updated with measurements yet")
-        Path(path).write_bytes(bytes(self._booster.save_raw("json")))
+        booster = json.loads(bytes(self._booster.save_raw("json")))
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        data = {"model": "xgb", "schema": SCHEMA_VERSION, "settings": settings, "digest": _digest(booster), "booster": booster}
+        Path(path).write_text(json.dumps(data) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         where = os.fspath(path)
-        booster = _xgboost().Booster()
         try:
-            booster.load_model(bytearray(Path(path).read_bytes()))
-        except Exception as error:  # XGBoost's own, or the file system's
-            raise RecordError(f"{where} is no model that XGBModel.save wrote: {str(error).strip().splitlines()[0]}") from None
-        notes = booster.attributes()
-        if notes.get("tunesmith") != "xgb":
-            raise RecordError(f"{where} is an XGBoost model of another program; train one with `tunesmith costmodel train`")
-        if notes.get("schema") != str(SCHEMA_VERSION):
-            raise RecordError(f"{where} has learned from features of version {notes.get('schema')}; this is version {SCHEMA_VERSION}. Train it again")
-        settings = {name: float(notes[name]) if name in ("eta", "colsample", "subsample") else int(notes[name]) for name in _SETTINGS}
-        out = cls(**settings)  # type: ignore[arg-type]
-        booster.set_param({"nthread": out.threads})
-        out._booster = booster
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if data["model"] != "xgb":
+                raise ValueError(f"it holds a model {data['model']!r}")
+            # XGBoost aborts the process over trees that are not well-formed: they must be the very ones that were saved.
+            if data["digest"] != _digest(data["booster"]):
+                raise ValueError("its trees have been changed")
+            schema, settings = data["schema"], dict(data["settings"])
+            out = cls(**settings)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{where} is no model that XGBModel.save wrote: {error}") from None
+        if schema != SCHEMA_VERSION:
+            raise RecordError(f"{where} has learned from features of version {schema}; this is version {SCHEMA_VERSION}. Train it again")
+        out._booster = out._xgb.Booster({"nthread": out.threads})
+        out._booster.load_model(bytearray(_text(data["booster"]).encode()))
         return out
+
+
+def _text(booster: object) -> str:
+    return json.dumps(booster, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(booster: object) -> str:
+    return blake2b(_text(booster).encode(), digest_size=16).hexdigest()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.analytic_model import AnalyticModel
-from tunesmith.costmodel.feature_program import FeatureProgram, program_vector
+from tunesmith.costmodel.feature_program import FeatureProgram
 from tunesmith.search.param_space import Rows
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.task import Task
@@ -85,8 +85,8 @@ class Drafter:
         program = self._features.get(k)
         if program is None:
             s = self.sketches[k]
-            program = self._features[k] = FeatureProgram(s.func, s.params, s.constraints)
-        return program_vector(program.features(rows))
+            program = self._features[k] = FeatureProgram(s.func, s.params, s.constraints, target=self.task.target)
+        return program.program(rows)
 
     def features_of(self, candidates: list[Candidate]) -> npt.NDArray[np.float32]:
         """Feature vectors of candidates, in order."""

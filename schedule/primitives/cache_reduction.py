@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, region, writes
@@ -40,6 +41,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
             variables, each once.
         guard: guards of the block are on its own extents, on loops outside, or on its reduction.
         loop-of-block: the loop is one of the block's loops.
+        blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
         read-after: no other block inside the loop reads the buffer, because it is written back behind them.
         dense: what the block writes in one iteration is a box without gaps.
         box: the extents of the box written in one iteration do not depend on loop variables.
@@ -72,8 +74,11 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
             raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(bound)}: {extent!r}", b)
     if not all(is_tiling(b.bindings[p], ranges) for p in positions):
         raise s.refuse("dense", f"block {b.name} writes {old.name} with gaps in one iteration of {target.var.name}", target)
+    reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
+    if not all(_is_blocked(e, ranges) for e in reducing):
+        raise s.refuse("blocked", f"the reduction of block {b.name} is not cut into blocks by loop {target.var.name}", target)
     kept = guards_of_box(s, b, ranges)
-    firsts = [interval(e, ranges)[0] for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
+    firsts = [interval(e, ranges)[0] for e in reducing]
     init = b.init
     fill_name, write_name = s.fresh_name(f"{b.name}_fill"), s.fresh_name(f"{b.name}_write")
 
@@ -98,6 +103,15 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     s.replace_loop(target.var, lambda f: f.with_(body=seq([make(fill_name, True), f.body, make(write_name, False)])))
     s.add_allocs(new)
     return [s.new_block(fill_name), s.new_block(write_name)]
+
+
+def _is_blocked(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
+    """No operation and no product mixes loops of `ranges` with others: with the inner part at 0, the outer part remains."""
+    return all(
+        part.isdisjoint(ranges) or all(v in ranges or isinstance(v, Param) for v in part)
+        for m, _ in e.terms
+        for part in [frozenset().union(*[a.vars for a in m])]
+    )
 
 
 def _value_at(init: BufferStore, at: dict[Any, Poly]) -> Expr:

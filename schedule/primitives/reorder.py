@@ -26,6 +26,8 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
         nest: the loops belong to one nest without other statements between them.
         single-block: the nest holds one block, so that no other block sees the order change.
         independent: no loop's extent depends on another of the nest.
+        init-first: loops that take part in a spatial and a reduction variable at once (fused of both) keep their order when the
+            block has an init, which must run before all other updates of an element.
         loop-exists: the loops are still in the program.
     Keeps: the set of executed block instances; reductions are reassociated.
     """
@@ -56,10 +58,22 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
         if not f.extent.vars.isdisjoint(inside):
             raise s.refuse("independent", f"the extent of loop {f.var.name} depends on another loop of the nest", f)
     renewed = iter(wanted)
+    new = [next(renewed) if f.var in order else f for f in chain]
+    mixed = _mixed(rest)
+    if rest.init is not None and [f for f in chain if f.var in mixed] != [f for f in new if f.var in mixed]:
+        raise s.refuse("init-first", f"block {rest.name} would update elements before it initialises them", rest)
     body = at
-    for f in reversed([next(renewed) if f.var in order else f for f in chain]):
+    for f in reversed(new):
         body = f.with_(body=body)
     s.replace_loop(top.var, lambda _: body)
+
+
+def _mixed(b: Block) -> set[Any]:
+    """Loops that are part of a spatial and of a reduction variable."""
+    parts: dict[str, set[Any]] = {"S": set(), "R": set()}
+    for it, e in zip(b.iters, b.bindings, strict=True):
+        parts[it.kind] |= e.vars
+    return parts["S"] & parts["R"]
 
 
 def _outermost(n: Any, wanted: set[Any]) -> Any:

@@ -145,9 +145,7 @@ class _Score:
 
     contestant: _Contestant
     variant: str
-    seconds: list[float] = field(default_factory=list)
-    calls: int = 0
-    clean: bool = True
+    windows: list[Window] = field(default_factory=list)
     fault: str = ""
 
 
@@ -204,36 +202,41 @@ class _Match:
             except RunError as error:
                 score.fault = str(error)
                 return patience
-            if best is None or window.foreign < best.foreign:
+            if best is None or _disturbance(window) < _disturbance(best):
                 best = window
-            if window.foreign < self._policy.quiet_fraction:
+            if not window.starved and window.foreign < self._policy.quiet_fraction:
                 break
             patience -= time.perf_counter() - begun
             if patience <= 0:
                 break
         assert best is not None
-        score.seconds += best.seconds
-        score.calls += best.number * len(best.seconds)
-        score.clean = score.clean and best.foreign < self._policy.quiet_fraction
+        score.windows.append(best)
         return patience
 
     def _row(self, w: Workload, score: _Score) -> BenchRow:
         if score.fault:
             return BenchRow.failed(w.text, score.contestant.name, score.fault)
-        median = statistics.median(score.seconds)
-        p90 = statistics.quantiles(score.seconds, n=10, method="inclusive")[-1]
+        windows = [window for window in score.windows if not window.starved] or score.windows
+        seconds = [s for window in windows for s in window.seconds]
+        median = statistics.median(seconds)
+        p90 = statistics.quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else median
+        clean = all(not w.starved and w.foreign < self._policy.quiet_fraction for w in windows)
         return BenchRow(
             w.text,
             score.contestant.name,
             True,
             median,
-            min(score.seconds),
+            min(seconds),
             p90,
-            score.calls,
+            sum(window.number * len(window.seconds) for window in windows),
             w.flops / median / 1e9,
             score.variant,
-            score.clean,
+            clean,
         )
+
+
+def _disturbance(window: Window) -> tuple[bool, float]:
+    return window.starved, window.foreign
 
 
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:

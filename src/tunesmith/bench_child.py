@@ -28,6 +28,9 @@ from tunesmith.runtime.timing import CpuClock
 _SAMPLE_S = 0.002
 _WAKE_S = 0.02
 """Untimed at the beginning of a turn: a pool of threads that is not pinned takes up to 7 ms to wake up."""
+_SPREAD_S = 0.5
+"""Until then the beginning is prolonged while threads wait for a core: on a busy machine those that are not pinned may have
+woken up on the same one, and take turns of 7 ms there until the system moves them apart."""
 _LEAST = 3
 """Samples of a window, however long one takes."""
 _WAITED = 0.05
@@ -79,11 +82,13 @@ class Window:
         seconds: of one call, one entry a sample; samples during which somebody took a core away are left out.
         number: calls in a sample.
         foreign: part of a core that all other processes used meanwhile.
+        starved: there was no other kind of sample; those during which the least was taken away stand for all.
     """
 
     seconds: tuple[float, ...]
     number: int
     foreign: float
+    starved: bool = False
 
 
 class Contestant(ABC):
@@ -91,7 +96,6 @@ class Contestant(ABC):
 
     def __init__(self) -> None:
         self._call: Call | None = None
-        self._number = 1
 
     def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
         method, arguments = job
@@ -116,26 +120,24 @@ class Contestant(ABC):
             if wrong is not None:
                 return Prepared(True, variant, wrong)
         self._call = call
-        self._number = _calls_in_a_sample(call)
         return Prepared(True, variant)
 
     def window(self, length: float) -> Window:
         """Time for so many seconds."""
         call = self._call
         assert call is not None
-        start = time.perf_counter()
-        while time.perf_counter() - start < _WAKE_S:
-            call()
+        _wake(call)
+        number = _calls_in_a_sample(call)
         before = CpuClock.now()
         start = time.perf_counter()
         samples: list[tuple[float, float]] = []
         while len(samples) < _LEAST or time.perf_counter() - start < length:
             waited = waiting() or 0  # where the system does not tell, no sample is dropped
-            seconds = _sample(call, self._number)
-            samples.append((((waiting() or 0) - waited) * 1e-9 / (seconds * self._number), seconds))
+            seconds = _sample(call, number)
+            samples.append((((waiting() or 0) - waited) * 1e-9 / (seconds * number), seconds))
         foreign = before.foreign(CpuClock.now())
         kept = [seconds for waited, seconds in samples if waited <= _WAITED]
-        return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), self._number, foreign)
+        return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), number, foreign, not kept)
 
     @abstractmethod
     def ready(
@@ -193,6 +195,19 @@ def ours() -> Contestant:
 def peer(name: str, threads: int) -> Contestant:
     """The job of a peer's process."""
     return OnePeer(create_peer(name, threads))
+
+
+def _wake(call: Call) -> None:
+    """Run until the threads of this process are awake, and have found their cores or had time enough to."""
+    begun = time.perf_counter()
+    while True:
+        waited = waiting() or 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < _WAKE_S:
+            call()
+        now = time.perf_counter()
+        if now - begun > _SPREAD_S or ((waiting() or 0) - waited) * 1e-9 <= _WAITED * (now - start):
+            return
 
 
 def _calls_in_a_sample(call: Call) -> int:

@@ -139,10 +139,18 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
         "curve": _curve(records),
     }
     if best is not None and trace:
-        entry["trace"] = Trace.from_json(best.trace).as_python()
+        entry["trace"] = _steps(best)
     if best is not None and script:
         entry["script"] = _scheduled(best, None if line is None else line.script)
     return entry
+
+
+def _steps(best: Record) -> str:
+    """The schedule of a record as Python, or why there is none."""
+    try:
+        return Trace.from_json(best.trace).as_python()
+    except UserError as error:
+        return f"the record holds no schedule: {error}"
 
 
 def _scheduled(best: Record, text: str | None) -> str:

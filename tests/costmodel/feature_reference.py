@@ -45,7 +45,17 @@ def value(p: Poly, env: dict[Var, int]) -> int:
                 c *= env.get(a, 0)  # type: ignore[arg-type]
                 continue
             x = [value(y, env) for y in a.args]
-            c *= min(x) if a.op == "min" else max(x) if a.op == "max" else x[0] % x[1] if a.op == "mod" else -(-x[0] // x[1]) if a.op == "ceildiv" else x[0] // x[1]
+            c *= (
+                min(x)
+                if a.op == "min"
+                else max(x)
+                if a.op == "max"
+                else x[0] % x[1]
+                if a.op == "mod"
+                else -(-x[0] // x[1])
+                if a.op == "ceildiv"
+                else x[0] // x[1]
+            )
         total += c
     return total
 
@@ -122,7 +132,18 @@ def about_positions(e: Any) -> bool:
 def operations(block: Block) -> dict[str, int]:
     """Operations of the body."""
     out = dict.fromkeys(("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer"), 0)
-    kinds = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "min": "max", "max": "max", "lt": "max", "le": "max", "gt": "max", "ge": "max"}
+    kinds = {
+        "add": "add",
+        "sub": "add",
+        "mul": "mul",
+        "div": "div",
+        "min": "max",
+        "max": "max",
+        "lt": "max",
+        "le": "max",
+        "gt": "max",
+        "ge": "max",
+    }
 
     def visit(n: Any) -> None:
         if isinstance(n, Poly) or about_positions(n):
@@ -213,7 +234,9 @@ class Reference:
         uses = accesses(block)
         total = math.prod(x.extent for x in loops)
         spans = {x.var: x.extent - 1 for x in loops}
-        share = math.prod(min(1.0, it.extent.as_int() / (width(b, spans, spans, False) + 1)) for it, b in zip(block.iters, block.bindings, strict=True))
+        share = math.prod(
+            min(1.0, it.extent.as_int() / (width(b, spans, spans, False) + 1)) for it, b in zip(block.iters, block.bindings, strict=True)
+        )
         done = total * share
         ops = operations(block)
         flops = ops["add"] + ops["mul"] + ops["div"] + ops["max"] + ops["call"]
@@ -253,7 +276,10 @@ class Reference:
                 extents, _ = self.allocated(a.buffer)
                 elements += math.prod(extents)
                 vectors += math.prod(extents[:-1]) * -(-extents[-1] * BYTES[a.buffer.dtype] // LINE) if extents else 1
-        flags = [float(any(getattr(a, rw) and a.buffer.scope == scope for a in uses)) for rw, scope in (("w", "register"), ("w", "workspace"), ("r", "register"), ("r", "workspace"))]
+        flags = [
+            float(any(getattr(a, rw) and a.buffer.scope == scope for a in uses))
+            for rw, scope in (("w", "register"), ("w", "workspace"), ("r", "register"), ("r", "workspace"))
+        ]
         return [slog2(size), slog2(times), slog2(elements), slog2(vectors), *flags]
 
     @staticmethod
@@ -274,7 +300,9 @@ class Reference:
                 out.append(ys[-1])
         return out
 
-    def _group(self, index: int, which: int, a: Access, levels: list[list[list[int]]], sizes: list[list[int]], inner: list[int]) -> tuple[float, list[float]]:
+    def _group(
+        self, index: int, which: int, a: Access, levels: list[list[list[int]]], sizes: list[list[int]], inner: list[int]
+    ) -> tuple[float, list[float]]:
         block, loops, _ = self.blocks[index]
         bound = dict(zip([it.var for it in block.iters], block.bindings, strict=True))
         tops = {x.var: x.extent - 1 for x in loops}
@@ -305,7 +333,11 @@ class Reference:
             if not moves(x):
                 kind, iterations, distance, count = "loop", inner[k], sum(sizes[k]), x.extent
                 break
-            others = sum(any(y.var is x.var for y in p) and any(o.buffer is a.buffer for o in accesses(b)) for i, (b, p, _) in enumerate(self.blocks) if i != index)
+            others = sum(
+                any(y.var is x.var for y in p) and any(o.buffer is a.buffer for o in accesses(b))
+                for i, (b, p, _) in enumerate(self.blocks)
+                if i != index
+            )
             if others:
                 kind, iterations, distance, count = "serial", inner[k + 1], sum(sizes[k + 1]), others
                 break

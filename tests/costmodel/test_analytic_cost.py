@@ -67,7 +67,11 @@ def test_never_faster_than_the_peak_nor_than_its_parts(case: Any) -> None:
     for target in (ONE, TWO):
         m = model(case, target)
         seconds, terms = m.seconds(rows), m.terms(rows)
-        flops = sum(b.flops * float(np.prod([it.extent.as_int() for it in b.block.iters])) for b in m.analysis.stores if b.flops > 0 == b.counts["call"])
+        flops = sum(
+            b.flops * float(np.prod([it.extent.as_int() for it in b.block.iters]))
+            for b in m.analysis.stores
+            if b.flops > 0 == b.counts["call"]
+        )
         assert (seconds >= flops / (target.peak_gflops * 1e9) * 0.999).all()
         assert (seconds <= terms.sum(axis=1) * 1.001).all(), "the parts bound the whole"
         assert (seconds >= terms.max(axis=1) * 0.999).all()
@@ -121,7 +125,7 @@ def test_memory_bounds_what_no_cache_holds() -> None:
     """16 M floats in and out: three times 64 MB of traffic (reading, fetching what is written, writing it) past a 32 MB cache."""
     s = Schedule(workload("relu(shape=4096x4096)").func, parametric=True)
     i, j = s.get_loops(s.get_output_blocks()[0])
-    j0, j1 = s.split(j, [None, *s.sample_tile(j, 2, "j", [(16, 64)])])
+    _, j1 = s.split(j, [None, *s.sample_tile(j, 2, "j", [(16, 64)])])
     s.vectorize(j1)
     s.parallel(i)
     m = AnalyticModel(s.func, s.params, ONE)

@@ -12,7 +12,13 @@ from tunesmith.costmodel import feature_program
 from tunesmith.costmodel.feature_program import FeatureProgram, program_vector
 from tunesmith.costmodel.program_vector import program_columns
 from tunesmith.costmodel.store_features import columns
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param, Var, poly
+from tunesmith.ir.stmt import Block, Iter, nest, store
 from tunesmith.ir.target import Target
+from tunesmith.ir.visit import substitute
+from tunesmith.schedule.schedule import Schedule, concretize
 from tunesmith.support.errors import RunError, UserError
 
 TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
@@ -37,9 +43,11 @@ def test_program_vector_by_hand() -> None:
     """Two stores: what adds is added before the logarithm, the rest is the larger, and the one with more work is on top."""
     names = [c.name for c in columns()]
     table = np.zeros((1, 2, len(names)), np.float32)
-    for store, values in enumerate([{"add": 3.0, "work": 2.0, "vec_len": 4.0, "buffer0.bytes": 1.0, "buffer1.bytes": 1.0}, {"add": 1.0, "work": 5.0, "guarded": 1.0}]):
+    for row, values in enumerate(
+        [{"add": 3.0, "work": 2.0, "vec_len": 4.0, "buffer0.bytes": 1.0, "buffer1.bytes": 1.0}, {"add": 1.0, "work": 5.0, "guarded": 1.0}]
+    ):
         for name, value in values.items():
-            table[0, store, names.index(name)] = value
+            table[0, row, names.index(name)] = value
     got = dict(zip([c.name for c in program_columns()], program_vector(table)[0].tolist(), strict=True))
     assert got["stores"] == 2
     assert got["sum.add"] == pytest.approx(np.log2(7 + 1 + 1)) and got["sum.bytes"] == pytest.approx(np.log2(1 + 1 + 1))
@@ -120,14 +128,8 @@ def test_refusals(make_case: Callable[[str], Any]) -> None:
         program(case).scored(case.rows(1))
 
 
-def test_sizes_may_be_params(make_case: Callable[[str], Any], reference: Any) -> None:
+def test_sizes_may_be_params(reference: Any) -> None:
     """One program for all shapes of an operator: sizes are columns, too."""
-    from tunesmith.ir.buffer import Buffer
-    from tunesmith.ir.function import PrimFunc
-    from tunesmith.ir.poly import Param, Var, poly
-    from tunesmith.ir.stmt import Block, Iter, nest, store
-    from tunesmith.schedule.schedule import Schedule, concretize
-
     n = Param("n", range(1, 2000))
     x, y = Buffer("X", (n,)), Buffer("Y", (n,))
     i, v = Var("i"), Var("v")
@@ -142,7 +144,7 @@ def test_sizes_may_be_params(make_case: Callable[[str], Any], reference: Any) ->
     for row, got in zip(rows, f.features(rows), strict=True):
         concrete = concretize(s.func, dict(zip([n, *s.params], row.tolist(), strict=True)))
         size = {n: poly(int(row[0]))}
-        from tunesmith.ir.visit import substitute
-
         whole = {b: b.like(shape=[int(row[0])]) for b in (x, y)}
-        assert np.allclose(got, reference.reference_features(concrete.with_(body=substitute(concrete.body, size, whole))), rtol=1e-5, atol=1e-5)
+        assert np.allclose(
+            got, reference.reference_features(concrete.with_(body=substitute(concrete.body, size, whole))), rtol=1e-5, atol=1e-5
+        )

@@ -92,7 +92,10 @@ def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str]
                     seen = False
                     for _ in range(60):
                         env = values | {y.var: int(rng.integers(n)) for y, n in zip(st.loops, sizes, strict=True)}
-                        here = [[evaluate(e, env | {x.var: v}) for at in u.at for e in at] for v in sorted({int(q * (sizes[k] - 1) / 40) for q in range(41)})]
+                        here = [
+                            [evaluate(e, env | {x.var: v}) for at in u.at for e in at]
+                            for v in sorted({int(q * (sizes[k] - 1) / 40) for q in range(41)})
+                        ]
                         seen |= any(h != here[0] for h in here)
                     assert seen == bool(answers[k]), (row, st.block.name, u.buffer.name, x.var)
 
@@ -128,7 +131,11 @@ def test_operations_by_kind() -> None:
     x, n, y = Buffer("X", (8,)), Buffer("N", (8,), "int32"), Buffer("Y", (8,))
     v, i = Var("v"), Var("i")
     inside = below(0, v)
-    value = select(inside, maximum(x[v] * x[v] + x[v], 0.0) / x[v], 0.0) + select(x[v] > 0.0, x[v], 1.0) + cast("float32", n[v] + const(1, "int32"))
+    value = (
+        select(inside, maximum(x[v] * x[v] + x[v], 0.0) / x[v], 0.0)
+        + select(x[v] > 0.0, x[v], 1.0)
+        + cast("float32", n[v] + const(1, "int32"))
+    )
     value = select(equal(v, 3), value, 0.0)
     block = Block("Y", (Iter(v, poly(8), "S"),), (poly(i),), (), None, store(y, (v,), value))
     counts = operation_counts(block)

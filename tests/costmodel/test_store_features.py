@@ -78,8 +78,16 @@ def test_hand_computed_gemm_tile(make_case: Callable[[str], Any]) -> None:
     n = 100 * 70 * 30
     assert main["add"] == main["mul"] == pytest.approx(np.log2(n + 1), rel=1e-6)
     assert main["iterations"] == pytest.approx(np.log2(100 * 80 * 30 + 1), rel=1e-6) and main["useful"] == pytest.approx(70 / 80)
-    assert main["vec_len"] == pytest.approx(np.log2(17)) and main["unr_len"] == pytest.approx(np.log2(6)) and main["par_prod"] == pytest.approx(np.log2(26))
-    assert main["tile"] == pytest.approx(np.log2(81)) and main["inner_trip"] == pytest.approx(np.log2(31)) and main["reduction"] == pytest.approx(np.log2(31))
+    assert (
+        main["vec_len"] == pytest.approx(np.log2(17))
+        and main["unr_len"] == pytest.approx(np.log2(6))
+        and main["par_prod"] == pytest.approx(np.log2(26))
+    )
+    assert (
+        main["tile"] == pytest.approx(np.log2(81))
+        and main["inner_trip"] == pytest.approx(np.log2(31))
+        and main["reduction"] == pytest.approx(np.log2(31))
+    )
     assert main["register_elements"] == pytest.approx(np.log2(81)) and main["register_vectors"] == pytest.approx(np.log2(6))
     assert main["guarded"] == 1 and main["writes_register"] == 1 and main["reads_workspace"] == 1 and main["recompute"] == 1
     pack = dict(zip(f.names, table[f.stores.index("B_copy")].tolist(), strict=True))

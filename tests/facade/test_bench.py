@@ -118,20 +118,30 @@ def play(contestants: Sequence[_Contestant], tmp_path: Path, **policy: Any) -> l
 def test_turns_go_round_and_the_first_moves_on(tmp_path: Path) -> None:
     scores = play([ScriptedContestant(name, [0.0] * 3) for name in "abc"], tmp_path, rounds=3)
     assert TURNS == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
-    assert all(s.clean and s.calls == 6 for s in scores)
+    assert all(len(s.windows) == 3 for s in scores)
 
 
 def test_a_disturbed_window_is_taken_again_and_the_quietest_counts(tmp_path: Path) -> None:
     (score,) = play([ScriptedContestant("a", [0.5, 0.01, 0.9, 0.3, 0.7])], tmp_path, rounds=2)
-    assert score.seconds == pytest.approx([0.011, 0.301])
-    assert not score.clean and len(TURNS) == 5
+    assert [w.foreign for w in score.windows] == [0.01, 0.3] and len(TURNS) == 5
     (score,) = play([ScriptedContestant("a", [0.5, 0.5])], tmp_path, rounds=2, patience_s=0.0)
-    assert len(TURNS) == 2 and not score.clean
+    assert len(TURNS) == len(score.windows) == 2
+
+
+def test_windows_without_a_good_sample_do_not_count_if_there_are_others(tmp_path: Path) -> None:
+    w = workload("relu(shape=4)")
+    match = _Match([], BenchPolicy(), tmp_path, lambda text: None)
+    score = _Score(ScriptedContestant("a", []), "x", [Window((9.0,), 1, 0.0, True), Window((1.0, 3.0), 5, 0.0), Window((2.0,), 5, 0.0)])
+    row = match._row(w, score)
+    assert (row.median, row.minimum, row.runs, row.clean) == (2.0, 1.0, 15, True)
+    assert not match._row(w, _Score(score.contestant, "x", [*score.windows, Window((2.0,), 5, 0.9)])).clean
+    starved = match._row(w, _Score(score.contestant, "x", score.windows[:1]))
+    assert (starved.median, starved.p90, starved.clean) == (9.0, 9.0, False)
 
 
 def test_a_contestant_that_dies_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     dying, well = play([ScriptedContestant("a", [0.0]), ScriptedContestant("b", [0.0] * 3)], tmp_path, rounds=3)
-    assert dying.fault == "it died" and len(well.seconds) == 3
+    assert dying.fault == "it died" and len(well.windows) == 3
     assert TURNS.count("a") == 2
 
 

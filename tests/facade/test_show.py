@@ -48,6 +48,8 @@ def test_a_log_with_troubles(hand: ModuleType, tmp_path: Path) -> None:
     assert shown.data[0]["gflops"] is None
     text = str(shown)
     assert "1 bad line" in text and "\x1b" not in text and "my?[31mprogram" in text
+    odd = hand.write_log(tmp_path / "odd.jsonl", hand.record_of(func, trace=[{"kind": "split"}]))
+    assert "holds no schedule" in show_log(odd, trace=True).data[0]["trace"]
     (tmp_path / "empty.jsonl").touch()
     assert "holds no record" in str(show_log(tmp_path / "empty.jsonl"))
     with pytest.raises(RecordError):
