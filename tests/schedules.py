@@ -221,11 +221,15 @@ class Walk:
 
     def reorder(self, s: Schedule) -> None:
         loops = s.get_loops(self.block(s))
+        if not loops:
+            return
         order = self.rng.permutation(len(loops))[: int(self.rng.integers(1, len(loops) + 1))]
         s.reorder([loops[i] for i in order])
 
     def fuse(self, s: Schedule) -> None:
         loops = s.get_loops(self.block(s))
+        if not loops:
+            return
         at = int(self.rng.integers(len(loops)))
         s.fuse(loops[at : at + int(self.rng.integers(1, 4))])
 

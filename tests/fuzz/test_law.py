@@ -1,0 +1,155 @@
+"""The law of docs/design/001-parametric.md, raw: what a sketch says of a row is what its trace makes of that row.
+
+Over all operators, end to end and step by step, with rows biased to 1, extents, extents + 1 and primes; a share of them is
+compiled, run and compared with numpy, because both sides of the law could be wrong alike; and three ablations of the
+discipline must be caught, because a test that passes without it would prove nothing (a fourth, of the normal form, is in
+test_poly.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm_build import build
+from tunesmith.ir import structural
+from tunesmith.ir.analysis import access_regions
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.poly import Poly, minimum
+from tunesmith.ir.stmt import Block, For, nest
+from tunesmith.ir.target import Target
+from tunesmith.ir.verify import verify
+from tunesmith.ir.visit import transform, walk
+from tunesmith.measure.correctness import mismatch, tolerance_of
+from tunesmith.runtime.module import Module
+from tunesmith.schedule import placement
+from tunesmith.schedule.primitives import split as split_module
+from tunesmith.schedule.schedule import concretize, replay
+from tunesmith.support.seeds import stream
+
+END_TO_END = 30
+"""Rows for each of the 19 workloads: 570 pairs."""
+STEPWISE = 4
+COMPILED = 6
+WALKS = 6
+"""Random walks over all primitives for each workload."""
+
+
+def pairs(schedules: ModuleType, text: str, count: int, seed: int) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """(case, row): rows spread evenly over what the rules and random walks make of the workload."""
+    cases = schedules.rule_cases(text) + [schedules.walk_case(text, seed * 100 + k) for k in range(WALKS)]
+    rng = stream(seed, "law", text)
+    each = -(-count // len(cases))
+    for case in cases:
+        for row in schedules.biased_rows(case.sketch, case.workload.func, each, rng):
+            yield case, row
+
+
+def difference(case: Any, row: tuple[int, ...]) -> str | None:
+    """Where the two sides of the law differ."""
+    sketch = case.sketch
+    return structural.difference(sketch.concretize(row), replay(sketch.trace_of(row), case.workload.func).func)
+
+
+@pytest.fixture(params=range(19))
+def text(request: pytest.FixtureRequest, schedules: ModuleType) -> str:
+    return str(schedules.WORKLOADS[request.param])
+
+
+def test_end_to_end(text: str, schedules: ModuleType) -> None:
+    tried = 0
+    for case, row in pairs(schedules, text, END_TO_END, 1):
+        assert (found := difference(case, row)) is None, f"{case.name}, row {row}: {found}"
+        tried += 1
+    assert tried >= END_TO_END // 2
+
+
+def test_step_by_step(text: str, schedules: ModuleType) -> None:
+    """The law of every primitive: substituting before a step or behind it is the same."""
+    for case, row in pairs(schedules, text, STEPWISE, 2):
+        trace = case.sketch.trace_of(row)
+        symbolic, after = schedules.programs_of(trace, case.workload.func, parametric=True)
+        _, concrete = schedules.programs_of(trace, case.workload.func, parametric=False)
+        values = dict(zip(symbolic.params, row, strict=True))
+        for i, (a, b) in enumerate(zip(after, concrete, strict=True)):
+            found = structural.difference(concretize(a, values), b)
+            assert found is None, f"{case.name}, row {row}, step {i} ({trace.instructions[i].kind}): {found}"
+        verify(concrete[-1])
+
+
+def test_compiled_programs_are_right(text: str, schedules: ModuleType) -> None:
+    target = Target("llvm").with_attributes(num_cores=2)
+    w = schedules.named(text)
+    inputs = schedules.integers(w, 1)
+    expected = w.reference(inputs)
+    for n, (case, row) in enumerate(pairs(schedules, text, COMPILED, 3)):
+        if n == COMPILED:
+            break
+        artifact = build(case.sketch.concretize(row), target)
+        outputs = [np.full(r.shape, np.nan, r.dtype) for r in expected]
+        Module.from_object(artifact.data)[artifact.functions[0]](*inputs, *outputs)
+        for actual, reference in zip(outputs, expected, strict=True):
+            found = mismatch(actual, reference, tolerance_of(w.func))
+            assert found is None, f"{case.name}, row {row}: {found}"
+
+
+# ---- ablations: without a rule of the discipline the law must break -----------------------------------------------------
+
+
+def violations(schedules: ModuleType) -> int:
+    """Rows of a few workloads that break the law, crashes included."""
+    broken = 0
+    for text in ("matmul(m=17,n=19,k=5)", "conv2d(n=1,h=5,w=6,ci=3,co=5,kh=3,kw=3,pad=1,stride=2,bias=1,relu=1)", "softmax(m=5,n=13)"):
+        for case, row in pairs(schedules, text, END_TO_END, 4):
+            try:
+                broken += difference(case, row) is not None
+            except Exception:
+                broken += 1
+    return broken
+
+
+def test_the_discipline_holds_where_the_ablations_look(schedules: ModuleType) -> None:
+    assert violations(schedules) == 0
+
+
+def test_without_guards_that_are_always_attached(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split drops the guards that it can prove: numbers prove more than Params do."""
+    original = split_module.split.function
+
+    def proving(s: Any, loop: Any, factors: Any) -> Any:
+        out = original(s, loop, factors)
+        ranges = {n.var: (0, n.extent.const - 1) for n in walk(s.func.body) if type(n) is For and n.extent.const is not None}
+
+        def holds(p: Poly) -> bool:
+            return all(v in ranges for v in p.vars) and bounds(p, ranges)[1] < 0
+
+        def drop(b: Block, _: Any) -> Block:
+            return b.with_(predicate=tuple([p for p in b.predicate if not holds(p)]))
+
+        s.set_body(transform(s.func.body, {Block: drop}))
+        return out
+
+    monkeypatch.setattr(split_module.split, "function", proving)
+    assert violations(schedules) > 0
+
+
+def test_without_unit_loops(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placing leaves out loops of one iteration: with Params there is no telling which those are."""
+    monkeypatch.setattr(placement, "nest", lambda loops, body: nest([(v, e) for v, e in loops if e != 1], body))
+    assert violations(schedules) > 0
+
+
+def test_without_unclipped_regions(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = access_regions.union
+
+    def clipped(boxes: list[Any]) -> Any:
+        # Clip where it can be proved: numbers prove more than Params do.
+        return tuple([(low, minimum(extent, 3) if (extent - 3).const is not None else extent) for low, extent in plain(boxes)])
+
+    for user in ("compute_at", "reverse_compute_at"):
+        monkeypatch.setattr(f"tunesmith.schedule.primitives.{user}.union", clipped, raising=False)
+    assert violations(schedules) > 0
