@@ -25,7 +25,9 @@ from tunesmith.lower.clip_loops import coefficient
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
-PAGE = 4096
+PAGE, LINE = 4096, 64
+STAGGER = 17 * LINE
+"""Distance between the places of scratch buffers within their pages."""
 SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
 """Stand in the text for sizes that are known at the end of a kernel."""
 
@@ -57,6 +59,7 @@ class _Kernel:
         self.func, self.module = func, module
         self.name = f"{func.name}_kernel"
         self.bodies = 0
+        self.buffers = 0
         self.shared = 0
         self.private = 0
 
@@ -80,13 +83,19 @@ class _Kernel:
         return self.name
 
     def reserve(self, size: int, private: bool) -> int:
-        """The place of a scratch buffer in the arena, page aligned so that panels do not share cache lines or pages."""
-        size = -(-size // PAGE) * PAGE
+        """The place of a scratch buffer in the arena.
+
+        Each starts in a page of its own, and each at another distance from the page's start: a store and a later load
+        whose addresses agree in the last 12 bits look like one address to the processor, and rows of 4 KB are common.
+        """
+        at = self.buffers * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
+        self.buffers += 1
+        room = -(-(at + size) // PAGE) * PAGE
         if private:
-            self.private += size
-            return self.private - size
-        self.shared += size
-        return self.shared - size
+            self.private += room
+            return self.private - room + at
+        self.shared += room
+        return self.shared - room + at
 
     def _acquire(self, total: int) -> list[str]:
         """Take the static arena, or, when another thread is inside the same kernel, memory of our own."""

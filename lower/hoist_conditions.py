@@ -14,6 +14,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For, If, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk, with_body
+from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 
@@ -34,7 +35,7 @@ def hoist_conditions(func: PrimFunc, target: Target) -> PrimFunc:
         del s.ranges[n.var]
         return out
 
-    return with_body(func, transform(func.body, {For: on_for}))
+    return with_body(func, own_binders(transform(func.body, {For: on_for})))
 
 
 def _hoist(n: For, s: Simplifier, left: int) -> Stmt:

@@ -18,6 +18,7 @@ from tunesmith.ir.poly import Poly, Var, below
 from tunesmith.ir.stmt import For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, with_body
+from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Range, Simplifier, symbol_ranges
 
@@ -40,7 +41,7 @@ class Guard:
 def version_guards(func: PrimFunc, target: Target) -> PrimFunc:
     """Version tiles; see the module's text."""
     body = _Versioner(symbol_ranges(func)).visit(func.body, 1)
-    return with_body(func, seq([]) if body is None else body)
+    return with_body(func, seq([]) if body is None else own_binders(body))
 
 
 class _Versioner:

@@ -214,8 +214,11 @@ class Walk:
     def nest(self, s: Schedule) -> None:
         """All loops of a block, tiled, in a random order: what most other moves need to get anywhere."""
         b = self.block(s)
+        loops = s.get_loops(b)
+        if len(loops) > 8:
+            raise ScheduleError("walk", "nest", "deep enough")
         parts = []
-        for loop in s.get_loops(b):
+        for loop in loops:
             parts.extend(s.split(loop, [None, *self.factor(s, loop)]))
         s.reorder([parts[i] for i in self.rng.permutation(len(parts))])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import accesses, reads, writes
@@ -15,9 +16,13 @@ from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
+def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[int] | None = None) -> BlockRV:
     """Make `block` write into a new buffer in `scope`; the returned block copies that to the old buffer, after the nest.
 
+    Args:
+        block: the producer.
+        scope: storage scope of the cache.
+        layout: the dimensions of the old buffer in the order in which the cache has them; None keeps the order.
     Rewrite:
         for i in range(4): C[i] = A[i] + 1
       ->
@@ -25,6 +30,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
         for ax0 in range(4): C[ax0] = C_cache[ax0]
     Requires:
         scope: the scope exists.
+        layout: it holds every dimension once.
         one-output: the block writes one buffer.
         only-writer: no other block writes that buffer.
         own-values: the block reads of that buffer only the element that it accumulates into and initialises.
@@ -48,12 +54,17 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str) -> BlockRV:
     early = [b.name for b in blocks_under(s.root_stmts()[root]) if b is not producer and any(a.buffer is old for a in reads(b))]
     if early:
         raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
-    new = old.like(f"{old.name}_{scope}", scope=scope)
-    redirect_to(s, producer.name, old, new)
+    order = tuple(range(len(old.shape))) if layout is None else tuple(layout)
+    if sorted(order) != list(range(len(old.shape))):
+        raise s.refuse(
+            "layout", f"{old.name} has {len(old.shape)} dimensions, each of which must stand in the layout once, got {list(order)}"
+        )
+    new = old.like(f"{old.name}_{scope}", [old.shape[d] for d in order], scope)
+    redirect_to(s, producer.name, old, new, order)
     name = s.fresh_name(f"{old.name}_write")
     iters = tuple([Iter(Var(f"v{i}"), e, "S") for i, e in enumerate(old.shape)])
     loops = [Var(f"ax{i}") for i in range(len(iters))]
-    value = BufferLoad(new, tuple([poly(i.var) for i in iters]))
+    value = BufferLoad(new, tuple([poly(iters[d].var) for d in order]))
     copy = Block(name, iters, tuple([poly(v) for v in loops]), (), None, store(old, [i.var for i in iters], value))
     stmts = s.root_stmts()
     s.set_body(seq([*stmts[: root + 1], nest(list(zip(loops, old.shape, strict=True)), copy), *stmts[root + 1 :]]))
@@ -65,12 +76,14 @@ def _loads(block: Block, buffer: Buffer) -> bool:
     return any(a.buffer is buffer and not a.is_write for a in accesses(block))
 
 
-def redirect_to(s: ScheduleState, block: str, old: Buffer, new: Buffer) -> None:
-    """Every access of the block to `old` becomes one to `new`."""
+def redirect_to(s: ScheduleState, block: str, old: Buffer, new: Buffer, order: Sequence[int] | None = None) -> None:
+    """Every access of the block to `old` becomes one to `new`, whose dimensions are those of `old` in the given order."""
 
     def on_access(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
-        return m.with_(buffer=new) if m.buffer is old else m
+        if m.buffer is not old:
+            return m
+        return m.with_(buffer=new, indices=m.indices if order is None else tuple([m.indices[d] for d in order]))
 
     table = {BufferLoad: on_access, BufferStore: on_access}
 

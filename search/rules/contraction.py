@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, product
 from tunesmith.ir.stmt import Block
@@ -41,6 +41,8 @@ class Plan:
         constant: the packed operand is a weight, so that it is packed outside the nest, once.
         pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
         unroll_window: write out the innermost short reduction loop (of a convolution window).
+        axis: position of the vector axis among the iteration variables.
+        transposed: that axis is not the output's last one, so the tile is written back across.
         blocked: cut the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
     """
 
@@ -50,6 +52,8 @@ class Plan:
     pad: str | None
     unroll_window: bool
     blocked: bool = False
+    axis: int = -1
+    transposed: bool = False
 
     @property
     def name(self) -> str:
@@ -63,6 +67,8 @@ class Plan:
             parts.append("window")
         if self.blocked:
             parts.append("blocked")
+        if self.transposed:
+            parts.append("across")
         return " ".join(parts)
 
 
@@ -83,13 +89,32 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
     if len(mains) != 1:
         return []
     main = mains[0]
-    axis = vector_axis(main)
-    if axis is None:
+    last = vector_axis(main)
+    if last is None:
         return []
     pads = [p.name for p in producers(func, main) if is_pointwise(p)]
     others = [b for b in blocks if b is not main and b.name not in pads]
     if not all(is_pointwise(b) for b in others):
         return []
+    out: list[Named] = []
+    for axis in [last, *_axes_across(main, last)]:
+        for plan in _plans(func, main, axis, axis != last, bool(pads), bool(others)):
+            out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, pads, plan, target)))  # type: ignore[misc]
+    return out
+
+
+def _axes_across(main: Block, last: int) -> list[int]:
+    """Other spatial axes that could be the vector axis: some operand depends on no other spatial variable, so that packing it makes
+    that axis contiguous (the output channels of a convolution in NCHW)."""
+    spatial = [n for n, it in enumerate(main.iters) if it.kind == "S" and n != last and (it.extent.const or 0) > 1]
+    if len(spatial) < 2:
+        return []  # a matrix product: its transpose, which gains nothing
+    reduced = {it.var for it in main.iters if it.kind == "R"}
+    kinds = {it.var for it in main.iters if it.kind == "S"}
+    return [n for n in spatial if any(o.iters & kinds == {main.iters[n].var} and o.iters & reduced for o in operands(main))]
+
+
+def _plans(func: PrimFunc, main: Block, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
     vector = main.iters[axis].var
     packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
     packs: list[tuple[str | None, bool]] = []
@@ -97,18 +122,13 @@ def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[
         packs.append((None, False))
     packs += [(o.buffer.name, False) for o in packable if _packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
-    out: list[Named] = []
-    for first, (pack, constant), pad, window in itertools.product(
-        (False, True), packs, ("inline", "block", "root") if pads else (None,), windows
-    ):
-        for blocked in (
-            (False, True)
-            if not others and not pads and any((i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters if i.kind == "R")
-            else (False,)
-        ):
-            plan = Plan(first, pack, constant, pad, window, blocked)
-            out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, axis, pads, plan, target)))  # type: ignore[misc]
-    return out
+    long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
+    cuts = (False, True) if long and not (followed or padded or across) else (False,)
+    paddings = ("inline", "block", "root") if padded else (None,)
+    return [
+        Plan(first, pack, constant, pad, window, cut, axis, across)
+        for first, (pack, constant), pad, window, cut in itertools.product((False, True), packs, paddings, windows, cuts)
+    ]
 
 
 def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
@@ -125,7 +145,7 @@ def vector_axis(main: Block) -> int | None:
     return plain_iter(writes(main)[0].indices[-1], main) if writes(main)[0].indices else None
 
 
-def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, target: Target) -> None:
+def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
     for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
@@ -135,7 +155,7 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
     block = s.get_block(main)
     after = consumers(s.func, s.block(block))
     lanes, registers = target.vector_lanes("float32"), target.vector_registers
-    levels, reduction, window = _tile(s, block, axis, plan, lanes, registers)
+    levels, reduction, window = _tile(s, block, plan, lanes, registers)
     vec1 = levels.vector_loops[1]
     level1 = [vec1, *[x for x in levels.loops[1] if x is not vec1]]
     vec2 = levels.vector_loops[2]
@@ -157,9 +177,7 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
         fill, epilogue = s.cache_reduction(block, level2[-1], "register")
         _mark_epilogue(s, fill)
     else:
-        epilogue = s.get_block(after[0].name) if after else s.cache_write(block, "register")
-        if after:
-            s.set_scope(block, "register")
+        epilogue = _epilogue(s, block, after, plan)
         s.reverse_compute_at(epilogue, level2[-1])
     if plan.pack is not None:
         _pack(s, block, plan, levels, cut[0] if cut else vec1)
@@ -176,7 +194,7 @@ def schedule(s: Schedule, main: str, axis: int, pads: list[str], plan: Plan, tar
     s.parallel(s.fuse(levels.loops[0]))
 
 
-def _tile(s: Schedule, block: BlockRV, axis: int, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
+def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
     """Sample and split: (spatial loops by level, reduction loops in order, the one of them to write out)."""
     levels = _Levels()
     reduction: list[LoopRV] = []
@@ -188,20 +206,37 @@ def _tile(s: Schedule, block: BlockRV, axis: int, plan: Plan, lanes: int, regist
             if plan.unroll_window and 1 < extent <= WINDOW:
                 window = loop
             continue
-        if n != axis and extent == 1:
+        if n != plan.axis and extent == 1:
             levels.loops[0].append(loop)
             continue
-        inner = vector_tiles(lanes, registers) if n == axis else tuple([r for r in ROWS if r <= extent])
+        inner = vector_tiles(lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
         domains = [outer_tiles(extent), middle_tiles(extent, inner), inner]
-        factors = s.sample_tile(loop, 4, loop.var.name, domains, slack=lanes if n == axis else 4)
+        factors = s.sample_tile(loop, 4, loop.var.name, domains, slack=lanes if n == plan.axis else 4)
         parts = s.split(loop, [None, *factors])
         for at, x in enumerate(parts):
             levels.loops[at].append(x)
-        if n == axis:
+        if n == plan.axis:
             levels.vector, levels.vector_loops = factors[-1], parts
         else:
             levels.rows.append(factors[-1])
     return levels, reduction, window
+
+
+def _epilogue(s: Schedule, block: BlockRV, after: list[Block], plan: Plan) -> BlockRV:
+    """Accumulators in registers; returns the block that reads them.  Across, they are laid out along the vector axis."""
+    if not plan.transposed:
+        if not after:
+            return s.cache_write(block, "register")
+        s.set_scope(block, "register")
+        return s.get_block(after[0].name)
+    b = s.block(block)
+    indices = writes(b)[0].indices
+    at = next(d for d, e in enumerate(indices) if e.as_var() is b.iters[plan.axis].var)
+    copy = s.cache_write(block, "register", [*[d for d in range(len(indices)) if d != at], at])
+    if not after:
+        return copy
+    s.compute_inline(copy)
+    return s.get_block(after[0].name)
 
 
 def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
@@ -218,7 +253,7 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == plan.pack)
-    axis = b.iters[vector_axis(b) or 0].var
+    axis = b.iters[plan.axis].var
     vector = next(i for i, e in enumerate(access.indices) if e.as_var() is axis)
     rest = [d for d in range(len(access.indices)) if d != vector]
     order = {it.var: n for n, it in enumerate(b.iters)}
@@ -245,15 +280,16 @@ def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
 
 
 def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
-    """Vectorise a pointwise block of the register tile along its output's last axis and write out its rows."""
+    """Vectorise a block of the register tile along the tile's vectors, the last dimension of what it reads or writes there."""
     b = s.block(epilogue)
-    out = writes(b)[0]
-    last = plain_iter(out.indices[-1], b)
-    assert last is not None
-    loops = s.get_loops(epilogue)[-len(out.indices) :]
+    tile = next(a for a in accesses(b) if a.buffer.scope == "register")
+    vector = plain_iter(tile.indices[-1], b)
+    assert vector is not None
     spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
-    for i, x in zip(spatial, loops, strict=True):
-        if i != last:
-            s.unroll(x)
-        else:
-            s.vectorize(x)
+    loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))
+    rows = [x for i, x in loops.items() if i != vector]
+    if vector != spatial[-1]:
+        s.reorder([*rows, loops[vector]])
+    s.vectorize(loops[vector])
+    for x in rows:
+        s.unroll(x)

@@ -1,0 +1,50 @@
+"""own_binders: where a pass has written a statement twice, the copies get loop variables and allocations of their own.
+
+A binder is bound once in a program: code generation knows an address by its buffer and its index, and two allocations under
+one name would share what it has computed for the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.poly import substitute as substitute_poly
+from tunesmith.ir.stmt import Allocate, For, Stmt
+from tunesmith.ir.visit import substitute, transform
+
+
+def own_binders(body: Stmt) -> Stmt:
+    """`body` with every loop variable and every allocated buffer bound once; `body` itself when they are."""
+    loops: set[Var] = set()
+    buffers: set[Buffer] = set()
+    renamed: dict[Var, Poly] = {}
+
+    def on_for(n: For, recurse: Any) -> For:
+        if n.var not in loops:
+            loops.add(n.var)
+            same: For = n.map_children(recurse)
+            return same
+        extent = recurse(n.extent)
+        outer, var = renamed.get(n.var), Var(n.var.name)
+        renamed[n.var] = poly(var)
+        body = recurse(n.body)
+        if outer is None:
+            del renamed[n.var]
+        else:
+            renamed[n.var] = outer
+        return For(var, extent, body, n.kind, n.thread, n.annotations)
+
+    def on_allocate(n: Allocate, recurse: Any) -> Allocate:
+        if n.buffer not in buffers:
+            buffers.add(n.buffer)
+            same: Allocate = n.map_children(recurse)
+            return same
+        new = n.buffer.like()
+        return Allocate(new, recurse(substitute(n.body, {}, {n.buffer: new})))
+
+    def on_poly(p: Poly, _: Any) -> Poly:
+        return substitute_poly(p, renamed) if renamed else p
+
+    return transform(body, {For: on_for, Allocate: on_allocate, Poly: on_poly})
