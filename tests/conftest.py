@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 # Before any test module imports tunesmith: nodes are really frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
@@ -81,3 +84,26 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             pytest.fail("the text differs from its golden (--update-golden accepts it):\n" + "\n".join(diff), pytrace=False)
 
     return check
+
+
+@cache
+def _shared(name: str) -> ModuleType:
+    """The module tests/<name>.py, which tests use through a fixture."""
+    spec = importlib.util.spec_from_file_location(f"tunesmith_test_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def programs() -> ModuleType:
+    """Programs built by hand, with references: tests/programs.py."""
+    return _shared("programs")
+
+
+@pytest.fixture(scope="session")
+def schedules() -> ModuleType:
+    """Sketches, rows and random walks for fuzzing: tests/schedules.py."""
+    return _shared("schedules")

@@ -16,7 +16,7 @@ from tunesmith.ir.analysis.access_regions import accesses, reads
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, product
-from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under, path_to_block, walk
 from tunesmith.ops.workload import Workload, workload
@@ -286,15 +286,8 @@ class Walk:
         s.reverse_compute_inline(self.block(s))
 
     def decompose_reduction(self, s: Schedule) -> None:
-        """At a loop that holds nothing else: where a block was placed in overlapping boxes, only there is it legal."""
         b = self.block(s)
-        loop = self.pick(s.get_loops(b))
-        at = s.loop(loop)
-        while type(at) is For:
-            at = at.body
-        if type(at) is not Block:
-            raise ScheduleError("walk", "nest", "more than one block")
-        s.decompose_reduction(b, loop)
+        s.decompose_reduction(b, self.pick(s.get_loops(b)))
 
     def cache_reduction(self, s: Schedule) -> None:
         b = self.block(s)

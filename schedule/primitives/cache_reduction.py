@@ -30,11 +30,11 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
 
     Rewrite:
         for k_0, i, k_1 in grid(2, 4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k_0 * 8 + k_1]
-      -> (at i)
+      -> (at i, into the scope workspace)
         for k_0, i in grid(2, 4):
-            C_cache[i] = select(k_0 * 8 < 1, 0, C[i])
-            for k_1 in range(8): C_cache[i] = C_cache[i] + A[i, k_0 * 8 + k_1]
-            C[i] = C_cache[i]
+            C_workspace[i] = select(k_0 * 8 < 1, 0, C[i])
+            for k_1 in range(8): C_workspace[i] = C_workspace[i] + A[i, k_0 * 8 + k_1]
+            C[i] = C_workspace[i]
     Requires:
         scope: the scope exists.
         reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration

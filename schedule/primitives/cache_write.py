@@ -25,9 +25,9 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
         layout: the dimensions of the old buffer in the order in which the cache has them; None keeps the order.
     Rewrite:
         for i in range(4): C[i] = A[i] + 1
-      ->
-        for i in range(4): C_cache[i] = A[i] + 1
-        for ax0 in range(4): C[ax0] = C_cache[ax0]
+      -> (into the scope workspace)
+        for i in range(4): C_workspace[i] = A[i] + 1
+        for ax0 in range(4): C[ax0] = C_workspace[ax0]
     Requires:
         scope: the scope exists.
         layout: it holds every dimension once.

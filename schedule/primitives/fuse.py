@@ -21,7 +21,7 @@ def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
         for i in range(4):
             for j in range(8): S(i, j)
       ->
-        for i_j in range(32): S(i_j // 8, i_j % 8)
+        for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
     Requires:
         at-least-one: there is a loop to fuse.
         nested: each loop is the only statement of the one before it.

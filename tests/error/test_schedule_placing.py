@@ -1,0 +1,411 @@
+"""Refusals of compute_at, reverse_compute_at, inlining, decompose_reduction and rfactor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.schedule.schedule import Schedule
+
+On = Callable[[str], Schedule]
+Refuse = Callable[..., None]
+
+
+def loops(s: Schedule, block: str) -> list[Any]:
+    """The loops around the block, outermost first."""
+    return s.get_loops(s.get_block(block))
+
+
+def test_compute_at_intermediate(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    refuse(
+        "compute_at",
+        "intermediate",
+        "block C must write one intermediate buffer at its own iteration variables",
+        s,
+        lambda: s.compute_at(s.get_block("C"), loops(s, "D")[0]),
+    )
+
+
+def test_compute_at_intermediate_2(on: On, refuse: Refuse) -> None:
+    s = on("odd")
+    refuse(
+        "compute_at",
+        "intermediate",
+        "block diagonal must write one intermediate buffer at its own iteration variables, each once",
+        s,
+        lambda: s.compute_at(s.get_block("diagonal"), loops(s, "in_place")[0]),
+    )
+
+
+def test_compute_at_consumers_inside(on: On, refuse: Refuse) -> None:
+    s = on("flip")
+    refuse(
+        "compute_at",
+        "consumers-inside",
+        "consumer D of B is not under loop i, or B already is",
+        s,
+        lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
+    )
+
+
+def test_compute_at_consumers_inside_2(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, _ = loops(s, "C")
+    s.compute_at(s.get_block("B"), i)
+    refuse(
+        "compute_at",
+        "consumers-inside",
+        "consumer C of B is not under loop i, or B already is",
+        s,
+        lambda: s.compute_at(s.get_block("B"), i),
+    )
+
+
+def test_compute_at_consumers_inside_3(on: On, refuse: Refuse) -> None:
+    s = on("odd")
+    refuse(
+        "compute_at",
+        "consumers-inside",
+        "block unread has no consumer under loop i",
+        s,
+        lambda: s.compute_at(s.get_block("unread"), loops(s, "in_place")[0]),
+    )
+
+
+def test_compute_at_only_writer(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    s.decompose_reduction(b, s.get_loops(b)[2])
+    refuse("compute_at", "only-writer", "C has another writer", s, lambda: s.compute_at(b, loops(s, "D")[0]))
+
+
+def test_compute_at_box(on: On, refuse: Refuse) -> None:
+    s = on("triangle")
+    refuse(
+        "compute_at",
+        "box",
+        "the box of B needs an extent that depends on i: 1 + i",
+        s,
+        lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
+    )
+
+
+def test_compute_at_guard(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, _ = loops(s, "B")
+    _, inner = s.split(i, [None, 4])
+    s.split(inner, [None, 3])
+    refuse(
+        "compute_at",
+        "guard",
+        "block B stands under a guard that cannot be moved: -4 + 3*i_1_0 + i_1_1 < 0",
+        s,
+        lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
+    )
+
+
+def test_reverse_compute_at_elementwise(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    refuse(
+        "reverse_compute_at", "elementwise", "block E is a reduction", s, lambda: s.reverse_compute_at(s.get_block("E"), loops(s, "C")[0])
+    )
+
+
+def test_reverse_compute_at_elementwise_2(on: On, refuse: Refuse) -> None:
+    s = on("flip")
+    refuse(
+        "reverse_compute_at",
+        "elementwise",
+        "block D reads B at 3 + -1*vi, not at an iteration variable",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("D"), loops(s, "B")[0]),
+    )
+
+
+def test_reverse_compute_at_producer_inside(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    refuse(
+        "reverse_compute_at",
+        "producer-inside",
+        "no block under loop i writes what C reads",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "D")[0]),
+    )
+
+
+def test_reverse_compute_at_producer_inside_2(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    refuse(
+        "reverse_compute_at",
+        "producer-inside",
+        "block C already is under loop i",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "C")[0]),
+    )
+
+
+def test_reverse_compute_at_complete(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    i, j, k = loops(s, "C")
+    s.reorder([i, k, j])
+    refuse("reverse_compute_at", "complete", "block C still reduces outside loop j", s, lambda: s.reverse_compute_at(s.get_block("D"), j))
+
+
+def test_reverse_compute_at_ready(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    s.decompose_reduction(s.get_block("C"), loops(s, "C")[0])
+    refuse(
+        "reverse_compute_at",
+        "ready",
+        "block D cannot move up before block C, which works on the same data",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("D"), loops(s, "C_init")[0]),
+    )
+
+
+def test_reverse_compute_at_dense(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "B")
+    i_0, i_1 = s.split(i, [None, 2])
+    s.reorder([i_1, i_0, j])
+    refuse(
+        "reverse_compute_at",
+        "dense",
+        "block B writes B with gaps in one iteration of i_1",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("C"), i_1),
+    )
+
+
+def test_reverse_compute_at_one_box(on: On, refuse: Refuse) -> None:
+    s = on("flip")
+    refuse(
+        "reverse_compute_at",
+        "one-box",
+        "block C would read more than has been written in loop i",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0]),
+    )
+
+
+def test_reverse_compute_at_box(on: On, refuse: Refuse) -> None:
+    s = on("triangular_sums")
+    refuse(
+        "reverse_compute_at",
+        "box",
+        "the box of D needs an extent that depends on i: 1 + i",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("D"), loops(s, "C")[0]),
+    )
+
+
+def test_reverse_compute_at_guard(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "B")
+    i_0, inner = s.split(i, [None, 4])
+    parts = s.split(inner, [None, 3])
+    s.reorder([i_0, *parts, j])
+    refuse(
+        "reverse_compute_at",
+        "guard",
+        "block B computes only a part of its box, where -4 + 3*i_1_0 + i_1_1 < 0",
+        s,
+        lambda: s.reverse_compute_at(s.get_block("C"), i_0),
+    )
+
+
+def test_compute_inline_pointwise(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    refuse("compute_inline", "pointwise", "block C is not a single store without reduction", s, lambda: s.compute_inline(s.get_block("C")))
+
+
+def test_compute_inline_pointwise_2(on: On, refuse: Refuse) -> None:
+    s = on("odd")
+    refuse("compute_inline", "pointwise", "block in_place reads what it writes", s, lambda: s.compute_inline(s.get_block("in_place")))
+
+
+def test_compute_inline_intermediate(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    refuse(
+        "compute_inline",
+        "intermediate",
+        "C is a parameter of the function or has another writer",
+        s,
+        lambda: s.compute_inline(s.get_block("C")),
+    )
+
+
+def test_compute_inline_has_consumer(on: On, refuse: Refuse) -> None:
+    s = on("odd")
+    refuse("compute_inline", "has-consumer", "nothing reads U", s, lambda: s.compute_inline(s.get_block("unread")))
+
+
+def test_reverse_compute_inline_pointwise(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    refuse(
+        "reverse_compute_inline",
+        "pointwise",
+        "block C is not a single store without reduction",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("C")),
+    )
+
+
+def test_reverse_compute_inline_pointwise_2(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    refuse(
+        "reverse_compute_inline",
+        "pointwise",
+        "block C is not a single store without reduction",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("D")),
+    )
+
+
+def test_reverse_compute_inline_one_producer(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    refuse("reverse_compute_inline", "one-producer", "block C has 0 producers", s, lambda: s.reverse_compute_inline(s.get_block("C")))
+
+
+def test_reverse_compute_inline_one_producer_2(on: On, refuse: Refuse) -> None:
+    s = on("flip")
+    refuse("reverse_compute_inline", "one-producer", "B has another reader", s, lambda: s.reverse_compute_inline(s.get_block("C")))
+
+
+def test_reverse_compute_inline_one_producer_3(on: On, refuse: Refuse) -> None:
+    s = on("mirror")
+    refuse(
+        "reverse_compute_inline",
+        "one-producer",
+        "block C does not read B at its own iteration variables",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("C")),
+    )
+
+
+def test_reverse_compute_inline_one_producer_4(on: On, refuse: Refuse) -> None:
+    s = on("mirror")
+    refuse(
+        "reverse_compute_inline",
+        "one-producer",
+        "block E does not run over D, element by element",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("E")),
+    )
+
+
+def test_reverse_compute_inline_intermediate(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    refuse(
+        "reverse_compute_inline",
+        "intermediate",
+        "C is a parameter of the function or has another writer",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("D")),
+    )
+
+
+def test_reverse_compute_inline_same_domain(on: On, refuse: Refuse) -> None:
+    s = on("half")
+    refuse(
+        "reverse_compute_inline",
+        "same-domain",
+        "blocks B and C run over different extents (-4 == 0 does not hold)",
+        s,
+        lambda: s.reverse_compute_inline(s.get_block("C")),
+    )
+
+
+def test_decompose_reduction_reduction(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    refuse("decompose_reduction", "reduction", "block C has no init", s, lambda: s.decompose_reduction(s.get_block("C"), loops(s, "C")[0]))
+
+
+def test_decompose_reduction_loop_of_block(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    refuse(
+        "decompose_reduction",
+        "loop-of-block",
+        "loop k is not around block C",
+        s,
+        lambda: s.decompose_reduction(s.get_block("C"), loops(s, "E")[1]),
+    )
+
+
+def test_decompose_reduction_reduce_inside(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    i, k = loops(s, "C")
+    s.reorder([k, i])
+    refuse(
+        "decompose_reduction",
+        "reduce-inside",
+        "loop k outside i takes part in the reduction",
+        s,
+        lambda: s.decompose_reduction(s.get_block("C"), i),
+    )
+
+
+def test_decompose_reduction_once(on: On, refuse: Refuse) -> None:
+    """S is computed again for every column of D."""
+    s = on("scaled")
+    s.compute_at(s.get_block("S"), loops(s, "D")[1])
+    refuse(
+        "decompose_reduction",
+        "once",
+        "loop i holds other blocks, and may compute an element of S more than once",
+        s,
+        lambda: s.decompose_reduction(s.get_block("S"), loops(s, "S")[0]),
+    )
+
+
+def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
+    """Neighbouring iterations compute the elements that both need."""
+    s = on("windows")
+    i_0, _ = s.split(loops(s, "D")[0], [None, 3])
+    s.compute_at(s.get_block("S"), i_0)
+    refuse(
+        "decompose_reduction",
+        "once",
+        "loop i_0 holds other blocks, and may compute an element of S more than once",
+        s,
+        lambda: s.decompose_reduction(s.get_block("S"), i_0),
+    )
+
+
+def test_rfactor_reduction(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    refuse("rfactor", "reduction", "loop i does not hold exactly one reduction with a single store", s, lambda: s.rfactor(loops(s, "C")[0]))
+
+
+def test_rfactor_reduction_2(on: On, refuse: Refuse) -> None:
+    s = on("scaled")
+    refuse("rfactor", "reduction", "block L is not of the form C[...] = C[...] op value", s, lambda: s.rfactor(loops(s, "L")[1]))
+
+
+def test_rfactor_neutral(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    refuse(
+        "rfactor",
+        "neutral",
+        "block E starts its reduction with something else than the neutral value",
+        s,
+        lambda: s.rfactor(loops(s, "E")[1]),
+    )
+
+
+def test_rfactor_reduce_loop(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    refuse("rfactor", "reduce-loop", "loop i is not a pure reduction loop of block C", s, lambda: s.rfactor(loops(s, "C")[0]))
+
+
+def test_rfactor_serial(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    _, k = loops(s, "C")
+    s.unroll(k)
+    refuse("rfactor", "serial", "loop k is unrolled", s, lambda: s.rfactor(k))
+
+
+def test_rfactor_guard(on: On, refuse: Refuse) -> None:
+    s = on("under_a_guard")
+    refuse("rfactor", "guard", "block C stands under a guard that cannot be moved", s, lambda: s.rfactor(loops(s, "C")[2]))

@@ -1,0 +1,109 @@
+"""get_block, get_loops, get_child_blocks, get_producers, get_consumers, get_output_blocks, annotate, unannotate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.poly import poly
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import annotation
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+
+
+@T.prim_func
+def two(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32"), D: T.Buffer((4,), "float32")):
+    B = T.alloc_buffer((4, 4), "float32")
+    for i in T.serial(4):
+        for j in T.serial(4):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2.0
+        for j in T.serial(4):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vi, vj] + 1.0
+    for i, j in T.grid(4, 4):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                D[vi] = 0.0
+            D[vi] = D[vi] + B[vi, vj]
+
+
+def names(handles: list[object]) -> list[str]:
+    return [h.block for h in handles]  # type: ignore[attr-defined]
+
+
+def test_look_ups(apply: Apply) -> None:
+    found = {}
+
+    def steps(s: Schedule) -> None:
+        b = s.get_block("B")
+        loops = s.get_loops(b)
+        found["loops"] = [x.var.name for x in loops]
+        found["in i"] = names(s.get_child_blocks(loops[0]))
+        found["in j"] = names(s.get_child_blocks(loops[1]))
+        found["producers"] = names(s.get_producers(s.get_block("D")))
+        found["first"] = names(s.get_producers(b))
+        found["consumers"] = names(s.get_consumers(b))
+        found["last"] = names(s.get_consumers(s.get_block("D")))
+        found["outputs"] = names(s.get_output_blocks())
+
+    s = apply(two, steps)
+    assert found == {
+        "loops": ["i", "j"],
+        "in i": ["B", "C"],
+        "in j": ["B"],
+        "producers": ["B"],
+        "first": [],
+        "consumers": ["C", "D"],
+        "last": [],
+        "outputs": ["C", "D"],
+    }
+    assert s.func is two
+
+
+def test_a_handle_outlives_what_happens_around_it(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("D")
+        i, j = s.get_loops(b)
+        s.cache_write(b, "workspace")
+        s.compute_inline(s.get_block("B"))
+        s.reorder([j, i])
+        s.split(i, [None, 2])
+        s.unroll(j)
+
+    apply(two, steps)
+
+
+@pytest.mark.parametrize(("key", "value"), [("unroll_max", 16), ("pack_constant", "W"), ("prefetch", 64)])
+def test_annotations_of_blocks_and_loops(apply: Apply, key: str, value: int | str) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("D")
+        s.annotate(b, key, value)
+        s.annotate(s.get_loops(b)[0], key, value)
+
+    s = apply(two, steps)
+    wanted = value if isinstance(value, str) else poly(value)
+    assert annotation(s.block("D"), key) == wanted
+    assert annotation(s.loops_of("D")[0], key) == wanted
+
+    def and_back(s: Schedule) -> None:
+        steps(s)
+        b = s.get_block("D")
+        s.unannotate(b, key)
+        s.unannotate(s.get_loops(b)[0], key)
+
+    s = apply(two, and_back)
+    assert not s.block("D").annotations and not s.loops_of("D")[0].annotations
+
+
+def test_an_annotation_may_be_sampled(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        s.annotate(s.get_block("D"), "unroll_max", s.sample_categorical([4, 16], "unroll"))
+
+    assert annotation(apply(two, steps, [[16]]).block("D"), "unroll_max") == poly(16)

@@ -1,0 +1,229 @@
+"""compute_at, reverse_compute_at, compute_inline, reverse_compute_inline: where a block stands, and that it still computes what it did."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.script.syntax import T
+from tunesmith.schedule.handles import LoopRV
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+Golden = Callable[..., None]
+
+
+@T.prim_func
+def chain(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):
+    B = T.alloc_buffer((16,), "float32")
+    for i in T.serial(16):
+        with T.block("B"):
+            vi = T.axis.spatial(16, i)
+            B[vi] = A[vi] * 2.0
+    for i in T.serial(16):
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[vi] + 1.0
+
+
+@T.prim_func
+def stencil(A: T.Buffer((19,), "float32"), C: T.Buffer((9,), "float32")):
+    B = T.alloc_buffer((19,), "float32")
+    for i in T.serial(19):
+        with T.block("B"):
+            vi = T.axis.spatial(19, i)
+            B[vi] = A[vi] * 2.0
+    for i, r in T.grid(9, 3):
+        with T.block("C"):
+            vi, vr = T.axis.remap("SR", [i, r])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + B[vi * 2 + vr]
+
+
+@T.prim_func
+def padded(A: T.Buffer((6,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((6,), "float32")
+    for i in T.serial(6):
+        with T.block("B"):
+            vi = T.axis.spatial(6, i)
+            B[vi] = A[vi] * 2.0
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = T.select(0 < vi and vi < 7, B[vi - 1], T.float32(0.0))
+
+
+@T.prim_func
+def dense(
+    A: T.Buffer((5, 6), "float32"),
+    W: T.Buffer((6, 7), "float32"),
+    bias: T.Buffer((7,), "float32"),
+    D: T.Buffer((5, 7), "float32"),
+):
+    C = T.alloc_buffer((5, 7), "float32")
+    for i, j, k in T.grid(5, 7, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * W[vk, vj]
+    for i, j in T.grid(5, 7):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = T.max(C[vi, vj] + bias[vj], 0.0)
+
+
+def tiled(s: Schedule, block: str, names: str) -> list[list[LoopRV]]:
+    """Every loop of the block split in two by a sampled factor; (outer, inner) for each."""
+    return [
+        s.split(loop, [None, *s.sample_tile(loop, 2, name, [range(1, 30)], waste=20.0)])
+        for name, loop in zip(names, s.get_loops(s.get_block(block)), strict=True)
+    ]
+
+
+# ---- compute_at
+
+
+def test_compute_at(apply: Apply, assert_golden: Golden) -> None:
+    def steps(s: Schedule) -> None:
+        ((outer, _),) = tiled(s, "C", "i")
+        s.compute_at(s.get_block("B"), outer)
+
+    assert_golden(str(apply(chain, steps, [[4]]).func))
+
+
+@pytest.mark.parametrize(("tile", "at"), list(itertools.product((1, 2, 4, 9, 10), (0, 1))))
+def test_compute_at_with_a_halo(apply: Apply, tile: int, at: int) -> None:
+    """Neighbouring iterations compute the elements that both need."""
+
+    def steps(s: Schedule) -> None:
+        (i, r) = tiled(s, "C", "ir")
+        s.compute_at(s.get_block("B"), [*i, *r][at])
+
+    apply(stencil, steps, [[tile], [2]])
+
+
+@pytest.mark.parametrize("at", range(2))
+def test_compute_at_under_a_padded_reader(apply: Apply, at: int) -> None:
+    """The reader asks for an element in front of the buffer and selects 0 instead; nothing may be computed there."""
+
+    def steps(s: Schedule) -> None:
+        ((*loops,),) = tiled(s, "C", "i")
+        s.compute_at(s.get_block("B"), loops[at])
+
+    for tile in (1, 3, 8, 9):
+        apply(padded, steps, [[tile]])
+
+
+def test_compute_at_takes_guards_along(apply: Apply) -> None:
+    """The producer was split before it moves."""
+
+    def steps(s: Schedule) -> None:
+        tiled(s, "B", "b")
+        ((outer, _),) = tiled(s, "C", "i")
+        s.compute_at(s.get_block("B"), outer)
+
+    for row in itertools.product((1, 3, 16, 17), (1, 5, 16)):
+        apply(chain, steps, [[x] for x in row])
+
+
+def test_compute_at_moves_a_reduction(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        (i, j) = tiled(s, "D", "ij")
+        s.reorder([i[0], j[0], i[1], j[1]])
+        s.compute_at(s.get_block("C"), j[0])
+
+    for row in itertools.product((1, 2, 5), (3, 7, 8)):
+        apply(dense, steps, [[x] for x in row])
+
+
+# ---- reverse_compute_at
+
+
+def test_reverse_compute_at(apply: Apply, assert_golden: Golden) -> None:
+    def steps(s: Schedule) -> None:
+        ((outer, _),) = tiled(s, "B", "i")
+        s.reverse_compute_at(s.get_block("C"), outer)
+
+    assert_golden(str(apply(chain, steps, [[4]]).func))
+
+
+@pytest.mark.parametrize("row", list(itertools.product((1, 2, 5, 6), (1, 3, 7, 8), (1, 4))))
+def test_reverse_compute_at_of_an_epilogue(apply: Apply, row: tuple[int, int, int]) -> None:
+    def steps(s: Schedule) -> None:
+        i, j, k = tiled(s, "C", "ijk")
+        s.reorder([i[0], j[0], *k, i[1], j[1]])
+        s.reverse_compute_at(s.get_block("D"), j[0])
+
+    apply(dense, steps, [[x] for x in row])
+
+
+def test_reverse_compute_at_skips_the_iterations_of_a_tile_that_is_cut_twice(apply: Apply) -> None:
+    """Tiles of tiles overshoot: an iteration that computes nothing must not copy what others have computed."""
+
+    def steps(s: Schedule) -> None:
+        (i, j, k) = tiled(s, "C", "ijk")
+        (a,) = s.sample_tile(j[0], 2, "a", [range(1, 9)], waste=9.0)
+        j_00, j_01 = s.split(j[0], [None, a])
+        s.reorder([j_01, *i, j_00, *k, j[1]])
+        s.reverse_compute_at(s.get_block("D"), j_00)
+
+    for row in itertools.product((1, 2), (1, 3), (6,), (1, 2, 3, 4)):
+        apply(dense, steps, [[x] for x in row])
+
+
+# ---- inlining
+
+
+def test_compute_inline(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(chain, lambda s: s.compute_inline(s.get_block("B"))).func))
+
+
+def test_compute_inline_into_shifted_reads(apply: Apply) -> None:
+    s = apply(stencil, lambda s: s.compute_inline(s.get_block("B")))
+    assert "A[vi * 2 + vr] * T.float32(2.0)" in str(s.func) and not s.func.allocs
+
+
+@T.prim_func
+def started(A: T.Buffer((4, 5), "float32"), b: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    S = T.alloc_buffer((4,), "float32")
+    for i in T.serial(4):
+        with T.block("S"):
+            vi = T.axis.spatial(4, i)
+            S[vi] = b[vi] + 1.0
+    for i, k in T.grid(4, 5):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = S[vi]
+            C[vi] = C[vi] + A[vi, vk]
+
+
+def test_compute_inline_into_an_init(apply: Apply) -> None:
+    s = apply(started, lambda s: s.compute_inline(s.get_block("S")))
+    assert "C[vi] = b[vi] + T.float32(1.0)" in str(s.func)
+
+
+def test_reverse_compute_inline(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(chain, lambda s: s.reverse_compute_inline(s.get_block("C"))).func))
+
+
+@T.prim_func
+def transposed(A: T.Buffer((4, 5), "float32"), b: T.Buffer((4,), "float32"), C: T.Buffer((5, 4), "float32")):
+    B = T.alloc_buffer((4, 5), "float32")
+    for i, j in T.grid(4, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2.0
+    for i, j in T.grid(5, 4):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vj, vi] + b[vj]
+
+
+def test_reverse_compute_inline_of_a_transposition(apply: Apply) -> None:
+    s = apply(transposed, lambda s: s.reverse_compute_inline(s.get_block("C")))
+    assert "C[vj, vi] = A[vi, vj] * T.float32(2.0) + b[vi]" in str(s.func)

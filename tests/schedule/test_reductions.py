@@ -1,0 +1,157 @@
+"""decompose_reduction, rfactor: reductions taken apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.script.syntax import T
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+Golden = Callable[..., None]
+
+
+@T.prim_func
+def rows(A: T.Buffer((4, 8), "float32"), C: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+@T.prim_func
+def everything(A: T.Buffer((30,), "float32"), C: T.Buffer((1,), "float32")):
+    for k in T.serial(30):
+        with T.block("C"):
+            vk = T.axis.reduce(30, k)
+            with T.init():
+                C[0] = 0.0
+            C[0] = C[0] + A[vk]
+
+
+@T.prim_func
+def largest(A: T.Buffer((3, 5, 4), "int32"), C: T.Buffer((3,), "int32")):
+    for i, k, r in T.grid(3, 5, 4):
+        with T.block("C"):
+            vi, vk, vr = T.axis.remap("SRR", [i, k, r])
+            with T.init():
+                C[vi] = T.int32(-2147483648)
+            C[vi] = T.max(C[vi], A[vi, vk, vr])
+
+
+@T.prim_func
+def product(A: T.Buffer((3, 7), "int64"), C: T.Buffer((3,), "int64")):
+    for i, k in T.grid(3, 7):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.int64(1)
+            C[vi] = C[vi] * A[vi, vk]
+
+
+# ---- decompose_reduction
+
+
+def test_decompose_reduction(apply: Apply, assert_golden: Golden) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("C")
+        s.decompose_reduction(b, s.get_loops(b)[1])
+
+    assert_golden(str(apply(rows, steps).func))
+
+
+@pytest.mark.parametrize(("row", "at"), list(itertools.product([(1, 1), (3, 5), (4, 8), (5, 9)], range(4))))
+def test_decompose_reduction_of_tiles(apply: Apply, row: tuple[int, int], at: int) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("C")
+        i, k = [s.split(x, [None, *s.sample_tile(x, 2, n, [range(1, 9)], waste=9.0)]) for n, x in zip("ik", s.get_loops(b), strict=True)]
+        loops = [i[0], k[0], i[1], k[1]]
+        s.reorder(loops)
+        s.decompose_reduction(b, loops[min(at, 1)])
+
+    apply(rows, steps, [[x] for x in row])
+
+
+def test_decompose_reduction_at_the_outermost_loop(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("C")
+        s.decompose_reduction(b, s.get_loops(b)[0])
+
+    s = apply(rows, steps)
+    assert [b.name for b in s.blocks()] == ["C_init", "C"]
+
+
+def test_decompose_reduction_beside_another_block(apply: Apply) -> None:
+    """A copy stands in the same loop; the loops are a tiling, so that each element is computed once."""
+
+    def steps(s: Schedule) -> None:
+        b = s.get_block("C")
+        i, k = s.get_loops(b)
+        k_0, _ = s.split(k, [None, *s.sample_tile(k, 2, "k", [range(1, 9)], waste=9.0)])
+        s.reorder([k_0, i])
+        s.compute_at(s.cache_read(b, "A", "workspace"), k_0)
+        s.decompose_reduction(b, k_0)
+
+    for tile in (1, 3, 8, 9):
+        apply(rows, steps, [[tile]])
+
+
+# ---- rfactor
+
+
+def lanes(s: Schedule) -> None:
+    """Split the last loop and factor the inner one."""
+    loop = s.get_loops(s.get_block("C"))[-1]
+    _, lane = s.split(loop, [None, *s.sample_tile(loop, 2, "lane", [range(1, 40)], waste=40.0)])
+    s.rfactor(lane)
+
+
+def test_rfactor(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(everything, lanes, [[8]]).func))
+
+
+@pytest.mark.parametrize("tile", [1, 4, 7, 30, 31])
+def test_rfactor_by_any_factor(apply: Apply, tile: int) -> None:
+    """Lanes that the guard leaves nothing to add to hold the neutral value."""
+    apply(everything, lanes, [[tile]])
+
+
+@pytest.mark.parametrize("func", [largest, product, rows], ids=lambda f: f.name)
+def test_rfactor_of_every_kind_of_reduction(apply: Apply, func: object) -> None:
+    for tile in (1, 3, 9):
+        apply(func, lanes, [[tile]])
+
+
+def test_rfactor_of_the_middle_of_three(apply: Apply) -> None:
+    """The first lanes run past the end although the whole tile does not."""
+
+    def steps(s: Schedule) -> None:
+        (k,) = s.get_loops(s.get_block("C"))
+        parts = s.split(k, [None, *s.sample_tile(k, 3, "k", [range(1, 40)] * 2, waste=40.0)])
+        s.rfactor(parts[1])
+
+    for decision in ([3, 4], [6, 20], [1, 30], [5, 7]):
+        apply(everything, steps, [decision])
+
+
+def test_rfactor_of_an_outer_loop_and_of_its_result(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        k = s.fuse(s.get_loops(s.get_block("C"))[1:])
+        a, b, c = s.split(k, [None, *s.sample_tile(k, 3, "k", [range(1, 20)] * 2, waste=9.0)])
+        s.rfactor(a)
+        s.rfactor(c)
+        assert b.name
+
+    for decision in ([1, 1], [3, 4], [2, 7]):
+        apply(largest, steps, [decision])
+
+
+def test_rfactor_returns_the_partial_block(apply: Apply) -> None:
+    s = Schedule(rows)
+    part = s.rfactor(s.get_loops(s.get_block("C"))[1])
+    assert part.block == "C_rf" and [b.name for b in s.blocks()] == ["C_rf", "C"]

@@ -1,0 +1,116 @@
+"""sample_categorical, sample_tile, sample_perfect_tile: draws, decisions, Params and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tunesmith.ir.poly import Param, evaluate
+from tunesmith.ir.script.syntax import T
+from tunesmith.schedule.primitives.sample import TILE_DOMAIN
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+
+
+@T.prim_func
+def row(A: T.Buffer((24,), "float32"), B: T.Buffer((24,), "float32")):
+    for i in T.serial(24):
+        with T.block("B"):
+            vi = T.axis.spatial(24, i)
+            B[vi] = A[vi] * 2.0
+
+
+def tile(s: Schedule, perfect: bool = False, n: int = 3) -> list[int]:
+    (loop,) = s.get_loops(s.get_block("B"))
+    factors = s.sample_perfect_tile(loop, n) if perfect else s.sample_tile(loop, n)
+    s.split(loop, [None, *factors])
+    return [] if s.parametric else [int(f) for f in factors]
+
+
+def test_the_seed_decides_the_draw() -> None:
+    draws = [tile(Schedule(row, seed=seed)) for seed in (1, 1, 2, 3, 4, 5)]
+    assert draws[0] == draws[1]
+    assert len({tuple(d) for d in draws}) > 2
+
+
+def test_draws_keep_the_waste_bound() -> None:
+    for seed in range(40):
+        a, b = tile(Schedule(row, seed=seed))
+        assert -(-24 // (a * b)) * a * b <= 1.25 * 24 + 4
+        assert a in TILE_DOMAIN and b in TILE_DOMAIN
+
+
+def test_perfect_draws_divide() -> None:
+    for seed in range(40):
+        a, b = tile(Schedule(row, seed=seed), perfect=True)
+        assert 24 % (a * b) == 0 and b <= 16
+
+
+def test_decisions_are_recorded_and_replayed(apply: Apply) -> None:
+    s = apply(row, lambda s: tile(s, perfect=True), [[3, 4]])
+    assert s.trace.row() == (3, 4)
+    s = apply(row, tile, [[5, 3]])
+    assert s.trace.decisions() == ((5, 3),)
+
+
+def test_a_decision_outside_the_domain_is_lawful(apply: Apply) -> None:
+    apply(row, lambda s: tile(s, n=2), [[17]])
+    apply(row, lambda s: tile(s, perfect=True, n=2), [[24]])
+
+
+def test_a_choice(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        chosen = s.sample_categorical([2, 8, 5], "width")
+        s.split(s.get_loops(s.get_block("B"))[0], [None, chosen])
+
+    s = apply(row, steps, [[8]])
+    assert s.trace.row() == (8,)
+    seen = set()
+    for seed in range(20):
+        s = Schedule(row, seed=seed)
+        steps(s)
+        seen |= set(s.trace.row())
+    assert seen == {2, 5, 8}
+
+
+def test_params_have_the_domains_and_the_constraints() -> None:
+    s = Schedule(row, parametric=True)
+    tile(s, perfect=True)
+    assert [p.name for p in s.params] == ["tile1", "tile2"]
+    assert s.params[0].domain == (1, 2, 3, 4, 6, 8, 12, 24)
+    assert s.params[1].domain == (1, 2, 3, 4, 6, 8, 12)
+    divides = [c for c in s.constraints if c.label == "divides"]
+    assert [c.kind for c in divides] == ["eq0"]
+    for a, b in [(2, 3), (5, 2), (24, 1), (1, 7)]:
+        value = evaluate(divides[0].expr, dict(zip(s.params, (a, b), strict=True)))
+        assert (value == 0) == (24 % (a * b) == 0)
+    assert s.trace.decisions() == (None,)
+
+
+def test_two_draws_of_one_number_are_two_handles() -> None:
+    s = Schedule(row, decisions=[[4], [4]])
+    a, b = s.sample_categorical([4]), s.sample_categorical([4])
+    assert a is not b and a.name != b.name and int(a) == int(b) == 4
+
+
+def test_params_of_one_name_are_two(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("B"))
+        (a,) = s.sample_tile(loop, 2, "t", [range(1, 30)])
+        outer, _ = s.split(loop, [None, a])
+        (b,) = s.sample_tile(outer, 2, "t", [range(1, 30)])
+        s.split(outer, [None, b])
+
+    apply(row, steps, [[4], [6]])
+    s = Schedule(row, parametric=True)
+    steps(s)
+    assert isinstance(s.params[0], Param) and s.params[0] is not s.params[1]
+
+
+def test_concrete_and_symbolic_handles_say_what_they_are() -> None:
+    s = Schedule(row, decisions=[np.array([2, 3]).tolist()])
+    (loop,) = s.get_loops(s.get_block("B"))
+    a, _ = s.sample_tile(loop, 3)
+    assert repr(a) == "v0" and int(a) == 2
