@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, poly
+from tunesmith.ir.poly import poly
 from tunesmith.ir.stmt import For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
@@ -38,7 +38,7 @@ def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
             out = If(out.cond, out.then)
         return out.then if out.orelse is None and _is_empty(out.then) else out
 
-    table = {For: on_for, Seq: on_seq, If: on_if, Poly: lambda n, _: n}
+    table: dict[type, Any] = {For: on_for, Seq: on_seq, If: on_if}
     return with_body(func, own_binders(transform(func.body, table)))
 
 
