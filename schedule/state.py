@@ -62,6 +62,7 @@ class ScheduleState:
         self.constraints: list[Constraint] = []
         self.trace = Trace()
         self.handles: dict[str, Handle] = {}
+        """What a replayed trace calls the handles: its names, which need not be theirs."""
         self.depth = 0
         self.decision: Decision | None = None
         self.step = ""
@@ -113,9 +114,7 @@ class ScheduleState:
         return out
 
     def _handle(self, kind: type[Any], value: Any) -> Any:
-        h = kind(f"{kind.letter}{next(self._count[kind.letter])}", value)
-        self.handles[h.name] = h
-        return h
+        return kind(f"{kind.letter}{next(self._count[kind.letter])}", value)
 
     def new_block(self, name: str) -> BlockRV:
         """A handle for the block of that name."""

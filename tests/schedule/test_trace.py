@@ -103,9 +103,6 @@ def test_simplified_drops_what_nobody_uses() -> None:
     assert [x.kind for x in s.trace.simplified().instructions] == ["get_block", "get_loops", "split"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="replay keeps recorded names and names of its own in one table, where they meet if numbers are left out"
-)
 def test_a_simplified_trace_replays() -> None:
     s = Schedule(grid)
     b = s.get_block("B")
@@ -117,7 +114,6 @@ def test_a_simplified_trace_replays() -> None:
     assert structural.equal(replay(s.trace.simplified(), grid).func, s.func)
 
 
-@pytest.mark.xfail(strict=True, reason="a refused step keeps the numbers of the handles it had made, and the trace has a gap there")
 def test_a_step_that_was_refused_leaves_no_gap() -> None:
     s = Schedule(grid)
     i, j = s.get_loops(s.get_block("B"))
