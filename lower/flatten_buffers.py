@@ -26,15 +26,17 @@ def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
 def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
     """Flatten parameters, allocations and accesses; indices are simplified under the loops' ranges."""
     s = Simplifier(symbol_ranges(func))
-    flat: dict[Buffer, Buffer] = {b: b.like(shape=(product(b.shape),)) for b in func.buffers}
+    flat: dict[Buffer, Buffer] = {b: _flat(b) for b in func.buffers}
 
     def on_access(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
-        return m.with_(buffer=flat[n.buffer], indices=(s.index(flat_index(n.buffer, n.indices)),))
+        buffer, index = flat[n.buffer], s.index(flat_index(n.buffer, n.indices))
+        return m if buffer is n.buffer and index == n.indices[0] else m.with_(buffer=buffer, indices=(index,))
 
     def on_allocate(n: Allocate, recurse: Any) -> Allocate:
-        flat[n.buffer] = n.buffer.like(shape=(product(n.buffer.shape),))
-        return Allocate(flat[n.buffer], recurse(n.body))
+        flat[n.buffer] = _flat(n.buffer)
+        body = recurse(n.body)
+        return n if body is n.body and flat[n.buffer] is n.buffer else Allocate(flat[n.buffer], body)
 
     def on_for(n: For, recurse: Any) -> For:
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
@@ -43,5 +45,11 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         return out
 
     body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for})
+    if body is func.body and all(b is f for b, f in flat.items()):
+        return func
     params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])
     return func.with_(params=params, allocs=tuple([flat[b] for b in func.allocs]), body=body)
+
+
+def _flat(b: Buffer) -> Buffer:
+    return b if len(b.shape) == 1 else b.like(shape=(product(b.shape),))

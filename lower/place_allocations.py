@@ -18,6 +18,8 @@ from tunesmith.lower.simplify import Simplifier, symbol_ranges
 @function_pass(needs="OPAQUE")
 def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation)."""
+    if not func.allocs:
+        return func
     body = func.body
     for b in func.allocs:
         body = _place(body, b, Simplifier(symbol_ranges(func)), target)

@@ -91,6 +91,9 @@ class Simplifier:
             self.ranges[it.var] = (max(low, 0), min(high, top) if predicate else high)
         init = None if n.init is None else recurse(n.init)
         body = recurse(n.body)
+        kept = all(a is b for a, b in zip((*bindings, *predicate), (*n.bindings, *n.predicate), strict=False))
+        if kept and len(predicate) == len(n.predicate) and init is n.init and body is n.body:
+            return n
         return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)
 
     def _if(self, n: If, recurse: Any) -> Stmt | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
@@ -73,14 +75,25 @@ def _is_shared(st: BufferStore, var: Var) -> bool:
     return all(var not in i.vars for i in st.indices)
 
 
-NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+FOLDED = ("add", "max", "min")
+"""Operations with a horizontal form."""
+
+
+def _neutral(op: str, dtype: str) -> Const:
+    """The value that changes nothing."""
+    if op == "add":
+        return const(0, dtype)
+    if dt.is_float(dtype):
+        return const(float("-inf") if op == "max" else float("inf"), dtype)
+    limits = np.iinfo(dt.to_numpy(dtype))
+    return const(int(limits.min if op == "max" else limits.max), dtype)
 
 
 def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
     st: Any = n.body
     v = st.value
-    own = type(v) is Binary and v.op in NEUTRAL and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
+    own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
     if not own:
         raise NotAVector
     total: Expr | None = None
@@ -91,7 +104,7 @@ def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
         tool = _Lanes(lane, lanes, s)
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), poly(count) if count < lanes else None))
         if count < lanes:
-            neutral = Broadcast(const(NEUTRAL[v.op], st.buffer.dtype), lanes)
+            neutral = Broadcast(_neutral(v.op, st.buffer.dtype), lanes)
             part = Select(Lt0(poly(-count), lanes, ONE), part, neutral)
         total = part if total is None else Binary(v.op, total, part)
         del s.ranges[lane]

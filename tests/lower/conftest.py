@@ -1,0 +1,57 @@
+"""`lowered`: run passes on a small program, and hold each of them to what every pass promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpret import run
+from tunesmith.ir.stmt import BufferStore
+from tunesmith.ir.target import Target
+from tunesmith.ir.verify import verify
+from tunesmith.ir.visit import walk
+from tunesmith.lower.passes import Pass
+from tunesmith.support import dtype as dt
+from tunesmith.support.seeds import stream
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
+"""Vectors of four floats."""
+
+
+def results(func: PrimFunc) -> list[np.ndarray]:
+    """What the parameters hold after a call, flattened; inputs are small integers, outputs start poisoned."""
+    written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
+    inputs = {}
+    for b in func.params:
+        if isinstance(b, Buffer) and b not in written:
+            shape = [e.as_int() for e in b.shape]
+            values = stream(0, "lower", b.name).integers(-3, 4, int(np.prod(shape))).reshape(shape)
+            inputs[b.name] = values.astype(dt.to_numpy(b.dtype))
+    return [a.reshape(-1) for a in run(func, inputs)]
+
+
+def check(func: PrimFunc, *passes: Pass) -> PrimFunc:
+    """The function behind the passes.
+
+    Each keeps the program well formed and what it computes, and finds nothing more to do when it runs again.
+    """
+    verify(func)
+    expected = results(func)
+    for p in passes:
+        done = p(func, TARGET)
+        verify(done)
+        for after, before in zip(results(done), expected, strict=True):
+            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed what the program computes")
+        assert p(done, TARGET) is done, f"{p.name} is not done after one run, or copies what it does not change"
+        func = done
+    return func
+
+
+@pytest.fixture(scope="session")
+def lowered() -> Callable[..., PrimFunc]:
+    """`lowered(func, *passes)`: see `check`."""
+    return check

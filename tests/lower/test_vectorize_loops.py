@@ -1,0 +1,244 @@
+"""vectorize_loops, unroll_loops, fuse_multiply_add, own_binders: what becomes vectors, what is written out, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import For, Seq
+from tunesmith.ir.visit import walk
+from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
+from tunesmith.lower.own_binders import own_binders
+from tunesmith.lower.unroll_loops import unroll_loops
+from tunesmith.lower.vectorize_loops import vectorize_loops
+
+Lowered = Callable[..., PrimFunc]
+Golden = Callable[..., None]
+
+
+def kinds(func: PrimFunc) -> list[str]:
+    """Kinds of the loops, in order."""
+    return [n.kind for n in walk(func.body) if type(n) is For]
+
+
+@T.prim_func
+def elementwise(A: T.Buffer((30,), "float32"), B: T.Buffer((3,), "float32"), C: T.Buffer((30,), "float32")):
+    for i in T.serial(3):
+        for j in T.vectorized(10):
+            C[i * 10 + j] = T.max(A[i * 10 + j] * B[i] + T.cast("float32", j), 0.0)
+
+
+def test_vectorize_loops(lowered: Lowered, assert_golden: Golden) -> None:
+    """Whole vectors and a masked rest; what does not depend on the lane stays scalar until it is needed."""
+    assert_golden(str(lowered(elementwise, vectorize_loops)))
+
+
+@T.prim_func
+def strides(A: T.Buffer((10,), "float32"), C: T.Buffer((10,), "float32"), D: T.Buffer((20,), "float32")):
+    for k in T.vectorized(10):
+        C[k] = A[9 - k]
+    for k in T.vectorized(10):
+        D[k * 2] = A[k]
+    for k in T.vectorized(10):
+        D[k * 2 + 1] = A[3]
+
+
+def test_strides(lowered: Lowered, assert_golden: Golden) -> None:
+    assert_golden(str(lowered(strides, vectorize_loops)))
+
+
+@T.prim_func
+def guards(A: T.Buffer((10,), "float32"), C: T.Buffer((10,), "float32"), D: T.Buffer((10,), "float32")):
+    for o in T.serial(2):
+        for k in T.vectorized(5):
+            C[o * 5 + k] = 0.0
+        for k in T.vectorized(5):
+            if k < 3:
+                if o < 1:
+                    C[o * 5 + k] = T.select(k < 2, A[o * 5 + k], T.float32(0.0))
+        for k in T.vectorized(5):
+            D[o * 5 + k] = T.select(k < 4, A[o * 5 + k], T.float32(5.0)) + T.select(1 < k, T.float32(1.0), T.float32(2.0))
+
+
+def test_guards_become_masks(lowered: Lowered, assert_golden: Golden) -> None:
+    assert_golden(str(lowered(guards, vectorize_loops)))
+
+
+@T.prim_func
+def reductions(A: T.Buffer((10,), "float32"), B: T.Buffer((10,), "int32"), C: T.Buffer((3,), "float32"), D: T.Buffer((3,), "int32")):
+    C[0] = 0.0
+    for k in T.vectorized(10):
+        C[0] = C[0] + A[k] * A[k]
+    C[1] = T.float32(100.0)
+    for k in T.vectorized(10):
+        C[1] = T.min(C[1], A[k])
+    C[2] = T.float32(-100.0)
+    for k in T.vectorized(8):
+        C[2] = T.max(C[2], A[k])
+    D[0] = 7
+    for k in T.vectorized(10):
+        D[0] = D[0] + B[k]
+    D[1] = 100
+    for k in T.vectorized(10):
+        D[1] = T.min(D[1], B[k])
+    D[2] = -100
+    for k in T.vectorized(10):
+        D[2] = T.max(D[2], B[k])
+
+
+def test_horizontal_reductions(lowered: Lowered, assert_golden: Golden) -> None:
+    """Lanes beyond the end hold the neutral value of the type."""
+    done = lowered(reductions, vectorize_loops)
+    assert kinds(done) == []
+    assert_golden(str(done))
+
+
+@T.prim_func
+def types(A: T.Buffer((10,), "float64"), B: T.Buffer((10,), "uint8"), C: T.Buffer((10,), "float64"), D: T.Buffer((10,), "uint8")):
+    for k in T.vectorized(10):
+        C[k] = A[k] + 1.0
+    for k in T.vectorized(10):
+        D[k] = B[k]
+    for k in T.vectorized(10):
+        C[k] = C[k] + T.cast("float64", B[k])
+
+
+def test_the_widest_type_decides_the_lanes(lowered: Lowered) -> None:
+    text = str(lowered(types, vectorize_loops))
+    assert "A.vload([8], lanes=2" in text and "B.vload([8], lanes=2" in text
+    assert "D.vstore([0], B.vload([0], lanes=16, stride=1, mask=10), stride=1, mask=10)" in text
+
+
+@T.prim_func
+def gather(A: T.Buffer((10,), "float32"), C: T.Buffer((10,), "float32")):
+    for k in T.vectorized(10):
+        C[k] = A[k // 2]
+
+
+@T.prim_func
+def select_of_loads(A: T.Buffer((10,), "float32"), C: T.Buffer((10,), "float32")):
+    for k in T.vectorized(10):
+        C[k] = T.select(2 < k, A[k - 3], T.float32(0.0))
+
+
+@T.prim_func
+def products(A: T.Buffer((6,), "float32"), C: T.Buffer((1,), "float32")):
+    C[0] = 1.0
+    for k in T.vectorized(6):
+        C[0] = C[0] * A[k]
+
+
+@T.prim_func
+def other_side(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for k in T.vectorized(8):
+        if k < 5:
+            C[k] = A[k]
+        else:
+            C[k] = A[k] + 1.0
+
+
+@pytest.mark.parametrize("func", [gather, select_of_loads, products, other_side], ids=lambda f: f.name)
+def test_what_has_no_vector_form_is_written_out(lowered: Lowered, func: PrimFunc) -> None:
+    assert "unrolled" in kinds(lowered(func, vectorize_loops))
+    assert kinds(lowered(func, vectorize_loops, unroll_loops)) == []
+
+
+@T.prim_func
+def long_gather(A: T.Buffer((200,), "float32"), C: T.Buffer((200,), "float32")):
+    for k in T.vectorized(200):
+        C[k] = A[k // 2]
+
+
+@T.prim_func
+def triangle(A: T.Buffer((8,), "float32"), C: T.Buffer((64,), "float32")):
+    for i in T.serial(8):
+        for k in T.vectorized(8):
+            C[i * 8 + k] = 0.0
+        for k in T.vectorized(i + 1):
+            C[i * 8 + k] = A[k]
+
+
+def test_long_or_unknown_loops_stay_loops(lowered: Lowered) -> None:
+    assert kinds(lowered(long_gather, vectorize_loops)) == ["serial"]
+    assert kinds(lowered(triangle, vectorize_loops)) == ["serial", "serial"]
+
+
+# ---- unroll_loops
+
+
+@T.prim_func
+def written_out(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
+    for i in T.unroll(3):
+        for j in T.unroll(4):
+            if i * 4 + j < 10:
+                C[i * 4 + j] = A[i * 4 + j]
+            else:
+                C[i * 4 + j] = T.float32(0.0)
+
+
+def test_unroll_loops(lowered: Lowered, assert_golden: Golden) -> None:
+    assert_golden(str(lowered(written_out, unroll_loops)))
+
+
+@T.prim_func
+def with_memory(A: T.Buffer((2, 13), "float32"), C: T.Buffer((2, 13), "float32")):
+    for i in T.unroll(2):
+        x = T.allocate((13,), "float32", scope="workspace")
+        for j in T.serial(13):
+            x[j] = A[i, j] + 1.0
+        for j in T.serial(13):
+            C[i, j] = x[12 - j]
+
+
+def test_copies_have_loops_and_memory_of_their_own(lowered: Lowered) -> None:
+    done = lowered(with_memory, unroll_loops)  # the check refuses a binder that is bound twice
+    assert kinds(done) == ["serial"] * 4
+
+
+@T.prim_func
+def nothing_left(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    for k in T.serial(3):
+        C[k] = A[k]
+        if k < 2:
+            for i in T.unroll(1):
+                if 0 < i:
+                    C[k] = T.float32(9.0)
+        else:
+            for i in T.unroll(2):
+                if i < 0:
+                    C[k] = T.float32(9.0)
+
+
+def test_empty_statements_disappear(lowered: Lowered) -> None:
+    done = lowered(nothing_left, unroll_loops)
+    assert not any(type(n) is Seq and not n.stmts for n in walk(done.body))
+    assert "if" not in str(done)
+
+
+def test_own_binders_leaves_what_is_bound_once() -> None:
+    assert own_binders(with_memory.body) is with_memory.body
+
+
+# ---- fuse_multiply_add
+
+
+@T.prim_func
+def sums(
+    A: T.Buffer((8,), "float32"),
+    B: T.Buffer((8,), "int32"),
+    C: T.Buffer((8,), "float32"),
+    D: T.Buffer((8,), "int32"),
+    E: T.Buffer((8,), "float32"),
+):
+    for i in T.serial(8):
+        C[i] = A[i] + A[7 - i] * A[0]
+        C[i] = A[i] * A[i] + C[i] * A[1] + 1.0
+        D[i] = B[i] + B[7 - i] * B[0]
+        E[i] = A[i] - A[7 - i] * A[0]
+
+
+def test_fuse_multiply_add(lowered: Lowered, assert_golden: Golden) -> None:
+    assert_golden(str(lowered(sums, fuse_multiply_add)))
