@@ -455,7 +455,8 @@ class ExprEmitter:
         src = e.args[0]
         vt, st, v = llvm_type(src.dtype), llvm_type(e.dtype), self.value(e.args[0])
         if not dt.is_float(e.dtype):
-            kind = {"reduce_add": "add", "reduce_max": "smax", "reduce_min": "smin"}[e.name]
+            sign = "u" if dt.is_unsigned(e.dtype) else "s"
+            kind = {"reduce_add": "add", "reduce_max": f"{sign}max", "reduce_min": f"{sign}min"}[e.name]
             return self.call(st, f"llvm.vector.reduce.{kind}.{suffix(src.dtype)}", [(vt, v)])
         if e.name == "reduce_add":
             name = f"llvm.vector.reduce.fadd.{suffix(src.dtype)}"
