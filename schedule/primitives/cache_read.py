@@ -93,6 +93,9 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
         cut = len(mine) == 2 and {op for op, _ in mine} == {"/", "%"} and mine[0][1] == mine[1][1]
         if not (whole or cut):
             raise s.refuse("layout", f"dimension {d} of {old.name} must stand in the layout once, or as '/' and '%' with one factor")
+    for _, _, f in spec:
+        if f is not None:
+            s.require("le0", 1 - f, "layout", "a dimension is cut by a factor of at least 1")
     if any(d >= rank or d < 0 for d, _, _ in spec):
         raise s.refuse("layout", f"{old.name} has {rank} dimensions")
     return spec

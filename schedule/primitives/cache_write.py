@@ -55,7 +55,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     if early:
         raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
     order = tuple(range(len(old.shape))) if layout is None else tuple(layout)
-    if sorted(order) != list(range(len(old.shape))):
+    if any(type(d) is not int for d in order) or sorted(order) != list(range(len(old.shape))):
         raise s.refuse(
             "layout", f"{old.name} has {len(old.shape)} dimensions, each of which must stand in the layout once, got {list(order)}"
         )

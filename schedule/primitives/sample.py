@@ -21,11 +21,13 @@ def sample_categorical(s: ScheduleState, candidates: Sequence[int], name: str = 
     """One of `candidates` (integers).
 
     Requires:
-        admissible: there is at least one candidate.
+        admissible: there is at least one candidate, and none is negative.
         decision: a given decision is one integer.
     """
     if not candidates:
         raise s.refuse("admissible", "there are no candidates to choose from")
+    if min(candidates) < 0:
+        raise s.refuse("admissible", f"a choice is an integer >= 0, got {list(candidates)}")
     return s.sample([name], [tuple(candidates)], decision)[0]
 
 
@@ -53,13 +55,14 @@ def sample_tile(
         parts: n is at least 2, with one domain for each of the n - 1 factors.
         waste: the tiles cover at most (1 + waste) * extent + slack iterations.
         loop-exists: the loop is still in the program.
-        admissible: some draw meets the waste bound.
+        admissible: no domain is empty, and some draw meets the waste bound.
         decision: a given decision is n - 1 integers >= 1.
     """
     extent = s.loop(loop).extent
     domains = [TILE_DOMAIN] * (n - 1) if domains is None else domains
     if n < 2 or len(domains) != n - 1:
         raise s.refuse("parts", f"a tiling into {n} loops needs {max(n - 1, 1)} domains, got {len(domains)}")
+    _require_values(s, domains)
     share = round(waste * 16)
 
     def accept(d: Sequence[int]) -> bool:
@@ -86,7 +89,7 @@ def sample_perfect_tile(
         parts: n is at least 2.
         divides: the product of the factors divides the extent.
         loop-exists: the loop is still in the program.
-        admissible: some draw divides the extent.
+        admissible: no domain is empty, and some draw divides the extent.
         decision: a given decision is n - 1 integers >= 1.
     """
     extent = s.loop(loop).extent
@@ -95,6 +98,7 @@ def sample_perfect_tile(
     size = extent.const  # the domain may depend on the workload, never the program: rows outside it are still lawful
     inner = tuple(d for d in (TILE_DOMAIN if size is None else range(1, size + 1)) if size is None or size % d == 0)
     last = tuple(d for d in inner if d <= max_innermost_factor)
+    _require_values(s, [last])
 
     def accept(d: Sequence[int]) -> bool:
         return mod(extent, product(d)).const in (0, None)
@@ -103,6 +107,11 @@ def sample_perfect_tile(
     _require_positive(s, out)
     s.require("eq0", mod(extent, product([v.expr for v in out])), "divides", f"the tiles of {loop!r} do not divide its extent {extent!r}")
     return out
+
+
+def _require_values(s: ScheduleState, domains: Sequence[Sequence[int]]) -> None:
+    if not all(domains):
+        raise s.refuse("admissible", "there are no values to choose a tile from")
 
 
 def _require_positive(s: ScheduleState, factors: Sequence[IntRV]) -> None:

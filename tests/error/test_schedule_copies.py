@@ -29,6 +29,7 @@ def loops(s: Schedule, block: str) -> list[Any]:
         ([0, 1, -1], "A has 2 dimensions"),
         ([0, [1, "*", 2]], "a layout entry is an int, [d, '/', f] or [d, '%', f]; got [1, '*', 2]"),
         ([0, "1"], "a layout entry is an int"),
+        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is cut by a factor of at least 1 (1 <= 0 does not hold)"),
     ],
 )
 def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) -> None:
@@ -36,8 +37,8 @@ def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) 
     refuse("cache_read", "layout", why, s, lambda: s.cache_read(s.get_block("C"), "A", "workspace", layout))
 
 
-@pytest.mark.parametrize("order", [[0], [0, 1, 1], [0, 2], [1, 0, -1]])
-def test_cache_write_layout(on: On, refuse: Refuse, order: list[int]) -> None:
+@pytest.mark.parametrize("order", [[0], [0, 1, 1], [0, 2], [1, 0, -1], [0, "1"], [0, [1]]])
+def test_cache_write_layout(on: On, refuse: Refuse, order: list[Any]) -> None:
     s = on("dense")
     message = "C has 2 dimensions, each of which must stand in the layout once"
     refuse("cache_write", "layout", message, s, lambda: s.cache_write(s.get_block("C"), "register", order))

@@ -177,6 +177,19 @@ def test_sample_categorical_admissible(on: On, refuse: Refuse) -> None:
     refuse("sample_categorical", "admissible", "there are no candidates to choose from", s, lambda: s.sample_categorical([]))
 
 
+def test_sample_categorical_admissible_2(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    refuse("sample_categorical", "admissible", "a choice is an integer >= 0, got [-1, 2]", s, lambda: s.sample_categorical([-1, 2]))
+
+
+def test_tiles_without_values(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    message = "there are no values to choose a tile from"
+    refuse("sample_tile", "admissible", message, s, lambda: s.sample_tile(i, 3, domains=[(2,), ()]))
+    refuse("sample_perfect_tile", "admissible", message, s, lambda: s.sample_perfect_tile(i, 2, max_innermost_factor=0))
+
+
 def test_sample_categorical_decision(on: On, refuse: Refuse) -> None:
     s = on("row")
     refuse(

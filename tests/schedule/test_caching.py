@@ -135,6 +135,12 @@ def test_cache_write_of_a_reduction(apply: Apply, assert_golden: Golden) -> None
     assert_golden(str(apply(matmul, lambda s: s.cache_write(s.get_block("C"), "register")).func))
 
 
+def test_cache_write_in_another_order(apply: Apply) -> None:
+    s = apply(matmul, lambda s: s.cache_write(s.get_block("C"), "register", [1, 0]))
+    assert [e.as_int() for e in alloc(s.func, "C_register").shape] == [7, 5]
+    assert "C_register[vj, vi] = C_register[vj, vi] + " in str(s.func)
+
+
 def test_cache_write_of_an_intermediate(apply: Apply) -> None:
     s = apply(chain, lambda s: s.cache_write(s.get_block("B"), "workspace"))
     assert [b.name for b in s.blocks()] == ["B", "B_write", "C", "D"]
