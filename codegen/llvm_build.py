@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from tunesmith.codegen.artifact import Artifact
+from tunesmith.codegen.artifact import Artifact, Pack
 from tunesmith.codegen.llvm_compile import compile_assembly, compile_object
 from tunesmith.codegen.llvm_function import Module, emit_kernel
 from tunesmith.codegen.llvm_host import llvm_options
@@ -15,39 +15,66 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk_objects
+from tunesmith.lower.lift_constants import lift_constants
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import BuildError
 
+PACKING = ("call", "ahead", "both")
+"""Where constants are packed: in each call, as schedules say; ahead, by functions of their own; or the caller chooses."""
 
-def build(funcs: Iterable[PrimFunc] | PrimFunc | IRModule, target: Target, pipeline: Pipeline = CPU) -> Artifact:
+Functions = Iterable[PrimFunc] | PrimFunc | IRModule
+
+
+def build(funcs: Functions, target: Target, pipeline: Pipeline = CPU, packing: str = "call") -> Artifact:
     """Compile concrete functions into one object.
 
     Args:
         funcs: a function, several, or a module; scheduled or not, without Params.
         target: kind llvm.
         pipeline: the lowering.
+        packing: one of `PACKING`, for functions with `pack_constant`.
     Raises:
         BuildError: a function cannot be compiled for the target.
     """
     start = time.perf_counter()
-    text, names = emit_text(funcs, target, pipeline)
+    many = _listed(funcs)
+    names = tuple([f.name for f in many])
+    packed: dict[str, tuple[str, tuple[Pack, ...]]] = {}
+    if packing != "call":
+        many = [part for f in many for part in _parts(f, packing, packed)]
+    text, _ = emit_text(many, target, pipeline)
     emitted = time.perf_counter()
     data = compile_object(text, llvm_options(target))
     done = time.perf_counter()
     facts = {"lower_s": emitted - start, "llvm_s": done - emitted, "ir_lines": float(text.count("\n")), "object_bytes": float(len(data))}
-    return Artifact(data, tuple(names), target.to_json(), facts)
+    return Artifact(data, names, target.to_json(), facts, packed)
 
 
-def assembly(funcs: Iterable[PrimFunc] | PrimFunc | IRModule, target: Target, pipeline: Pipeline = CPU) -> str:
+def _listed(funcs: Functions) -> list[PrimFunc]:
+    return [funcs] if isinstance(funcs, PrimFunc) else list(funcs.values()) if isinstance(funcs, IRModule) else list(funcs)
+
+
+def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
+    """What is compiled for a function; its packed form is noted in `packed`."""
+    lifted = lift_constants(func)
+    if lifted is None:
+        return [func]
+    specs = param_specs(lifted.main)
+    packs = [Pack(p.name, at, specs[at]) for p, at in zip(lifted.packers, lifted.positions, strict=True)]
+    packed[func.name] = lifted.main.name, tuple(packs)
+    return [*([func] if packing == "both" else []), lifted.main, *lifted.packers]
+
+
+def assembly(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> str:
     """The assembly of what `build` makes, for people."""
     return compile_assembly(emit_text(funcs, target, pipeline)[0], llvm_options(target))
 
 
-def emit_text(funcs: Iterable[PrimFunc] | PrimFunc | IRModule, target: Target, pipeline: Pipeline = CPU) -> tuple[str, list[str]]:
+def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tuple[str, list[str]]:
     """LLVM IR text of the functions and their entry points, and the functions' names."""
-    many = [funcs] if isinstance(funcs, PrimFunc) else list(funcs.values()) if isinstance(funcs, IRModule) else list(funcs)
+    many = _listed(funcs)
     module = Module(target)
     entries: list[str] = []
     declared: set[str] = set()
@@ -65,5 +92,7 @@ def param_specs(func: PrimFunc) -> list[ParamSpec]:
     for p in func.params:
         if not isinstance(p, Buffer) or any(e.const is None for e in p.shape):
             raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; bind symbolic sizes before building")
+        if p.scope != "global":
+            raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; memory of the caller is global, declare it so")
         out.append(ParamSpec(p.name, p.dtype, tuple([e.as_int() for e in p.shape]), p in written))
     return out

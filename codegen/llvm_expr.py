@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tunesmith.codegen.llvm_cast import convert, in_float32
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
-from tunesmith.ir.poly import ONE, Op, Poly, Var, poly
+from tunesmith.ir.poly import ONE, Op, Poly, Var, poly, split_constant
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, InternalError
 
@@ -22,8 +23,8 @@ _UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trun
 class ExprEmitter:
     """Emits expressions into a growing function body.
 
-    `frames` is a stack of memo tables, one for each control-flow region: what is computed in a region is valid in the regions
-    inside it, never behind it.
+    What is computed in a control-flow region is valid in the regions inside it, never behind it: `_known` holds what is valid
+    now, `_regions` what each open region has added to it.  Values that depend on memory are in `loads`, by buffer.
     """
 
     def __init__(self, declares: set[str], has_avx512: bool) -> None:
@@ -34,9 +35,10 @@ class ExprEmitter:
         self.env: dict[Var, str] = {}
         self.ranges: dict[Var, tuple[int, int]] = {}
         self.base: dict[Buffer, str] = {}
-        self.frames: list[dict[Any, str]] = [{}]
-        self.loads: list[dict[Any, tuple[str, Buffer]]] = [{}]
-        self._alive: list[Any] = []
+        self.loads: list[dict[Buffer, dict[Any, str]]] = [{}]
+        self._known: dict[Any, str] = {}
+        self._regions: list[list[Any]] = [[]]
+        self._declared: set[str] = set()
 
     # ---- plumbing ------------------------------------------------------------------------------------------------------
 
@@ -57,20 +59,30 @@ class ExprEmitter:
 
     def call(self, dtype: str, name: str, args: list[tuple[str, str]]) -> str:
         """Call a declared function; args are (LLVM type, value)."""
-        self.declares.add(f"declare {dtype} @{name}({', '.join(t for t, _ in args)})")
-        text = f"call {dtype} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
+        if name not in self._declared:
+            self._declared.add(name)
+            self.declares.add(f"declare {dtype} @{name}({', '.join([t for t, _ in args])})")
+        text = f"call {dtype} @{name}({', '.join([f'{t} {v}' for t, v in args])})"
         if dtype == "void":
             self.do(text)
             return ""
         return self.op(text)
 
     def _memo(self, key: Any, make: Callable[[], str]) -> str:
-        for f in self.frames:
-            if key in f:
-                return f[key]
-        r = make()
-        self.frames[-1][key] = r
+        r = self._known.get(key)
+        if r is None:
+            r = make()
+            self.remember(key, r)
         return r
+
+    def remember(self, key: Any, value: str) -> None:
+        """`key` stands for `value` until this region ends."""
+        self._known[key] = value
+        self._regions[-1].append(key)
+
+    def _close(self) -> None:
+        for key in self._regions.pop():
+            del self._known[key]
 
     # ---- indices -------------------------------------------------------------------------------------------------------
 
@@ -147,11 +159,16 @@ class ExprEmitter:
 
     def address(self, buffer: Buffer, p: Poly) -> str:
         """The pointer to element `p`: a pointer for the part that varies, which loops carry along, plus a constant."""
-        c = dict(p.terms).get((), 0)
-        root = self.pointer(buffer, p - c)
+        known = self._known.get((buffer, p))
+        if known is not None:
+            return known
+        varying, c = split_constant(p)
+        root = self.pointer(buffer, varying)
         if not c:
             return root
-        return self._memo((buffer, p), lambda: self.op(f"getelementptr inbounds i8, ptr {root}, i64 {c * dt.nbytes(buffer.dtype)}"))
+        at = self.op(f"getelementptr inbounds i8, ptr {root}, i64 {c * dt.nbytes(buffer.dtype)}")
+        self.remember((buffer, p), at)
+        return at
 
     def pointer(self, buffer: Buffer, p: Poly) -> str:
         """The pointer to element `p`, where `p` has no constant term."""
@@ -195,22 +212,21 @@ class ExprEmitter:
         if t is Broadcast:
             scalar = self.value(e.a)  # type: ignore[attr-defined]
             return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))  # type: ignore[attr-defined]
-        key = ("expr", id(e))
-        known = self.loads[-1].get(key)
+        known = self.loads[-1].get(_NOWHERE, _NONE).get(e)
         if known is not None:
-            return known[0]
+            return known
         r = _EMIT[t](self, e)
-        self._alive.append(e)  # an id is only a name while its object lives
-        self.loads[-1][key] = (r, _NOWHERE)
+        self.loads[-1].setdefault(_NOWHERE, {})[e] = r
         return r
 
     def _load(self, e: BufferLoad) -> str:
-        key = (e.buffer, e.indices[0], e.lanes, e.stride, e.mask)
+        key = (e.indices[0], e.lanes, e.stride, e.mask)
         for table in self.loads:
-            if key in table:
-                return table[key][0]
+            known = table.get(e.buffer, _NONE).get(key)
+            if known is not None:
+                return known
         r = self._emit_load(e)
-        self.loads[-1][key] = (r, e.buffer)
+        self.loads[-1].setdefault(e.buffer, {})[key] = r
         return r
 
     def _emit_load(self, e: BufferLoad) -> str:
@@ -251,22 +267,24 @@ class ExprEmitter:
     def forget(self, buffer: Buffer) -> None:
         """A store to `buffer` was emitted: earlier loads of it, and everything computed, may be stale."""
         for table in self.loads:
-            for k in [k for k, (_, b) in table.items() if b is buffer or b is _NOWHERE]:
-                del table[k]
+            table.pop(buffer, None)
+            table.pop(_NOWHERE, None)
 
     def enter(self) -> None:
         """Begin a control-flow region."""
-        self.frames.append({})
+        self._regions.append([])
         self.loads = [{}]
 
     def leave(self) -> None:
         """End a control-flow region."""
-        self.frames.pop()
+        self._close()
         self.loads = [{}]
 
     # ---- node by node --------------------------------------------------------------------------------------------------
 
     def _binary(self, e: Binary) -> str:
+        if dt.element(e.a.dtype) == "bfloat16" and (e.op in _FLOAT or e.op in _COMPARE or e.op in ("min", "max")):
+            return self.value(in_float32(e))
         ty = llvm_type(e.a.dtype)
         fp = dt.is_float(e.a.dtype)
         if e.op in _COMPARE:
@@ -361,11 +379,11 @@ class ExprEmitter:
         for name, side in ((yes, e.a), (no, e.b)):
             self.start(name)
             keep = self.loads
-            self.frames.append({})
+            self._regions.append([])
             self.loads = [*keep, {}]
             v = self.value(side)
             self.loads = keep
-            self.frames.pop()
+            self._close()
             out.append((v, self.block))
             self.do(f"br label %{end}")
         self.start(end)
@@ -384,28 +402,11 @@ class ExprEmitter:
         self.block = name
 
     def _cast(self, e: Cast) -> str:
-        v, src, dst = self.value(e.a), e.a.dtype, e.dtype
-        a, b = llvm_type(src), llvm_type(dst)
-        if a == b:
-            return v
-        sf, df = dt.is_float(src), dt.is_float(dst)
-        if sf and df:
-            kind = "fpext" if dt.bits(dst) > dt.bits(src) else "fptrunc"
-        elif sf:
-            if dt.element(dst) == "bool":
-                return self.op(f"fcmp une {a} {v}, zeroinitializer")
-            kind = "fptoui" if dt.is_unsigned(dst) else "fptosi"
-        elif df:
-            kind = "uitofp" if dt.is_unsigned(src) or dt.element(src) == "bool" else "sitofp"
-        elif dt.element(dst) == "bool":
-            return self.op(f"icmp ne {a} {v}, zeroinitializer")
-        elif dt.element(src) == "bool" or dt.bits(dst) > dt.bits(src):
-            kind = "zext" if dt.is_unsigned(src) or dt.element(src) == "bool" else "sext"
-        else:
-            kind = "trunc"
-        return self.op(f"{kind} {a} {v} to {b}")
+        return convert(self.op, self.value(e.a), e.a.dtype, e.dtype)
 
     def _call(self, e: Call) -> str:
+        if e.name != "reinterpret" and dt.element(e.args[0].dtype) == "bfloat16":
+            return self.value(in_float32(e))
         ty = llvm_type(e.dtype)
         if e.name in _UNARY:
             return self.call(ty, f"llvm.{_UNARY[e.name]}.{suffix(e.dtype)}", [(ty, self.value(e.args[0]))])
@@ -483,6 +484,8 @@ class ExprEmitter:
 
 
 _NOWHERE = Buffer("nowhere", (1,))
+"""Stands for any buffer: what was computed from values that may have been loaded."""
+_NONE: dict[Any, str] = {}
 _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Binary: ExprEmitter._binary,
     Not: ExprEmitter._not,

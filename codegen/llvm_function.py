@@ -17,10 +17,9 @@ from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
+from tunesmith.ir.poly import ONE, ZERO, Poly, Var, split_constant, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk_objects
 from tunesmith.lower.clip_loops import coefficient
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -28,6 +27,9 @@ from tunesmith.support.errors import BuildError
 PAGE, LINE = 4096, 64
 STAGGER = 17 * LINE
 """Distance between the places of scratch buffers within their pages."""
+STACK_BYTES = 256 * 1024
+"""The register buffers of an LLVM function at most: what does not become SSA values stands on the stack of a thread, which may have
+no more than 1 MB.  A buffer that would go past this has its place in the arena, as scratch memory has."""
 SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
 """Stand in the text for sizes that are known at the end of a kernel."""
 
@@ -134,6 +136,21 @@ class _Kernel:
         ]
 
 
+@dataclass(slots=True)
+class _Inside:
+    """What a loop uses.
+
+    Attributes:
+        addresses: (buffer, varying part of an address), in program order, with the variables of loops inside at 0.
+        buffers: all that are accessed, also by parallel loops inside.
+        variables: all that occur, also bound ones.
+    """
+
+    addresses: dict[tuple[Buffer, Poly], None] = field(default_factory=dict)
+    buffers: set[Buffer] = field(default_factory=set)
+    variables: set[Var] = field(default_factory=set)
+
+
 class _Function(ExprEmitter):
     """One LLVM function: a kernel or the body of a parallel loop."""
 
@@ -143,7 +160,9 @@ class _Function(ExprEmitter):
         self.base = dict(base)
         self.parallel = parallel
         self.allocas: list[str] = []
+        self.stack = 0
         self.workspace = WORKSPACE
+        self._loops: dict[For, _Inside] = {}
         self.block = "entry"
 
     def statement(self, n: Stmt) -> None:
@@ -170,12 +189,14 @@ class _Function(ExprEmitter):
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
         count = b.shape[0].as_int()
-        if b.scope == "register":
+        size = count * dt.nbytes(b.dtype)
+        if b.scope == "register" and self.stack + size <= STACK_BYTES:
+            self.stack += size
             slot = self.fresh("r")
             self.allocas.append(f"  {slot} = alloca [{count} x {llvm_type(b.dtype)}], align 64")
             self.base[b] = slot
         else:
-            offset = self.kernel.reserve(count * dt.nbytes(b.dtype), self.parallel)
+            offset = self.kernel.reserve(size, self.parallel)
             self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {offset}")
         self.statement(n.body)
 
@@ -263,7 +284,7 @@ class _Function(ExprEmitter):
         steps = {(b, p): c for b, p, c in keys}
         for b, p, start in starts:
             r = self.fresh("p")
-            self.frames[-1][(b, p)] = r
+            self.remember((b, p), r)
             carried.append((r, start, b, steps[(b, p)]))
         self.statement(n.body)
         latch = self.block
@@ -289,36 +310,46 @@ class _Function(ExprEmitter):
 
     def _carried(self, n: For) -> list[tuple[Buffer, Poly, int]]:
         """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
-        inner: dict[Var, Poly] = {}
-        found: dict[tuple[Buffer, Poly], int] = {}
+        out: list[tuple[Buffer, Poly, int]] = []
+        for b, p in self._inside(n).addresses:
+            if b in self.base and all(v is n.var or v in self.env for v in p.vars):
+                split = coefficient(p, n.var)
+                if split is not None:
+                    out.append((b, p, split[0]))
+        return out
 
-        def add(b: Buffer, p: Poly) -> None:
-            p = substitute(p, inner) if inner else p
-            p = p - dict(p.terms).get((), 0)
-            if any(v is not n.var and v not in self.env for v in p.vars):
-                return
-            split = coefficient(p, n.var)
-            if split is not None:
-                found.setdefault((b, p), split[0])
-
-        seen: set[int] = set()
+    def _inside(self, n: For) -> _Inside:
+        """What a loop uses, found once for each loop from what the loops in it use."""
+        known = self._loops.get(n)
+        if known is not None:
+            return known
+        use = self._loops[n] = _Inside(variables=set(n.extent.vars))
+        seen: set[Any] = set()
 
         def go(x: Any) -> None:
-            if id(x) in seen:
+            t = type(x)
+            if t is Poly:
+                if not x.vars <= use.variables:
+                    use.variables |= x.vars
                 return
-            seen.add(id(x))
-            if type(x) is For:
-                if x.kind == "parallel" and not self.parallel:
-                    return
-                inner[x.var] = ZERO
-                go(x.body)
+            if x in seen:
                 return
-            if type(x) in (BufferLoad, BufferStore) and x.buffer in self.base:
-                add(x.buffer, x.indices[0])
-            x.each_child(lambda k: None if type(k) is Poly else go(k))
+            seen.add(x)
+            if t is For:
+                inner = self._inside(x)
+                use.buffers |= inner.buffers
+                use.variables |= inner.variables
+                if x.kind != "parallel" or self.parallel:
+                    for b, p in inner.addresses:
+                        use.addresses[b, split_constant(substitute(p, {x.var: ZERO}))[0]] = None
+                return
+            if t is BufferLoad or t is BufferStore:
+                use.buffers.add(x.buffer)
+                use.addresses[x.buffer, split_constant(x.indices[0])[0]] = None
+            x.each_child(go)
 
         go(n.body)
-        return [(b, p, c) for (b, p), c in found.items()]
+        return use
 
     # ---- threads -------------------------------------------------------------------------------------------------------
 
@@ -327,11 +358,12 @@ class _Function(ExprEmitter):
         k = self.kernel
         name = f"{k.name}.parallel{k.bodies}"
         k.bodies += 1
-        used = {x.buffer for x in walk_objects(n.body) if type(x) in (BufferLoad, BufferStore)}
-        captured = [b for b in self.base if b in used and b.scope != "register"]
-        outer = sorted({v for x in walk_objects(n) if type(x) is Poly for v in x.vars if v in self.env}, key=lambda v: v.key)
+        body = _Function(k, {}, parallel=True)
+        use = body._inside(n)
+        captured = [b for b in self.base if b in use.buffers and b.scope != "register"]
+        outer = sorted([v for v in use.variables if v in self.env], key=lambda v: v.key)
         slots = [*[self.base[b] for b in captured], self.workspace]
-        body = _Function(k, {b: f"%c{i}" for i, b in enumerate(captured)}, parallel=True)
+        body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
         body.ranges = dict(self.ranges)
         head = [f"define internal void @{name}(ptr %context) #0 {{", "start:"]
         for i in range(len(slots)):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.ir.arith.array_eval import live
 from tunesmith.ir.poly import Atom, Op, Param, Poly
 from tunesmith.support.errors import InternalError, UserError
 
@@ -218,11 +220,7 @@ class Dag:
 
     def _atom(self, a: Atom, where: Poly) -> Num:
         if type(a) is Op:
-            xs = [self.poly(x) for x in a.args]
-            out = xs[0]
-            for x in xs[1:]:
-                out = self.make(a.op, out, x)
-            return out
+            return reduce(partial(self.make, a.op), [self.poly(x) for x in a.args])
         if a not in self._columns:
             raise UserError(
                 f"the expression {where!r} holds {a!r}, which is no column of this sketch "
@@ -232,14 +230,7 @@ class Dag:
 
     def live(self, roots: Sequence[Num]) -> list[int]:
         """The nodes that `roots` need, operands before users."""
-        seen: set[int] = set()
-        stack = [r.id for r in roots]
-        while stack:
-            i = stack.pop()
-            if i not in seen:
-                seen.add(i)
-                stack.extend(_operands(self.nodes[i]))
-        return sorted(seen)
+        return live([r.id for r in roots], lambda i: _operands(self.nodes[i]))
 
 
 def _operands(node: Node) -> tuple[int, ...]:

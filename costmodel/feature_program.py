@@ -17,7 +17,7 @@ from tunesmith.codegen.llvm_dag import DagKernel
 from tunesmith.costmodel.analytic_cost import AnalyticCost, analytic_cost
 from tunesmith.costmodel.dag import Num, NumpyProgram, Rows
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
-from tunesmith.costmodel.program_vector import program_columns, program_row, program_vector
+from tunesmith.costmodel.program_vector import program_columns, program_row
 from tunesmith.costmodel.store_features import Column, columns, extract
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
@@ -25,8 +25,6 @@ from tunesmith.ir.poly import Param
 from tunesmith.ir.target import Target
 from tunesmith.schedule.state import Constraint
 from tunesmith.support.errors import RunError, UserError
-
-__all__ = ["CompiledGraph", "FeatureProgram", "program_vector"]
 
 BACKENDS = ("auto", "llvm", "numpy")
 

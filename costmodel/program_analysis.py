@@ -21,7 +21,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
-from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.stmt import Block, For, annotation
 from tunesmith.support import dtype as dt
 
 _BINARY = {
@@ -50,7 +50,6 @@ class Loop:
     kind: str
     size: Num
     many: Num
-    unroll_max: Num
     prefetch: bool
 
 
@@ -333,10 +332,7 @@ class ProgramAnalysis:
             self.stores.append(Store(self.dag, n, path[::-1]))
         elif type(n) is For:
             size = self.dag.poly(n.extent)
-            notes: Mapping[str, str | Poly] = dict(n.annotations)
-            limit = notes.get("unroll_max", ZERO)
-            many = size > 1.0
-            loop = Loop(n.var, n.extent, n.kind, size, many, self.dag.poly(limit if isinstance(limit, Poly) else ONE), "prefetch" in notes)
+            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, annotation(n, "prefetch") is not None)
             self._collect(n.body, [*path, loop])
         elif type(n) is not BufferLoad:
             n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tunesmith.costmodel.dag import Dag, Num
 from tunesmith.costmodel.program_analysis import COUNTS, ProgramAnalysis, Store, Use
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever a column changes its meaning, so that stored features are never mixed with others."""
 LINE = 64
 """Bytes of a cache line, and of the vector register that register counts are in."""
@@ -59,7 +59,6 @@ HEAD = (
     Column("reduction"),
     Column("tile"),
     Column("inner_trip"),
-    Column("unroll_max"),
     Column("prefetch", log=False),
     Column("alloc_bytes"),
     Column("alloc_times"),
@@ -147,7 +146,6 @@ def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
         if x.kind == "serial":
             trip = d.where(trip, trip, x.many * x.size)
     out["inner_trip"] = trip
-    out["unroll_max"] = d.largest([x.many * x.unroll_max for x in s.loops])
     hinted = any(k == "prefetch" for k, _ in s.block.annotations)
     out["prefetch"] = d.largest([d.const(hinted), *[x.many for x in s.loops if x.prefetch]])
     return out | _memory(a, s)

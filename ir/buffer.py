@@ -12,7 +12,10 @@ from tunesmith.support.errors import ScriptError
 
 SCOPES = ("global", "workspace", "register", "shared", "shared.dyn", "local")
 """`workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access
-must have constant indices once loops are unrolled and vectorised.  The last three are GPU scopes."""
+must have constant indices once loops are unrolled and vectorised.  The last three are GPU scopes.
+
+All but `global` hold nothing from one iteration of a parallel loop to another, nor across its ends: a buffer that is used inside
+such a loop and must live outside it is refused by lowering, and poisoned in each iteration by the interpreter when it checks races."""
 
 
 class Buffer:

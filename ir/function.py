@@ -48,6 +48,13 @@ class PrimFunc:
         """Parameter buffers, then allocations."""
         return (*[p for p in self.params if isinstance(p, Buffer)], *self.allocs)
 
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the parameters that hold the same values in all calls, weights mostly, so that a copy in another layout may be
+        made ahead (attribute `constants`, names divided by blanks)."""
+        value = self.attr("constants")
+        return tuple(value.split()) if isinstance(value, str) else ()
+
     def attr(self, key: str) -> str | Poly | None:
         """The value of an attribute, None when absent."""
         return next((v for k, v in self.attrs if k == key), None)

@@ -65,7 +65,8 @@ def node(cls: type[_T]) -> type[_T]:
             src[1] += f"\n    {n} = self.{n}\n    if {n} is not None: {n} = f({n})"
             src[2] += f"\n    if self.{n} is not None: f(self.{n})"
         elif n in many:
-            src[1] += f"\n    {n} = tuple([f(x) for x in self.{n}])\n    if all([a is b for a, b in zip({n}, self.{n})]): {n} = self.{n}"
+            src[1] += f"\n    {n} = tuple(map(f, self.{n}))\n    for a, b in zip({n}, self.{n}):"
+            src[1] += f"\n        if a is not b: break\n    else: {n} = self.{n}"
             src[2] += f"\n    for x in self.{n}: f(x)"
     kids = [n for n in names if n in single or n in many]
     if kids:

@@ -86,7 +86,8 @@ class Op(Atom):
 
 
 def _mono_key(term: tuple[Monomial, int]) -> list[tuple[Any, ...]]:
-    return [a.key for a in term[0]]
+    m = term[0]
+    return [m[0].key] if len(m) == 1 else [a.key for a in m]
 
 
 class Poly(Expr):
@@ -223,10 +224,30 @@ def add(a: Poly, b: Poly) -> Poly:
         return b
     if not b.terms:
         return a
+    if len(b.terms) == 1 and not b.terms[0][0]:
+        return shifted(a, b.terms[0][1])
     d = dict(a.terms)
     for m, c in b.terms:
         d[m] = d.get(m, 0) + c
     return _make(d)
+
+
+def shifted(a: Poly, c: int) -> Poly:
+    """a + c, the commonest sum: the terms stay in order, the variables the same."""
+    t = a.terms
+    if not t:
+        return poly(c)
+    if not t[0][0]:  # the constant's monomial is the lowest
+        c += t[0][1]
+        t = t[1:]
+    return _of((((), c), *t) if c else t, a.vars)
+
+
+def _of(terms: tuple[tuple[Monomial, int], ...], variables: frozenset[Var]) -> Poly:
+    """The polynomial of sorted `terms` whose variables are known."""
+    out = Poly.__new__(Poly)
+    out.terms, out.vars, out._hash = terms, variables, hash(terms)
+    return out
 
 
 def scale(a: Poly, c: int) -> Poly:
@@ -234,6 +255,14 @@ def scale(a: Poly, c: int) -> Poly:
     if c == 1:
         return a
     return Poly(tuple([(m, k * c) for m, k in a.terms])) if c else ZERO
+
+
+def split_constant(p: Poly) -> tuple[Poly, int]:
+    """(rest, c) with p = rest + c and no constant term in rest."""
+    t = p.terms
+    if not t or t[0][0]:  # the constant's monomial is the lowest
+        return p, 0
+    return _of(t[1:], p.vars) if len(t) > 1 else ZERO, t[0][1]
 
 
 def _atom_key(a: Atom) -> tuple[Any, ...]:

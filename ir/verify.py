@@ -76,6 +76,9 @@ class _Verifier:
         for b in (*[p for p in f.params if isinstance(p, Buffer)], *self.items(f.allocs, "the allocations")):
             self.buffer(b)
         self.annotations(f.attrs)
+        strange = sorted(set(f.constants) - {p.name for p in f.params if isinstance(p, Buffer)})
+        if strange:
+            raise self.fail(f"the attribute `constants` names {', '.join(strange)}, which is no buffer parameter")
         self.stmt(f.body)
 
     # ---- small checks

@@ -24,7 +24,11 @@ MAX_HOISTED = 3
 
 @function_pass(needs="OPAQUE")
 def hoist_conditions(func: PrimFunc, target: Target) -> PrimFunc:
-    """Unswitch written-out loops; see the module's text."""
+    """Unswitch written-out loops; see the module's text.
+
+    A second run finds nothing to do unless MAX_HOISTED stopped the first: a branch in front of a nest does not tell who put it there,
+    so each run takes out as many again.  A pipeline holds this pass once.
+    """
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:

@@ -11,7 +11,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import Allocate, For, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, Stmt
 from tunesmith.ir.visit import substitute, transform
 
 
@@ -47,4 +47,7 @@ def own_binders(body: Stmt) -> Stmt:
     def on_poly(p: Poly, _: Any) -> Poly:
         return substitute_poly(p, renamed) if renamed else p
 
-    return transform(body, {For: on_for, Allocate: on_allocate, Poly: on_poly})
+    def on_leaf(n: Stmt, recurse: Any) -> Stmt:
+        return n.map_children(recurse) if renamed else n  # most copies bind nothing: their expressions need no look
+
+    return transform(body, {For: on_for, Allocate: on_allocate, BufferStore: on_leaf, Evaluate: on_leaf, Poly: on_poly})

@@ -1,4 +1,7 @@
-"""place_allocations: an intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what is touched there."""
+"""place_allocations: an intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what is touched there.
+
+Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,38 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
+from tunesmith.support.errors import BuildError
 
 
 @function_pass(needs="OPAQUE")
 def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
-    """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation)."""
-    if not func.allocs:
-        return func
+    """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
+
+    Raises:
+        BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside.
+    """
     body = func.body
     for b in func.allocs:
         body = _place(body, b, Simplifier(symbol_ranges(func)), target)
-    return func.with_(body=body, allocs=())
+    _check_private(func.name, body, ())
+    return func.with_(body=body, allocs=()) if func.allocs else func
+
+
+def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
+    """Refuse what the module's text says; `private` are buffers that are allocated around `n`, each thread's own."""
+    if type(n) is BufferStore:
+        return
+    if type(n) is Allocate and n.buffer.scope != "global":
+        private = (*private, n.buffer)
+    if type(n) is For and n.kind == "parallel":
+        for b in private:
+            if _uses(n.body, b):
+                raise BuildError(
+                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the parallel loop "
+                    f"{n.var} and used inside, where other threads would not find what was written to it. Give it the scope global "
+                    f"(set_scope), or make it inside the loop (compute_at), or leave the loop serial"
+                )
+    n.each_child(lambda k: _check_private(name, k, private) if isinstance(k, Stmt) else None)
 
 
 def _uses(n: Any, b: Buffer) -> bool:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.arith.simplify import is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Param, Poly, Var
-from tunesmith.ir.stmt import Allocate, Block, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.passes import function_pass
@@ -26,7 +27,10 @@ class Simplifier:
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None) -> None:
         self.ranges: dict[Var, Range] = dict(ranges or {})
+        self._simplest: dict[Any, Poly] = {}
+        self._settled: set[BufferStore] = set()
         self._table: dict[type, Any] = {
+            BufferStore: self._store,
             Poly: lambda n, _: self.index(n),
             For: lambda n, _: self.loop(n),
             Block: self._block,
@@ -44,7 +48,13 @@ class Simplifier:
 
     def index(self, p: Poly) -> Poly:
         """The simplest known form of an index."""
-        return p if not p.vars else simplify_poly(p, self.ranges)
+        if is_plain(p, self.ranges):
+            return p
+        key = (p, *[self.ranges.get(v) for v in p.vars])  # all that the result depends on: copies of a statement ask again
+        done = self._simplest.get(key)
+        if done is None:
+            done = self._simplest[key] = simplify_poly(p, self.ranges)
+        return p if done == p else done
 
     def bounds(self, p: Poly) -> Range:
         """Lowest and highest value."""
@@ -95,6 +105,14 @@ class Simplifier:
         if kept and len(predicate) == len(n.predicate) and init is n.init and body is n.body:
             return n
         return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)
+
+    def _store(self, n: BufferStore, recurse: Any) -> Stmt:
+        if n in self._settled:  # seen before and left as it was, which is right under any ranges
+            return n
+        m: BufferStore = n.map_children(recurse)
+        if m is n:
+            self._settled.add(n)
+        return m
 
     def _if(self, n: If, recurse: Any) -> Stmt | None:
         cond = recurse(n.cond)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Const, Expr, Not, call, cast, compare, const, equal, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly
@@ -351,6 +352,10 @@ def expand_pow(node: Binary) -> Expr:
     return cast(node.dtype, _pow(v, x, y))
 
 
+_LEAVES = frozenset({Poly, Const, BufferLoad})
+"""Most of what is in a written-out program, with nothing to expand inside."""
+
+
 def expand_math(func: PrimFunc) -> PrimFunc:
     """`func` with every `expanded` intrinsic and every `pow` replaced by arithmetic; `func` itself when it has none.
 
@@ -362,7 +367,7 @@ def expand_math(func: PrimFunc) -> PrimFunc:
     done: dict[Expr, Expr] = {}
 
     def rewrite(n: Any) -> Any:
-        if type(n) is Poly:
+        if type(n) in _LEAVES:
             return n
         if not isinstance(n, Expr):
             return n.map_children(rewrite)

@@ -118,6 +118,7 @@ class _Lanes:
 
     def __init__(self, lane: Var, lanes: int, s: Simplifier) -> None:
         self.lane, self.lanes, self.s = lane, lanes, s
+        self._varies: dict[Any, bool] = {}
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -146,7 +147,14 @@ class _Lanes:
         return None
 
     def _depends(self, n: Any) -> bool:
-        return any(self.lane in x.vars for x in walk(n) if type(x) is Poly)
+        if type(n) is Poly:
+            return self.lane in n.vars
+        known = self._varies.get(n)
+        if known is None:
+            kids: list[Any] = []
+            n.each_child(kids.append)
+            known = self._varies[n] = any([self._depends(k) for k in kids])
+        return known
 
     def stmt(self, n: Stmt, mask: Poly | None) -> Stmt:
         """The vector form of a statement under a mask of leading lanes."""

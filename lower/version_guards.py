@@ -15,9 +15,9 @@ from typing import Any
 from tunesmith.ir.expr import Const, Lt0
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, below
-from tunesmith.ir.stmt import For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import transform, with_body
+from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Range, Simplifier, symbol_ranges
@@ -39,7 +39,11 @@ class Guard:
 
 @function_pass(needs="OPAQUE")
 def version_guards(func: PrimFunc, target: Target) -> PrimFunc:
-    """Version tiles; see the module's text."""
+    """Version tiles; see the module's text.
+
+    A second run finds nothing to do unless MAX_VERSIONS stopped the first: copies are counted from 1 in each run, because no trace of
+    them is left in the program, so each run would make more.  A pipeline holds this pass once.
+    """
     body = _Versioner(symbol_ranges(func)).visit(func.body, 1)
     return with_body(func, seq([]) if body is None else own_binders(body))
 
@@ -49,6 +53,7 @@ class _Versioner:
         self.s = Simplifier(ranges)
         self.facts: dict[Poly, Range] = {}
         self.hidden: list[Poly] = []
+        self._conditions: dict[BufferStore, bool] = {}
 
     def visit(self, n: Any, copies: int) -> Any:
         """Version guards whose outer part is fully known at `n`, then go inside."""
@@ -73,6 +78,8 @@ class _Versioner:
                 if n.kind in ("unrolled", "vectorized") and n.extent.const is not None:
                     tile[n.var] = (0, n.extent.const - 1)
                 return go(n.body)
+            if type(n) is BufferStore and not self._has_conditions(n):
+                return None
             if type(n) is Lt0 and n.lanes == 1:
                 found = self._as_guard(n.index, tile)
                 if found is not None:
@@ -145,8 +152,7 @@ class _Versioner:
 
     def _decide(self, n: Any, g: Guard, value: bool) -> Any:
         """`n` with the guard replaced by a literal."""
-        table: dict[type, Any] = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x}
-        return self.s(transform(n, table))
+        return self._replaced(n, lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x)
 
     def _settle(self, n: Any, g: Guard, outer: int) -> Any:
         """`n` with the outer part replaced by its value, in this guard and in all others of the same outer part."""
@@ -155,7 +161,21 @@ class _Versioner:
             rest = x.index - g.outer
             return below(rest + outer, 0) if x.lanes == 1 and rest.vars.isdisjoint(self.s.ranges) else x
 
-        return self.s(transform(n, {Lt0: on_lt0}))
+        return self._replaced(n, on_lt0)
+
+    def _replaced(self, n: Any, on_lt0: Handler) -> Any:
+        """`n` with other conditions, simplified.  The versions share the statements in which there are none."""
+
+        def on_store(x: BufferStore, recurse: Any) -> Any:
+            return x.map_children(recurse) if self._has_conditions(x) else x
+
+        return self.s(transform(n, {Lt0: on_lt0, BufferStore: on_store}))
+
+    def _has_conditions(self, n: BufferStore) -> bool:
+        known = self._conditions.get(n)
+        if known is None:
+            known = self._conditions[n] = any(type(x) is Lt0 for x in walk(n))
+        return known
 
     def _under(self, steps: Poly, span: Range | None, n: Any, copies: int) -> Any:
         if n is None or span is None:

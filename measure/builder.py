@@ -112,11 +112,11 @@ class InProcessBuilder(Builder):
 
 
 def compile_function(func: PrimFunc, target: Target) -> Artifact:
-    """Compile a concrete function with the backend of the target's kind.
+    """Compile a concrete function with the backend of the target's kind; constants are packed ahead.
 
     Raises:
         BuildError: no backend measures this kind of target, or the function cannot be compiled.
     """
     if target.kind != "llvm":
         raise BuildError(f"candidates are built for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
-    return build_llvm(func, target)
+    return build_llvm(func, target, packing="ahead")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import NamedTuple
+
+from tunesmith.ir.target_detect import detect_host
 
 
 class Environment(NamedTuple):
@@ -30,8 +30,8 @@ def environment() -> Environment:
 
 @cache
 def _environment() -> Environment:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    host: dict[str, object] = {"cpu": _cpu_model(), "cores": cores, "kernel": f"{platform.system()} {platform.release()}"}
+    cpu = detect_host()
+    host: dict[str, object] = {"cpu": cpu.model_name, "cores": len(cpu.cpus), "kernel": f"{platform.system()} {platform.release()}"}
     versions: dict[str, object] = {package: package_version(package) for package in ("tunesmith", "llvmlite", "numpy")}
     versions["python"] = platform.python_version()
     return Environment(host, versions)
@@ -43,12 +43,3 @@ def package_version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()

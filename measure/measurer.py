@@ -20,6 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tunesmith.codegen.artifact import Code
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import make_inputs
 from tunesmith.measure.builder import Builder, BuildResult
@@ -203,8 +204,7 @@ class Measurer:
 
     def _run_request(self, setup: RunSetup, task: MeasureTask, built: BuildResult) -> RunRequest:
         assert built.artifact is not None
-        name = built.artifact.functions[0]
-        return RunRequest(setup, name, built.artifact.data, self.policy.race, self._best.get(task.digest), self.policy.verify)
+        return RunRequest(setup, built.artifact.code(), self.policy.race, self._best.get(task.digest), self.policy.verify)
 
     def _record(
         self,
@@ -257,7 +257,7 @@ class Measurer:
         if known is not None:
             return known
         reference: str | None = None
-        baseline: tuple[str, bytes] | None = None
+        baseline: Code | None = None
         if task.reference is not None:
             inputs = make_inputs(task.params, self.policy.data_seed, task.ranges)
             path = self._folder / f"{key}.npz"
@@ -280,7 +280,7 @@ class Measurer:
         self._setups[key] = setup
         return setup
 
-    def _baseline(self, task: MeasureTask) -> tuple[str, bytes]:
+    def _baseline(self, task: MeasureTask) -> Code:
         """The unscheduled function, compiled."""
         (built,) = self.builder.build([BuildRequest(task.script, "[]", (), self._target_text)])
         if built.artifact is None:
@@ -289,7 +289,7 @@ class Measurer:
                 f"{task.name or task.func.name} has no reference, and without a schedule it cannot be compiled to serve as one: {why}. "
                 "Give the task a reference"
             )
-        return built.artifact.functions[0], built.artifact.data
+        return built.artifact.code()
 
 
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:

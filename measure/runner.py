@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from tunesmith.codegen.artifact import Code
 from tunesmith.measure.argument_data import Range
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.timing_policy import RacePolicy
@@ -33,7 +34,7 @@ class RunSetup:
         ranges: of inputs: name, low, high.
         tolerance: relative, see `correctness`.
         reference: a file that `correctness.save_reference` wrote, or None.
-        baseline: function name and object code of the unscheduled function, which is run once for a reference; or None.
+        baseline: the unscheduled function, which is run once for a reference; or None.
     """
 
     key: str
@@ -43,7 +44,7 @@ class RunSetup:
     ranges: tuple[tuple[str, float, float], ...] = ()
     tolerance: float = 0.0
     reference: str | None = None
-    baseline: tuple[str, bytes] | None = None
+    baseline: Code | None = None
 
     def ranges_by_name(self) -> dict[str, Range]:
         """As `argument_data.make_inputs` takes them."""
@@ -56,16 +57,14 @@ class RunRequest:
 
     Attributes:
         setup: its workload.
-        function: name of the function in the object.
-        code: object code.
+        code: the compiled function.
         policy: how it is timed.
         best: seconds of the best verified candidate so far, None if there is none.
         verify: one of `VERIFY`.
     """
 
     setup: RunSetup
-    function: str
-    code: bytes
+    code: Code
     policy: RacePolicy
     best: float | None = None
     verify: str = "winner"

@@ -21,10 +21,10 @@ from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import ArgumentTable, make_inputs
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
+from tunesmith.measure.packed_call import load_call
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import race
-from tunesmith.runtime.module import Module
 from tunesmith.runtime.timing import TimingPolicy, interleaved
 from tunesmith.support.errors import BuildError, InternalError, RunError
 
@@ -161,15 +161,16 @@ class _Place:
             except (OSError, ValueError) as error:
                 raise RunError(f"cannot read the reference {setup.reference}: {error}") from error
         elif setup.baseline is not None:
-            function, code = setup.baseline
-            Module.from_object(code)[function](*self.arguments)
+            load_call(setup.baseline, self.arguments)()
             if damaged := self.table.damaged():
-                raise InternalError(f"the unscheduled function {function} wrote outside of its argument {', '.join(damaged)}")
+                raise InternalError(
+                    f"the unscheduled function {setup.baseline.function} wrote outside of its argument {', '.join(damaged)}"
+                )
             self.reference = [output.copy() for output in self.table.outputs()]
 
     def load(self, request: RunRequest) -> Callable[[], object]:
         """The candidate, ready to be called on the arguments.  RunError if it cannot be loaded, or has another function."""
-        return Module.from_object(request.code)[request.function].bind(*self.arguments)
+        return load_call(request.code, self.arguments)
 
     def verdict(self) -> str | None:
         """What is wrong with the outputs as they are."""

@@ -80,7 +80,13 @@ class Operator:
 
     def build(self, **params: object) -> PrimFunc:
         """The program, not scheduled: a block for each stage.  Raises UserError for wrong parameters."""
-        return create_prim_func(self.tensors(**params), self.name)
+        return self.function(self.tensors(**params))
+
+    def function(self, tensors: Sequence[Tensor]) -> PrimFunc:
+        """The program of the tensors, its weights declared constant."""
+        func = create_prim_func(tensors, self.name)
+        declared = [p.name for p in func.params if p.name in self.constants]
+        return func.with_(attrs=(("constants", " ".join(declared)),)) if declared else func
 
     def reference(self, params: Mapping[str, object], inputs: Arrays) -> list[np.ndarray]:
         """The outputs that numpy computes from `inputs`, in the types of the program."""

@@ -15,7 +15,6 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ops.operator import OPERATORS, Operator
 from tunesmith.ops.parameter import Value
-from tunesmith.ops.tensor_expression import create_prim_func
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.seeds import stream
@@ -46,7 +45,6 @@ class Workload:
         inputs: specs of the inputs, in order.
         outputs: specs of the outputs, in order.
         flops: floating point operations, as tables count them (`Operator.flops`).
-        constants: names of the inputs that are weights and may be rearranged at compile time.
     """
 
     operator: Operator
@@ -55,7 +53,6 @@ class Workload:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     flops: int
-    constants: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -129,12 +126,11 @@ def make_workload(operator: Operator | str, params: Mapping[str, object]) -> Wor
     op = OPERATORS.get(operator) if isinstance(operator, str) else operator
     bound = op.bind(params)
     tensors = op.arguments(**bound)
-    func = create_prim_func(tensors, op.name)
+    func = op.function(tensors)
     specs = [_spec(p) for p in func.params if isinstance(p, Buffer)]
     inputs = tuple([s for s, t in zip(specs, tensors, strict=True) if t.is_input])
     outputs = tuple([s for s, t in zip(specs, tensors, strict=True) if not t.is_input])
-    constants = tuple([s.name for s in inputs if s.name in op.constants])
-    return Workload(op, bound, func, inputs, outputs, op.operations(**bound), constants)
+    return Workload(op, bound, func, inputs, outputs, op.operations(**bound))
 
 
 def _spec(buffer: Buffer) -> TensorSpec:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from tunesmith.schedule.handles import Handle
+import numpy as np
+
+from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
+from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Instruction
 from tunesmith.support.errors import RecordError, ScheduleError
 
@@ -20,6 +25,9 @@ R = TypeVar("R")
 PRIMITIVES: dict[str, Primitive[Any, Any]] = {}
 """Every primitive by name.  Names are the wire format of traces: never rename, add an alias."""
 
+
+_PLAIN = frozenset({int, type(None), BlockRV, LoopRV, IntRV})
+"""What needs no look: most arguments, and most lists, hold nothing else."""
 
 UNRECORDED = ("s", "decision", "domains")
 """Arguments a trace does not hold: a decision has its own place, and domains only matter to a search, which has the sketch."""
@@ -36,6 +44,10 @@ class Primitive(Generic[P, R]):
         self.name = function.__name__
         self.signature = inspect.signature(function)
         self.parameters = list(self.signature.parameters)[1:]
+        self.kinds = {
+            n: frozenset(re.findall(r"\w+", inspect.formatannotation(p.annotation))) for n, p in self.signature.parameters.items()
+        }
+        """The words of each parameter's annotation: which of bool, float, int and str it takes."""
         functools.update_wrapper(self, function)
 
     @overload
@@ -53,17 +65,48 @@ class Primitive(Generic[P, R]):
             bound = self.signature.bind(s, *args, **kwargs)
         except TypeError as e:
             raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}") from None
+        # A decision is judged where it is used: it may also come from the schedule's own list of them.
+        plain = [(k, v, v if type(v) in _PLAIN or k in ("s", "decision") else self._normal(k, v, k)) for k, v in bound.arguments.items()]
+        changed = {k: new for k, old, new in plain if new is not old}
+        if changed:
+            bound.arguments.update(changed)
         given = [(k, v) for k, v in bound.arguments.items() if k not in UNRECORDED and not _is_default(self.signature, k, v)]
-        recorded = tuple([(k, _encode(self.name, v)) for k, v in given])
+        recorded = tuple([(k, _encode(v)) for k, v in given])
         s.begin(self.name)
         try:
-            out = self.function(s, *args, **kwargs)
+            out = self.function(*bound.args, **bound.kwargs) if changed else self.function(s, *args, **kwargs)
         except BaseException:
             s.rollback()
             raise
         handles: Any = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
         s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
         return out
+
+    def _normal(self, name: str, v: Any, at: str) -> Any:
+        """The argument with every integer an int and every array a list; the very same object when it was so already.
+
+        Refuses (arguments) what can be no argument of this parameter, at any depth of a list; `at` says where it stands.
+        """
+        if type(v) in _PLAIN:
+            return v
+        if isinstance(v, (list, tuple, range)):
+            if _PLAIN.issuperset(map(type, v)):
+                return v
+            new = [self._normal(name, x, f"{at}[{i}]") for i, x in enumerate(v)]
+            return v if all(a is b for a, b in zip(new, v, strict=True)) else new
+        if isinstance(v, np.ndarray) and v.ndim:
+            return self._normal(name, v.tolist(), at)
+        kinds = self.kinds[name]
+        wants_integer = "int" in kinds
+        if (isinstance(v, str) and ("str" in kinds or not wants_integer)) or isinstance(v, Handle) or (type(v) is bool and "bool" in kinds):
+            return v
+        if isinstance(v, (float, np.floating)):
+            if "float" in kinds and math.isfinite(v):
+                return float(v)
+        elif (number := as_integer(v)) is not None:
+            return number
+        what = "an integer is needed there" if wants_integer else "arguments are handles, numbers, text and lists of them"
+        raise ScheduleError(self.name, "arguments", f"{at} is {v!r}; {what}")
 
     def __call__(self, s: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.apply(s, *args, **kwargs)
@@ -83,14 +126,10 @@ def primitive(function: Callable[Concatenate[Any, P], R]) -> Primitive[P, R]:
     return made
 
 
-def _encode(primitive_name: str, v: Any) -> Any:
+def _encode(v: Any) -> Any:
     if isinstance(v, Handle):
         return {"rv": v.name}
-    if isinstance(v, (list, tuple)):
-        return [_encode(primitive_name, x) for x in v]
-    if v is None or isinstance(v, (bool, int, str, float)):
-        return v
-    raise ScheduleError(primitive_name, "arguments", f"an argument is {v!r}; arguments are handles, numbers, text and lists of them")
+    return [_encode(x) for x in v] if isinstance(v, (list, tuple, range)) else v
 
 
 def decode(v: Any, handles: dict[str, Handle]) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Index, Param, Var, poly, product
+from tunesmith.ir.poly import Atom, Index, Param, Poly, Var, poly, product
 from tunesmith.ir.visit import substitute
 from tunesmith.schedule.handles import IntRV, LoopRV
+from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
 from tunesmith.schedule.primitives.cache_read import cache_read
@@ -19,7 +20,9 @@ from tunesmith.schedule.primitives.decompose_reduction import decompose_reductio
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
 from tunesmith.schedule.primitives.loop_kind import parallel, unroll, vectorize
+from tunesmith.schedule.primitives.merge import merge
 from tunesmith.schedule.primitives.reorder import reorder
+from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
 from tunesmith.schedule.primitives.rfactor import rfactor
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
@@ -27,6 +30,7 @@ from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import ScheduleError
 
 
 class Schedule(ScheduleState):
@@ -47,6 +51,7 @@ class Schedule(ScheduleState):
     split = split
     fuse = fuse
     reorder = reorder
+    merge = merge
     parallel = parallel
     vectorize = vectorize
     unroll = unroll
@@ -54,6 +59,7 @@ class Schedule(ScheduleState):
     cache_write = cache_write
     cache_reduction = cache_reduction
     set_scope = set_scope
+    reuse_buffer = reuse_buffer
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline
@@ -74,8 +80,11 @@ class Schedule(ScheduleState):
         A condition of the space, not a step: it is not recorded, because a row that met it replays to the same program.
         """
         self.step = "limit"
+        most = at_most if isinstance(at_most, (Poly, Atom)) else as_integer(at_most)
+        if most is None:
+            raise self.refuse("arguments", f"at_most is {at_most!r}; an integer is needed there")
         xs = [self.loop(f).extent if isinstance(f, LoopRV) else f.expr for f in factors]
-        self.require("le0", product(xs) - poly(at_most), label, f"the product of {list(factors)} is too large")
+        self.require("le0", product(xs) - poly(most), label, f"the product of {list(factors)} is too large")
 
 
 def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = None) -> Schedule:
@@ -90,8 +99,11 @@ def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = No
 
 
 def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
-    """`func` with every Param replaced by its value: pure substitution, nothing else."""
-    values: dict[Var, object] = {p: poly(int(v)) for p, v in row.items()}
+    """`func` with every Param replaced by its value: pure substitution, nothing else.
+
+    Raises ScheduleError (arguments) for a value that is no integer.
+    """
+    values: dict[Var, object] = {p: poly(v if type(v) is int else _row_value(p, v)) for p, v in row.items()}
     buffers = {}
     for b in func.allocs:
         shape = [substitute(e, values) for e in b.shape]  # type: ignore[arg-type]
@@ -99,3 +111,10 @@ def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
             buffers[b] = b.like(shape=shape)
     body = substitute(func.body, values, buffers)  # type: ignore[arg-type]
     return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))
+
+
+def _row_value(p: Param, v: object) -> int:
+    value = as_integer(v)
+    if value is None:
+        raise ScheduleError("concretize", "arguments", f"the value of {p.name} is {v!r}; an integer is needed there")
+    return value

@@ -19,6 +19,7 @@ from tunesmith.ir.poly import Param, Poly, Var, is_param_only, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
 from tunesmith.ir.visit import blocks_under, path_to_block, transform
 from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
+from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Decision, Instruction, Trace
 from tunesmith.support.errors import ScheduleError, ScriptError
 
@@ -30,6 +31,12 @@ class Constraint:
     kind: str
     expr: Poly
     label: str
+
+
+def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
+    """The sequence with its statements rewritten; what has become several stands among the others, not in a sequence of its own."""
+    m = n.map_children(recurse)
+    return n if m is n else seq(m.stmts)
 
 
 class ScheduleState:
@@ -176,10 +183,12 @@ class ScheduleState:
                     break
             else:
                 raise self.refuse("admissible", f"no admissible values were found in 1000 draws from {[list(d)[:8] for d in domains]}")
-        if len(decision) != len(names) or any(type(x) is not int or x < 0 for x in decision):
-            raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {list(decision)}")
-        self.decision = tuple(decision)
-        return [self.new_int(poly(x)) for x in decision]
+        given = list(decision) if isinstance(decision, Iterable) else [decision]
+        values = [n for x in given if (n := as_integer(x)) is not None and n >= 0]
+        if len(given) != len(names) or len(values) < len(names) or not isinstance(decision, Iterable):
+            raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {given}")
+        self.decision = tuple(values)
+        return [self.new_int(poly(x)) for x in values]
 
     @staticmethod
     def value(x: IntRV | int) -> Poly:
@@ -250,7 +259,7 @@ class ScheduleState:
         def on_for(n: For, recurse: Any) -> Stmt:
             return make(n) if n.var is var else n.map_children(recurse)
 
-        self.set_body(transform(self.func.body, {For: on_for, Block: lambda n, _: n}))
+        self.set_body(transform(self.func.body, {For: on_for, Seq: _flattened, Block: lambda n, _: n}))
 
     def replace_block(self, name: str, make: Callable[[Block], Stmt]) -> None:
         """Put `make(block)` in the place of the block."""
@@ -258,7 +267,7 @@ class ScheduleState:
         def on_block(n: Block, recurse: Any) -> Stmt:
             return make(n) if n.name == name else n
 
-        self.set_body(transform(self.func.body, {Block: on_block}))
+        self.set_body(transform(self.func.body, {Block: on_block, Seq: _flattened}))
 
     def add_allocs(self, *buffers: Buffer) -> None:
         """Allocate more buffers."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tunesmith.schedule.integers import as_integer
 from tunesmith.support.errors import RecordError
 
 Json = Any
@@ -54,15 +55,18 @@ class Trace:
         return tuple(out)
 
     def with_row(self, row: Sequence[int]) -> Trace:
-        """The trace with its decisions read off `row`, one integer for each sampled value."""
-        values = [int(x) for x in row]
+        """The trace with its decisions read off `row`, one integer for each sampled value.
+
+        Refused (RecordError) when the row is too short or too long, or holds something else than integers.
+        """
+        values = list(row)
         out: list[Instruction] = []
         for i in self.instructions:
             if i.kind.startswith("sample_"):
                 n = len(i.outputs)
                 if len(values) < n:
                     raise RecordError(f"the row has too few values: {len(row)}, but the trace samples more")
-                i = replace(i, decision=tuple(values[:n]))
+                i = replace(i, decision=_decision(i, values[:n], len(row) - len(values)))
                 values = values[n:]
             out.append(i)
         if values:
@@ -137,6 +141,17 @@ _LISTS = (
     "split",
 )
 """Primitives that return a list also when it has one element: their outputs are unpacked."""
+
+
+def _decision(i: Instruction, values: Sequence[Any], start: int) -> Decision:
+    """What stands in a row, from position `start` on, for this step."""
+    out = []
+    for at, (name, x) in enumerate(zip(i.outputs, values, strict=True), start):
+        value = as_integer(x)
+        if value is None:
+            raise RecordError(f"row[{at}], the value of {name} = {i.kind}(...), is {x!r}; a row holds integers")
+        out.append(value)
+    return tuple(out)
 
 
 def _names(x: Json) -> bool:

@@ -52,7 +52,7 @@ class Drafter:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.sketches = task.space.sketches
-        self.analytic = [AnalyticModel(s.func, s.params, task.target) for s in self.sketches]
+        self.analytic = [AnalyticModel(s.timed, s.params, task.target) for s in self.sketches]
         self._features: dict[int, FeatureProgram] = {}
         self.drafted = 0
         self.scored = 0
@@ -85,7 +85,7 @@ class Drafter:
         program = self._features.get(k)
         if program is None:
             s = self.sketches[k]
-            program = self._features[k] = FeatureProgram(s.func, s.params, s.constraints, target=self.task.target)
+            program = self._features[k] = FeatureProgram(s.timed, s.params, s.constraints, target=self.task.target)
         return program.program(rows)
 
     def features_of(self, candidates: list[Candidate]) -> npt.NDArray[np.float32]:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
+from tunesmith.lower.lift_constants import lift_constants
 from tunesmith.schedule.schedule import Schedule, concretize
 from tunesmith.schedule.state import Constraint
 from tunesmith.schedule.trace import Trace
@@ -42,13 +43,19 @@ class Sketch:
         """The admissible rows."""
         return ParamSpace(self.params, self.constraints)
 
+    @cached_property
+    def timed(self) -> PrimFunc:
+        """The parametric program whose calls are timed: without what is computed once from constants."""
+        lifted = lift_constants(self.func)
+        return self.func if lifted is None else lifted.main
+
     def concretize(self, row: tuple[int, ...]) -> PrimFunc:
         """The program of a row."""
         return concretize(self.func, dict(zip(self.params, row, strict=True)))
 
     def trace_of(self, row: tuple[int, ...]) -> Trace:
         """The trace of a row: with it, the candidate can be replayed without the sketch."""
-        return self.trace.with_row([int(x) for x in row])
+        return self.trace.with_row(row)
 
 
 def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch:

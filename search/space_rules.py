@@ -11,14 +11,14 @@ from tunesmith.search.rules import contraction, fallback, pointwise, reductions,
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
 
-Rule = Callable[[PrimFunc, Target, frozenset[str]], list[tuple[str, Callable[[Schedule], None]]]]
-"""(function, target, names of constant parameters) to named schedules; [] when the rule does not apply."""
+Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
+"""(function, target) to named schedules; [] when the rule does not apply."""
 
 CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, reductions.sketches, pointwise.sketches)
 """Asked in this order, all of them; `fallback` only when none applies."""
 
 
-def generate(func: PrimFunc, target: Target, constants: frozenset[str] = frozenset(), rules: Sequence[Rule] = CPU_RULES) -> Space:
+def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] = CPU_RULES) -> Space:
     """The sketches of all rules for `func`.
 
     Raises:
@@ -26,9 +26,9 @@ def generate(func: PrimFunc, target: Target, constants: frozenset[str] = frozens
     """
     out: list[Sketch] = []
     for rule in rules:
-        out.extend(collect(rule(func, target, constants), func))
+        out.extend(collect(rule(func, target), func))
     if not out and rules is CPU_RULES:
-        out = collect(fallback.sketches(func, target, constants), func)
+        out = collect(fallback.sketches(func, target), func)
     if not out:
         raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")
     return Space(tuple(out))

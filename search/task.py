@@ -29,7 +29,6 @@ class Task:
         target: where it will run.
         reference: outputs from inputs, in numpy; None compares candidates with the unscheduled program instead.
         flops: floating point operations, for rates.
-        constants: parameters that are weights.
         rules: the space's rules.
         ranges: of input values, for inputs on which the usual ones make no sense, such as divisors.
     """
@@ -39,7 +38,6 @@ class Task:
     target: Target
     reference: Callable[[Sequence[np.ndarray]], Arrays] | None = None
     flops: int = 0
-    constants: frozenset[str] = frozenset()
     weight: float = 1.0
     rules: tuple[Rule, ...] = field(default=CPU_RULES)
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -57,4 +55,4 @@ class Task:
     @cached_property
     def space(self) -> Space:
         """All sketches."""
-        return generate(self.func, self.target, self.constants, self.rules)
+        return generate(self.func, self.target, self.rules)

@@ -48,6 +48,7 @@ def lanes(dtype: str) -> int:
     return split(dtype)[1]
 
 
+@cache
 def vector(dtype: str, count: int) -> str:
     """The type of `count` lanes of `dtype`; the scalar itself when `count` is 1."""
     scalar = element(dtype)

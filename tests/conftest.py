@@ -104,6 +104,12 @@ def programs() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def hand() -> ModuleType:
+    """Schedules written by hand and records of them: tests/hand_records.py."""
+    return _shared("hand_records")
+
+
+@pytest.fixture(scope="session")
 def schedules() -> ModuleType:
     """Sketches, rows and random walks for fuzzing: tests/schedules.py."""
     return _shared("schedules")

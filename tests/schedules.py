@@ -16,7 +16,7 @@ from tunesmith.ir.analysis.access_regions import accesses, reads
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, product
-from tunesmith.ir.stmt import For
+from tunesmith.ir.stmt import For, Seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under, path_to_block, walk
 from tunesmith.ops.workload import Workload, workload
@@ -85,7 +85,7 @@ def rule_cases(text: str) -> list[Case]:
     w = named(text)
     found = []
     for rule in CPU_RULES:
-        for name, schedule in rule(w.func, target(), frozenset(w.constants)):
+        for name, schedule in rule(w.func, target()):
             made = _tried(name, w.func, schedule)
             if made is not None:
                 found.append(Case(w, made))
@@ -299,6 +299,27 @@ class Walk:
     def set_scope(self, s: Schedule) -> None:
         s.set_scope(self.block(s), self.pick(("workspace", "global", "register")))
 
+    def merge(self, s: Schedule) -> None:
+        """Two loops that stand side by side, and then whatever stands side by side in them."""
+        rows = [n for n in walk(s.func.body) if type(n) is Seq and sum(type(x) is For for x in n.stmts) > 1]
+        loops = [x for x in self.pick(rows).stmts if type(x) is For]
+        at = int(self.rng.integers(len(loops) - 1))
+        first, second = loops[at], self.pick(loops[at + 1 :])
+        while True:
+            merged = s.merge(*[self.handle(s, f) for f in (first, second)])
+            inside = [x for x in getattr(s.loop(merged).body, "stmts", ()) if type(x) is For]
+            if len(inside) < 2:
+                return
+            first, second = inside[-2:]
+
+    @staticmethod
+    def handle(s: Schedule, loop: For) -> LoopRV:
+        return next(h for h in s.get_loops(s.get_block(blocks_under(loop)[0].name)) if h.var is loop.var)
+
+    def reuse_buffer(self, s: Schedule) -> None:
+        b = self.block(s)
+        s.reuse_buffer(b, self.pick(s.get_consumers(b)))
+
 
 MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.tile] * 3,
@@ -317,5 +338,7 @@ MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.decompose_reduction] * 2,
     *[Walk.rfactor] * 2,
     Walk.set_scope,
+    *[Walk.merge] * 3,
+    *[Walk.reuse_buffer] * 2,
 )
 """Moves, those that need luck several times."""

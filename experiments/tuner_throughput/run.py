@@ -36,7 +36,7 @@ def main(texts: list[str]) -> None:
         start = time.perf_counter()
         sketches = generate(w.func, target).sketches
         made = time.perf_counter() - start
-        programs = [FeatureProgram(s.func, s.params, s.constraints, target=target) for s in sketches]
+        programs = [FeatureProgram(s.timed, s.params, s.constraints, target=target) for s in sketches]
         rng = stream(0, "throughput", text)
         for s, p in zip(sketches, programs, strict=True):
             p.scored(s.space.sample(64, rng))  # compiles

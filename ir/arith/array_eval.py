@@ -7,7 +7,8 @@ so that temporaries stay in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +87,7 @@ class _Code:
 
     def atom(self, a: Atom, where: Poly) -> int:
         if type(a) is Op:
-            xs = [self.poly(x) for x in a.args]
-            out = xs[0]
-            for x in xs[1:]:
-                out = self.value(a.op, out, x)
-            return out
+            return reduce(partial(self.value, a.op), [self.poly(x) for x in a.args])
         if a not in self.columns:
             known = ", ".join(p.name for p in self.columns if isinstance(p, Param)) or "none"
             raise ScriptError(
@@ -117,15 +114,15 @@ class _Program:
     def __init__(self, code: _Code, roots: list[int]) -> None:
         self.width = len(code.columns)
         self.roots = roots
-        live = _live(code.steps, roots)
-        last = {x: i for i in live for x in _operands(code.steps[i])}
+        needed = live(roots, lambda i: _operands(code.steps[i]))
+        last = {x: i for i in needed for x in _operands(code.steps[i])}
         last.update(dict.fromkeys(roots, len(code.steps)))
-        self.constant = {i: code.steps[i][1] for i in live if code.steps[i][0] == "const"}
+        self.constant = {i: code.steps[i][1] for i in needed if code.steps[i][0] == "const"}
         self.slot: dict[int, int] = {}
         self.order: list[tuple[str, int, int, int]] = []
         free: list[int] = []
         count = 0
-        for i in live:
+        for i in needed:
             op, a, b = code.steps[i]
             if op == "const":
                 continue
@@ -179,12 +176,13 @@ def _operands(step: tuple[str, int, int]) -> tuple[int, ...]:
     return () if step[0] in ("const", "column") else step[1:]
 
 
-def _live(steps: list[tuple[str, int, int]], roots: list[int]) -> list[int]:
+def live(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+    """The numbers of the values that `roots` need, in order: operands before users, when users have the higher numbers."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:
         i = stack.pop()
         if i not in seen:
             seen.add(i)
-            stack.extend(_operands(steps[i]))
+            stack.extend(operands(i))
     return sorted(seen)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 from tunesmith.ir.arith.interval import Range, bounds
 from tunesmith.ir.poly import MAKE, ONE, Atom, Monomial, Op, Poly, Var, add, ceildiv, floordiv, mod, mul, poly, scale
@@ -26,6 +27,8 @@ def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
     Raises:
         InternalError: a variable of `p` has no range.
     """
+    if is_plain(p, ranges):
+        return p
     facts = Facts(ranges)
     for _ in range(_ROUNDS):
         simpler = _round(p, facts)
@@ -33,6 +36,16 @@ def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
             break
         p = simpler
     return p
+
+
+def is_plain(p: Poly, ranges: Mapping[Var, Range]) -> bool:
+    """Whether no rule can apply: there is no operation, and no variable has but one value.  Most expressions are so."""
+    for m, _ in p.terms:
+        for a in m:
+            known = None if type(a) is Op else ranges.get(a)  # type: ignore[call-overload]
+            if known is None or known[0] == known[1]:
+                return False
+    return True
 
 
 _ROUNDS = 8
@@ -95,9 +108,10 @@ RULES: tuple[Rule, ...] = (
 
 def _round(p: Poly, facts: Facts) -> Poly:
     """One bottom-up round over `p`."""
-    low, high = facts.range(p)
-    if low == high:
-        return poly(low)
+    if not _varies(p, facts.ranges):
+        low, high = facts.range(p)
+        if low == high:
+            return poly(low)
     out: dict[Monomial, int] = {}
     changed = False
     for m, c in p.terms:
@@ -114,6 +128,19 @@ def _round(p: Poly, facts: Facts) -> Poly:
     if changed:
         p = _sum(out)
     return _recombined(p)
+
+
+def _varies(p: Poly, ranges: Mapping[Var, Range]) -> bool:
+    """Whether a variable of several values occurs once, by itself, so that `p` is no number: a cheap look before bounding all of it."""
+    if not all([v in ranges for v in p.vars]):
+        return False
+    for m, _ in p.terms:
+        if len(m) == 1 and type(m[0]) is not Op:
+            v: Any = m[0]
+            low, high = ranges[v]
+            if low < high and sum([v in a.vars for other, _ in p.terms for a in other]) == 1:
+                return True
+    return False
 
 
 def _atom_round(a: Atom, facts: Facts) -> Poly | None:
@@ -227,11 +254,12 @@ def _never_beyond(op: str, x: Poly, y: Poly, facts: Facts) -> bool:
 
 def _recombined(p: Poly) -> Poly:
     """c*d*(x // d) + c*(x % d) -> c*x: what a split and a fuse of the same loop leave behind."""
-    coefficients = dict(p.terms)
+    coefficients: dict[Monomial, int] | None = None
     for m, c in p.terms:
         for i, a in enumerate(m):
             if type(a) is not Op or a.op != "mod":
                 continue
+            coefficients = dict(p.terms) if coefficients is None else coefficients
             x, d = a.args
             factor = Poly(((m[:i] + m[i + 1 :], c),)) if len(m) > 1 else scale(ONE, c)
             whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))

@@ -10,9 +10,7 @@ from tunesmith.schedule.state import ScheduleState
 
 KEYS = {
     "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
-    "pack_constant": "block: its input is a constant, so that the copy may be made at compile time",
-    "unroll_max": "loop: bodies up to this many statements are unrolled",
-    "stream_store": "block: store around the caches",
+    "pack_constant": "block: the constant parameter that it copies into another layout, once for all calls (lower/lift_constants.py)",
 }
 """Annotations that lowering understands."""
 

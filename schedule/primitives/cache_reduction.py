@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import plain_iter, reads, region, writes
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, region, writes
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
@@ -42,7 +42,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         guard: guards of the block are on its own extents, on loops outside, or on its reduction.
         loop-of-block: the loop is one of the block's loops.
         blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
-        read-after: no other block inside the loop reads the buffer, because it is written back behind them.
+        read-after: no other block inside the loop touches the buffer, because it is written back behind them.
         dense: what the block writes in one iteration is a box without gaps.
         box: the extents of the box written in one iteration do not depend on loop variables.
         block-exists: the block is still in the program.
@@ -62,9 +62,9 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     old = b.body.buffer
-    early = [c.name for c in blocks_under(target) if c is not b and any(a.buffer is old for a in reads(c))]
+    early = [c.name for c in blocks_under(target) if c is not b and any(a.buffer is old for a in accesses(c))]
     if early:
-        raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} inside loop {target.var.name}", target)
+        raise s.refuse("read-after", f"{old.name} is used by {', '.join(early)} inside loop {target.var.name}", target)
     new = old.like(f"{old.name}_{scope}", scope=scope)
     ranges = ranges_under(target, b.name)
     box = region(b, writes(b)[-1].indices, ranges)

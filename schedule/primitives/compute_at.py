@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, union, writes
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.order import check_unchanged, move
 from tunesmith.schedule.placement import place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -26,6 +27,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables, each once.
         consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
         only-writer: no other block writes the buffer.
+        complete: loops around both the block and the loop only give the block's place in the buffer, and take no part in a reduction.
+        unchanged: nothing that the block moves past writes what it reads, and the consumers come after it.
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along.
         block-exists: the block is still in the program.
@@ -59,5 +62,12 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
             boxes.extend(region(c, a.indices, ranges) for a in mine)
     if not boxes:
         raise s.refuse("consumers-inside", f"block {b.name} has no consumer under loop {target.var.name}", target)
+    path = move(s, b.name, inside[0].name)
+    around = {f.var for f in path.shared} if path else set()
+    for n, (it, e) in enumerate(zip(b.iters, b.bindings, strict=True)):
+        if n not in positions and not around.isdisjoint(e.vars):
+            what = f"loop {target.var.name} is inside a loop that gives {it.var.name} of block {b.name}, which does not index {buffer.name}"
+            raise s.refuse("complete", what, b)
+    check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     box = union(boxes)
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)

@@ -8,9 +8,11 @@ from typing import Any
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.visit import Handler, substitute, transform
 from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.order import check_ready, check_unchanged
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -40,6 +42,8 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
     Requires:
         pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
         intermediate: the buffer is not a parameter of the function and has no other writer.
+        unchanged: nothing that the expression moves past writes what it reads, and the consumers come after it; a pointwise
+            consumer may update in place what the expression reads of the same element.
         has-consumer: some block reads the buffer.
         block-exists: the block is still in the program.
     Keeps: results; the expression is computed again at every read.
@@ -51,6 +55,9 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
     readers = [c for c in s.blocks() if c is not b and any(a.buffer is body.buffer for a in reads(c))]
     if not readers:
         raise s.refuse("has-consumer", f"nothing reads {body.buffer.name}", b)
+
+    own = [c for c in readers if _same_element(b, body, c, [a.indices for a in reads(c) if a.buffer is body.buffer])]
+    check_unchanged(s, b, readers, own)
 
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         if n.buffer is not body.buffer:
@@ -77,6 +84,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and
             nobody else reads it.
         intermediate: that buffer is not a parameter of the function and has no other writer.
+        ready: nothing that the block moves past writes what it reads, or uses what it writes; a producer may read of that the
+            element that is written.
         same-domain: both blocks run over iteration variables of the same extents.
         block-exists: the block is still in the program.
     Keeps: results.
@@ -102,6 +111,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         differ = extents[var] - extents[at.as_var()]
         s.require("eq0", differ, "same-domain", f"blocks {p.name} and {b.name} run over different extents")
 
+    check_ready(s, b, [p], [p], own=_same_element(p, source, b, [a.indices for a in mine]))
+
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         return source.value if n.buffer is source.buffer else BufferLoad(n.buffer, tuple([substitute(i, values) for i in n.indices]))
 
@@ -112,6 +123,19 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     indices = tuple([substitute(i, values) for i in body.indices])
     s.replace_block(p.name, lambda c: c.with_(body=BufferStore(body.buffer, indices, value)))
     _drop(s, b, source.buffer)
+
+
+def _same_element(p: Block, source: BufferStore, c: Block, at: list[tuple[Poly, ...]]) -> bool:
+    """Whether the consumer `c`, reading the producer `p` at these places, is pointwise, and `p` reads of what `c` writes just the
+    element that `c` writes with it."""
+    out = c.body
+    if type(out) is not BufferStore or c.init is not None or {plain_iter(e, c) for e in out.indices} != set(range(len(c.iters))):
+        return False
+    for indices in at:
+        values: dict[Var, Poly] = dict(zip([e.as_var() for e in source.indices], indices, strict=True))  # type: ignore[misc]
+        if any(tuple([substitute_poly(e, values) for e in a.indices]) != out.indices for a in reads(p) if a.buffer is out.buffer):
+            return False
+    return True
 
 
 def _with_loads(on_load: Handler) -> Callable[[Block], Block]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from tunesmith.ir.analysis.access_regions import loop_ranges
-from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
+from collections.abc import Mapping
+
+from tunesmith.ir.analysis.access_regions import Access, accesses, loop_ranges, reads, writes
+from tunesmith.ir.poly import ZERO, Op, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.order import same_elements
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -27,8 +30,11 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
         reduction: the block has an init.
         loop-of-block: the loop is one of the block's loops.
         reduce-inside: no loop outside `loop` takes part in the reduction.
-        once: the loop holds only this block, or the loops inside are a tiling of every spatial iteration variable; else some
-            element may be computed again, which adds to it again.
+        once: every spatial iteration variable has each of its values once in the loop, and each is an element of its own, so that
+            no element is computed again, which would add to it again; beside other blocks, the loops are a tiling of it.
+        first: the reduction begins at its first step, where the init runs.
+        unseen: nothing inside the loop sees that the init runs earlier: no other block uses elements of the output that the
+            block has not finished or changes what the init reads, and the block reads only the element that it accumulates into.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results.
@@ -49,10 +55,12 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
     spatial = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
     kept = [f for f in inner if any(f.var in e.vars for e in spatial)]
     _check_once(s, b, target, inner, spatial, reducing)
+    _check_first(s, b, target, inner, reducing)
+    _check_unseen(s, b, target, bool(kept))
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
     # A guard holds for the init exactly when it holds at the first reduction step, where the dropped loops are at 0.
     values |= {f.var: ZERO for f in inner if f.var not in values}
-    iters = [(it, Iter(Var(it.var.name), it.extent, "S")) for it in b.iters if it.kind == "S"]
+    iters = [(it, Iter(Var(it.var.name), substitute(it.extent, values), "S")) for it in b.iters if it.kind == "S"]
     rename: dict[Var, Poly] = {old.var: poly(new.var) for old, new in iters}
     name = s.fresh_name(f"{b.name}_init")
     init: Stmt = Block(
@@ -64,16 +72,61 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
         substitute_program(b.init, rename),
     )
     for f in reversed(kept):
-        init = For(values[f.var].as_var(), f.extent, init, "serial" if f.kind == "parallel" else f.kind)  # type: ignore[arg-type]
+        init = For(values[f.var].as_var(), substitute(f.extent, values), init, "serial" if f.kind == "parallel" else f.kind)  # type: ignore[arg-type]
     s.replace_block(b.name, lambda old: old.with_(init=None))
     s.replace_loop(target.var, lambda f: seq([init, f]))
     return s.new_block(name)
 
 
 def _check_once(s: ScheduleState, b: Block, target: For, inner: list[For], spatial: list[Poly], reducing: list[Poly]) -> None:
-    if blocks_under(target) == [b]:
-        return
     ranges = loop_ranges([(f.var, f.extent) for f in inner])
-    repeated = [f.var.name for f in inner if all(f.var not in e.vars for e in (*spatial, *reducing))]
-    if repeated or not all(is_tiling(e, ranges) for e in spatial):
+    repeated = [f.var.name for f in inner if f.extent != 1 and all(f.var not in e.vars for e in (*spatial, *reducing))]
+    alone = blocks_under(target) == [b]
+    if not alone and (repeated or not all(is_tiling(e, ranges) for e in spatial)):
         raise s.refuse("once", f"loop {target.var.name} holds other blocks, and may compute an element of {b.name} more than once", target)
+    if repeated or not all(_is_distinct(e, ranges) for e in spatial):
+        raise s.refuse("once", f"loop {target.var.name} computes elements of {b.name} more than once", target)
+    moving = {it.var for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S" and not e.vars.isdisjoint(ranges)}
+    extents = {it.var: it.extent - 1 for it in b.iters if it.var in moving}
+    for w in writes(b):
+        if not all(any(v in e.vars for e in w.indices) for v in moving) or not all(_is_distinct(e, extents, ops=False) for e in w.indices):
+            raise s.refuse("once", f"several instances of block {b.name} may accumulate into one element of {w.buffer.name}", b)
+
+
+def _is_distinct(e: Poly, ranges: Mapping[Var, Poly], ops: bool = True) -> bool:
+    """Whether `e` has no value twice: a tiling, or a single loop; through operations, which only fusing makes, by their arguments."""
+    inner = [a for m, _ in e.terms for a in m if not a.vars.isdisjoint(ranges)]
+    if is_tiling(e, ranges) or (len(inner) == 1 and isinstance(inner[0], Var)):
+        return True
+    calls = [a for a in inner if isinstance(a, Op)]
+    return ops and bool(calls) and all(_is_distinct(x, ranges) for a in calls for x in a.args)
+
+
+def _check_first(s: ScheduleState, b: Block, target: For, inner: list[For], reducing: list[Poly]) -> None:
+    start = {f.var: ZERO for f in inner}
+    if any(substitute(e, start) != ZERO for e in reducing):
+        raise s.refuse("first", f"the first iteration of loop {target.var.name} is not the first step of the reduction of {b.name}", target)
+
+
+def _check_unseen(s: ScheduleState, b: Block, target: For, several: bool) -> None:
+    """Nobody may see that elements are initialised all at once, before the loop."""
+    made = {w.buffer for w in writes(b)}
+    if several and any(a.buffer in made for a in reads(b)):
+        raise s.refuse("unseen", f"block {b.name} reads elements of its output that would be initialised already", b)
+    started = {a.buffer for a in accesses(b.with_(body=b.init)) if not a.is_write}
+    order = s.blocks()
+    for c in blocks_under(target):
+        for a in accesses(c) if c is not b else ():
+            if a.buffer in (made | started if a.is_write else made) and not _is_later(s, b, c, a, order):
+                what = f"block {b.name} cannot be initialised before loop {target.var.name}: block {c.name} works on {a.buffer.name} in it"
+                raise s.refuse("unseen", what, c)
+
+
+def _is_later(s: ScheduleState, b: Block, c: Block, a: Access, order: list[Block]) -> bool:
+    """Whether `c` only reads what `b` has finished, or what nobody has written before."""
+    if a.is_write:
+        return False
+    if a.buffer in s.func.allocs and not any(w.buffer is a.buffer for x in order if x is not b for w in writes(x)):
+        return True
+    both = [f for f in s.loops_of(b.name) if f in s.loops_of(c.name)]
+    return order.index(c) > order.index(b) and all(same_elements(s, b, w, c, a, both) for w in writes(b) if w.buffer is a.buffer)

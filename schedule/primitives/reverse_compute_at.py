@@ -8,6 +8,7 @@ from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
 from tunesmith.schedule.placement import place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -29,7 +30,9 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
         producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
         complete: the producer finishes its reduction inside the loop.
-        ready: between the loop and the block, nothing writes what the block reads or uses what it writes.
+        ready: nothing that the block moves past writes what it reads, or uses what it writes; in each iteration of loops around
+            both, it reads just what the producer writes there.
+        once: a block that reads what it writes is not run again: loops outside tile what the producer writes.
         dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
@@ -46,7 +49,10 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("producer-inside", f"block {b.name} already is under loop {target.var.name}", target)
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
-    _check_ready(s, b, inside)
+    used = {a.buffer for a in reads(b)}
+    producers = [c for c in inside if any(w.buffer in used for w in writes(c))]
+    if producers:
+        check_ready(s, b, producers, inside)
     outer = _loops_down_to(s, target)
     boxes: dict[int, list[Box]] = {}
     guards: list[Poly] = []
@@ -73,19 +79,38 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("producer-inside", f"no block under loop {target.var.name} writes what {b.name} reads", target)
     if any(box != many[0] for many in boxes.values() for box in many):
         raise s.refuse("one-box", f"block {b.name} would read more than has been written in loop {target.var.name}", b)
+    _check_whole(s, b, target, set(boxes))
+    _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}
     place(s, b.name, target.var, dims, at_front=False)
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
 
 
-def _check_ready(s: ScheduleState, b: Block, inside: list[Block]) -> None:
-    """The block moves up: what stands between must not care."""
-    order = s.blocks()
-    mine = {a.buffer for a in accesses(b)}
+def _check_whole(s: ScheduleState, b: Block, target: For, bound: set[int]) -> None:
+    """Iteration variables that the produced box does not give run over their whole extent: they must have done so before."""
+    path = move(s, b.name, blocks_under(target)[0].name)
+    around = {f.var for f in path.shared} if path else set()
+    for n, (it, e) in enumerate(zip(b.iters, b.bindings, strict=True)):
+        if n not in bound and not around.isdisjoint(e.vars):
+            what = f"a loop around both gives {it.var.name} of block {b.name}, which what it reads does not depend on"
+            raise s.refuse("ready", what, b)
+
+
+def _check_once(s: ScheduleState, b: Block, target: For, producers: list[Block]) -> None:
+    """A block that reads what it writes must not run twice for an element."""
     made = {w.buffer for w in writes(b)}
-    for c in order[order.index(inside[-1]) + 1 : order.index(b)]:
-        if any(a.buffer in (mine if a.is_write else made) for a in accesses(c)):
-            raise s.refuse("ready", f"block {b.name} cannot move up before block {c.name}, which works on the same data", c)
+    if not any(a.buffer in made and not a.is_write for a in accesses(b)):
+        return
+    path = move(s, b.name, producers[0].name)
+    shared = path.shared if path else ()
+    outside = _loops_down_to(s, target) - {f.var for f in shared}
+    for p in producers:
+        ranges = inner_ranges(s, p, shared)
+        for w in writes(p):
+            at = in_loops(p, w.indices)
+            if not all(any(v in e.vars for e in at) for v in outside) or not all(is_tiling(e, ranges) for e in at):
+                what = f"block {b.name} reads what it writes, and block {p.name} may write an element again in loop {target.var.name}"
+                raise s.refuse("once", what, b)
 
 
 def _loops_down_to(s: ScheduleState, target: For) -> set[object]:

@@ -38,7 +38,7 @@ class Plan:
     Attributes:
         vector_first: in the block of register tiles, tiles along the vector axis outermost.
         pack: name of the operand to pack, None for none.
-        constant: the packed operand is a weight, so that it is packed outside the nest, once.
+        constant: the packed operand is a weight: packed outside the nest, ahead of all calls where they can be known to share it.
         pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
         unroll_window: write out the innermost short reduction loop (of a convolution window).
         axis: position of the vector axis among the iteration variables.
@@ -82,7 +82,7 @@ class _Levels:
     vector_loops: list[LoopRV] = field(default_factory=list)
 
 
-def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with one contraction; none when it has another shape."""
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]
@@ -120,7 +120,7 @@ def _plans(func: PrimFunc, main: Block, axis: int, across: bool, padded: bool, f
     packs: list[tuple[str | None, bool]] = []
     if all(vector in o.contiguous for o in packable):
         packs.append((None, False))
-    packs += [(o.buffer.name, False) for o in packable if _packs_well(main, o, vector)]
+    packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if _packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
     cuts = (False, True) if long and not (followed or padded or across) else (False,)
@@ -261,11 +261,12 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     copy = s.cache_read(
         block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
     )
-    if plan.constant:
-        s.annotate(copy, "pack_constant", plan.pack)
-    else:
+    if not plan.constant:
         s.compute_at(copy, at)
     s.vectorize(s.get_loops(copy)[-1])
+    if plan.constant:
+        s.annotate(copy, "pack_constant", plan.pack)
+        s.parallel(s.get_loops(copy)[0])
 
 
 def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:

@@ -12,7 +12,7 @@ from tunesmith.search.rules.tile_domains import outer_tiles
 Named = tuple[str, Callable[[Schedule], None]]
 
 
-def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule for whatever it is."""
     return [("fallback", schedule)]
 

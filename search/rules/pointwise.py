@@ -14,7 +14,7 @@ from tunesmith.search.rules.tile_domains import outer_tiles
 Named = tuple[str, Callable[[Schedule], None]]
 
 
-def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Two schedules, with threads and without, when every block is pointwise."""
     blocks = blocks_under(func.body)
     if not blocks or not all(is_pointwise(b) for b in blocks):

@@ -15,7 +15,7 @@ from tunesmith.search.rules.tile_domains import middle_tiles, outer_tiles
 Named = tuple[str, Callable[[Schedule], None]]
 
 
-def sketches(func: PrimFunc, target: Target, constants: frozenset[str]) -> list[Named]:
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule when the output is a reduction of what pointwise blocks at most have prepared."""
     blocks = blocks_under(func.body)
     reductions = [b for b in blocks if is_reduction(b)]

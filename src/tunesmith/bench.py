@@ -242,4 +242,4 @@ def _disturbance(window: Window) -> tuple[bool, float]:
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
     """The setting with the best record, compiled.  RecordError if there is none."""
     module: CompiledModule = compile(w, target, database, strict=True)
-    return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.functions[0], module.artifact.data)
+    return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+from tunesmith.codegen.artifact import Code
 from tunesmith.measure.argument_data import ArgumentTable
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
+from tunesmith.measure.packed_call import load_call
 from tunesmith.measure.peers.peer import Peer
 from tunesmith.measure.peers.registry import create_peer
 from tunesmith.measure.timing_policy import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.peer_calls import peer_call
-from tunesmith.runtime.module import Module
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.runtime.timing import CpuClock
 
@@ -48,15 +49,14 @@ class Setting:
         seed: of the inputs, which every process makes for itself, all the same.
         reference: a file with the outputs that numpy computes.
         tolerance: relative, see `measure.correctness`.
-        function, code: for ours, the compiled function.
+        code: for ours, the compiled function.
     """
 
     text: str
     seed: int
     reference: str
     tolerance: float
-    function: str = ""
-    code: bytes = b""
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,8 @@ class Ours(Contestant):
             ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs
         ]
         self._table = ArgumentTable(params, inputs)
-        call = Module.from_object(setting.code)[setting.function].bind(*self._table.arguments())
+        assert setting.code is not None
+        call = load_call(setting.code, self._table.arguments())
         self._table.poison(reference)
         call()
         return "replayed record", call, self._table.outputs()

@@ -7,6 +7,7 @@ searches: equal inputs give equal bytes.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -19,7 +20,8 @@ from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
-from tunesmith.runtime.module import CompiledFunction, Module
+from tunesmith.measure.packed_call import load_call
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
 from tunesmith.workloads import WorkloadLike, find_subjects
@@ -62,12 +64,33 @@ class CompiledModule(Module):
             UserError: there are several.
             RunError: an argument is not what the function takes.
         """
-        return self._only()(*arguments)
+        return self[self._only()](*arguments)
 
-    def _only(self) -> CompiledFunction:
-        if len(self.functions) != 1:
-            raise UserError(f"the module has the functions {', '.join(self.functions)}: call one of them, as module[name](...)")
-        return self[self.functions[0]]
+    def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
+        """A call of a function on these arguments, for callers that repeat it with the same weights.
+
+        What the schedule packs from constants (`PrimFunc.constants`) is packed now, once; later changes of those arrays are not seen.
+        Other arrays are used as they are at the time of each call.
+
+        Args:
+            arguments: of the function, in order.
+            name: which function; not needed if there is one only.
+        Raises:
+            UserError: there are several functions, or none of this name.
+            RunError: an argument is not what the function takes.
+        """
+        return load_call(self.artifact.code(self._only() if name is None else self._known(name)), arguments)
+
+    def _only(self) -> str:
+        names = self.artifact.functions
+        if len(names) != 1:
+            raise UserError(f"the module has the functions {', '.join(names)}: call one of them, as module[name](...)")
+        return names[0]
+
+    def _known(self, name: str) -> str:
+        if name not in self.artifact.functions:
+            raise UserError(f"the module has no function {name!r}; it has {', '.join(self.artifact.functions)}")
+        return name
 
 
 def compile(
@@ -139,4 +162,4 @@ def _artifact(module: IRModule, target: Target) -> Artifact:
         raise BuildError(f"code is generated for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
-    return build_llvm(functions, target)
+    return build_llvm(functions, target, packing="both")

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.llvm_build import build, param_specs
 from tunesmith.codegen.llvm_host import check_runs_here
 from tunesmith.compile import Records, open_records
@@ -177,8 +178,8 @@ def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Su
         for row, (_, subject, program) in zip(rows, work, strict=True):
             try:
                 setup = _setup(subject, target, Path(folder) / f"{row.digest}.npz")
-                artifact = build(program, target)
-                request = RunRequest(setup, artifact.functions[0], artifact.data, _ONCE, None, "always")
+                artifact = build(program, target, packing="ahead")
+                request = RunRequest(setup, artifact.code(), _ONCE, None, "always")
                 result = (runner.compare([request], _TIMING) if time else runner.run([request]))[0]
             except UserError as error:
                 out.append(replace(row, ok=False, note=str(error)))
@@ -198,14 +199,14 @@ def _setup(subject: Subject, target: Target, path: Path) -> RunSetup:
     params = tuple(param_specs(subject.func))
     ranges = subject.ranges
     reference: str | None = None
-    baseline: tuple[str, bytes] | None = None
+    baseline: Code | None = None
     if subject.operator is not None:
         inputs = make_inputs(params, 0, ranges)
         save_reference(path, check_reference(params, subject.operator.reference(inputs)))
         reference = str(path)
     else:
         plain = build(subject.func, target)
-        baseline = plain.functions[0], plain.data
+        baseline = plain.code()
     facts = json.dumps(target.to_json(facts=True))
     bounds = tuple([(name, low, high) for name, (low, high) in sorted(ranges.items())])
     return RunSetup(f"replay-{path.stem}", facts, params, 0, bounds, tolerance_of(subject.func), reference, baseline)

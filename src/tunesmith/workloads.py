@@ -64,7 +64,6 @@ class Subject:
             target,
             None if op is None else op.reference,
             self.flops,
-            frozenset() if op is None else frozenset(op.constants),
             rules=CPU_RULES if rules is None else tuple(rules),
             ranges=self.ranges,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm_build import assembly, build, emit_text
+from tunesmith.codegen.llvm_function import STACK_BYTES
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr, cast, const, maximum, minimum
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.poly import Param, Var, poly
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.stmt import Block, Iter, nest, seq, store
+from tunesmith.ir.stmt import Allocate, Block, Iter, Stmt, nest, seq, store
 from tunesmith.ir.target import Target
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
@@ -122,16 +124,6 @@ def test_casts(dtype: str, to: str) -> None:
     value = cast(to, maximum(a[at[0], at[1]], const(0, dtype)))
     func = PrimFunc("f", (a, c), (), nest(list(zip(LOOPS, (2, 11), strict=True)), pointwise("C", [a, c], value, at)))
     check(scheduled(func, lambda s: s.vectorize(s.get_loops(s.get_block("C"))[1])))
-
-
-@pytest.mark.xfail(strict=True, reason="rounding to bfloat16 calls a function of the compiler's runtime, which nothing loads")
-def test_bfloat16() -> None:
-    a, c = Buffer("A", (2, 11), "float32"), Buffer("C", (2, 11), "bfloat16")
-    at = [Var("vi"), Var("vj")]
-    func = PrimFunc(
-        "f", (a, c), (), nest(list(zip(LOOPS, (2, 11), strict=True)), pointwise("C", [a, c], cast("bfloat16", a[at[0], at[1]]), at))
-    )
-    assert Module.from_object(build(func, TARGET).data).functions == ("f",)
 
 
 def test_bool_tensors_are_refused() -> None:
@@ -268,14 +260,48 @@ def test_threads_of_python_may_call_at_once() -> None:
     assert not wrong
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="a register buffer that crosses a parallel loop is refused by nobody")
-def test_registers_do_not_cross_threads() -> None:
+@pytest.mark.parametrize("scope", ["register", "workspace"])
+def test_memory_of_a_thread_does_not_cross_threads(scope: str) -> None:
     def steps(s: Schedule) -> None:
-        s.set_scope(s.get_block("C"), "register")
+        s.set_scope(s.get_block("C"), scope)
         s.parallel(s.get_loops(s.get_block("C"))[0])
 
-    with pytest.raises(BuildError):
+    message = f"stages: the buffer C of scope {scope} is each thread's own, but it is allocated outside the parallel loop i and used inside"
+    with pytest.raises(BuildError, match=message):
         build(scheduled(stages, steps), TARGET)
+
+
+def test_private_parameters_are_refused() -> None:
+    a, i = Buffer("A", (4,), "float32", "workspace"), Var("i")
+    with pytest.raises(BuildError, match="f: parameter A is in scope workspace; memory of the caller is global, declare it so"):
+        build(PrimFunc("f", (a,), (), nest([(i, 4)], store(a, (i,), const(0, "float32")))), TARGET)
+
+
+def reversed_twice(*sizes: int) -> PrimFunc:
+    """For each size: C = A + 1 backwards, through a register buffer that cannot become SSA values, in a loop of its own."""
+    parts: list[Stmt] = []
+    params: list[Buffer] = []
+    for n in sizes:
+        a, r, c = [Buffer(f"{x}{n}", (n,), "float32", "register" if x == "R" else "global") for x in "ARC"]
+        i, j = Var("i"), Var("j")
+        copies = seq([nest([(i, n)], store(r, (n - 1 - poly(i),), a[i])), nest([(j, n)], store(c, (j,), r[j] + const(1, "float32")))])
+        parts.append(Allocate(r, copies))
+        params += [a, c]
+    return PrimFunc("f", tuple(params), (), seq(parts))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "on_stack"),
+    [((1000,), [1000]), ((4_000_000,), []), ((STACK_BYTES // 4,), [STACK_BYTES // 4]), ((40_000, 30_000, 20_000), [40_000, 20_000])],
+)
+def test_large_register_buffers_do_not_stand_on_the_stack(sizes: tuple[int, ...], on_stack: list[int]) -> None:
+    func = reversed_twice(*sizes)
+    text = emit_text(func, TARGET)[0]
+    assert [int(n) for n in re.findall(r"alloca \[(\d+) x float\]", text)] == on_stack
+    given = [np.arange(n, dtype=np.float32) for n in sizes for _ in "AC"]
+    Module.from_object(build(func, TARGET).data)["f"](*given)
+    for n, c in zip(sizes, given[1::2], strict=True):
+        np.testing.assert_array_equal(c, np.arange(n, 0, -1, dtype=np.float32))
 
 
 # ---- equal programs, equal bytes

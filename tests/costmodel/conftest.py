@@ -92,7 +92,7 @@ def _pointwise(s: Schedule) -> None:
     both = s.fuse(loops)
     f0, f1, f2 = s.split(both, [None, *s.sample_tile(both, 3, "f", [(1, 2, 7, 64), (1, 8, 16, 24)])])
     s.vectorize(f2)
-    s.annotate(f1, "unroll_max", 16)
+    s.annotate(f1, "prefetch", 16)
     s.parallel(f0)
 
 

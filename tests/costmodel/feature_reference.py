@@ -251,7 +251,6 @@ class Reference:
         row.append(slog2(math.prod(x.extent for x in loops if x.var in reducing)))
         row.append(slog2(math.prod(x.extent for x in loops if x.kind in ("vectorized", "unrolled"))))
         row.append(slog2(next((x.extent for x in loops if x.kind == "serial"), 0)))
-        row.append(slog2(max([x.notes["unroll_max"].as_int() for x in loops if "unroll_max" in x.notes], default=0)))
         row.append(float(any("prefetch" in x.notes for x in loops) or any(k == "prefetch" for k, _ in block.annotations)))
         row += self._memory(uses, loops)
         levels = [[self.extents(block, a, loops[:k], loops) for a in uses] for k in range(len(loops) + 1)]

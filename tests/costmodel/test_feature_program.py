@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tunesmith.costmodel import feature_program
-from tunesmith.costmodel.feature_program import FeatureProgram, program_vector
-from tunesmith.costmodel.program_vector import program_columns
+from tunesmith.costmodel.feature_program import FeatureProgram
+from tunesmith.costmodel.program_vector import program_columns, program_vector
 from tunesmith.costmodel.store_features import columns
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc

@@ -134,8 +134,8 @@ def test_trees_refuse_other_widths_and_versions(tmp_path: Path) -> None:
         m.score(x[:, :4])
     m.save(tmp_path / "m.json")
     text = (tmp_path / "m.json").read_text()
-    (tmp_path / "old.json").write_text(text.replace('"schema": 1', '"schema": 0'))
-    with pytest.raises(RecordError, match=r"has learned from features of version 0; this is version 1\. Train it again"):
+    (tmp_path / "old.json").write_text(text.replace('"schema": 2', '"schema": 1'))
+    with pytest.raises(RecordError, match=r"has learned from features of version 1; this is version 2\. Train it again"):
         XGBModel.load(tmp_path / "old.json")
     (tmp_path / "edited.json").write_text(text.replace('"num_nodes": "', '"num_nodes": "1'))
     with pytest.raises(RecordError, match=r"edited\.json is no model that XGBModel\.save wrote: its trees have been changed"):

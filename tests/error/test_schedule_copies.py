@@ -37,7 +37,7 @@ def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) 
     refuse("cache_read", "layout", why, s, lambda: s.cache_read(s.get_block("C"), "A", "workspace", layout))
 
 
-@pytest.mark.parametrize("order", [[0], [0, 1, 1], [0, 2], [1, 0, -1], [0, "1"], [0, [1]]])
+@pytest.mark.parametrize("order", [[0], [0, 1, 1], [0, 2], [1, 0, -1], [0, None], [0, [1]]])
 def test_cache_write_layout(on: On, refuse: Refuse, order: list[Any]) -> None:
     s = on("dense")
     message = "C has 2 dimensions, each of which must stand in the layout once"
@@ -169,7 +169,7 @@ def test_cache_reduction_read_after(on: On, refuse: Refuse) -> None:
     s = on("dense")
     i, _, _ = loops(s, "C")
     s.reverse_compute_at(s.get_block("D"), i)
-    refuse("cache_reduction", "read-after", "C is read by D inside loop i", s, lambda: s.cache_reduction(s.get_block("C"), i, "workspace"))
+    refuse("cache_reduction", "read-after", "C is used by D inside loop i", s, lambda: s.cache_reduction(s.get_block("C"), i, "workspace"))
 
 
 def test_cache_reduction_dense(on: On, refuse: Refuse) -> None:

@@ -71,8 +71,8 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "compute_inline": lambda s, b, x: s.compute_inline(b),
     "reverse_compute_inline": lambda s, b, x: s.reverse_compute_inline(b),
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),
-    "annotate": lambda s, b, x: s.annotate(b, "unroll_max", 4),
-    "unannotate": lambda s, b, x: s.unannotate(b, "unroll_max"),
+    "annotate": lambda s, b, x: s.annotate(b, "prefetch", 4),
+    "unannotate": lambda s, b, x: s.unannotate(b, "prefetch"),
 }
 """Each primitive that takes a block, on a block that was inlined."""
 
@@ -91,8 +91,8 @@ GONE_LOOP: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "decompose_reduction": lambda s, x, b: s.decompose_reduction(b, x),
     "cache_reduction": lambda s, x, b: s.cache_reduction(b, x, "global"),
     "rfactor": lambda s, x, b: s.rfactor(x),
-    "annotate": lambda s, x, b: s.annotate(x, "unroll_max", 4),
-    "unannotate": lambda s, x, b: s.unannotate(x, "unroll_max"),
+    "annotate": lambda s, x, b: s.annotate(x, "prefetch", 4),
+    "unannotate": lambda s, x, b: s.unannotate(x, "prefetch"),
 }
 """Each primitive that takes a loop, on a loop that was split."""
 
@@ -122,7 +122,7 @@ def test_annotate_known_key(on: On, refuse: Refuse) -> None:
 
 def test_unannotate_present(on: On, refuse: Refuse) -> None:
     s = on("row")
-    refuse("unannotate", "present", "there is no annotation 'unroll_max'", s, lambda: s.unannotate(loops(s, "C")[0], "unroll_max"))
+    refuse("unannotate", "present", "there is no annotation 'prefetch'", s, lambda: s.unannotate(loops(s, "C")[0], "prefetch"))
 
 
 def test_get_block_block_exists(on: On, refuse: Refuse) -> None:

@@ -26,7 +26,7 @@ def test_split_serial(on: On, refuse: Refuse) -> None:
 def test_split_serial_2(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    s.annotate(i, "unroll_max", 4)
+    s.annotate(i, "prefetch", 4)
     refuse("split", "serial", "loop i is serial or annotated", s, lambda: s.split(i, [None, 4]))
 
 

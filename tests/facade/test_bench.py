@@ -66,11 +66,11 @@ def test_a_contestant_is_checked_before_it_is_timed(tmp_path: Path) -> None:
     w = workload("relu(shape=5x7)")
     right, wrong = tunesmith.compile("relu(shape=5x7)"), tunesmith.compile("abs(shape=5x7)")
     child = Ours()
-    good = child(("prepare", (setting(w, tmp_path, function="relu", code=right.artifact.data),)))
+    good = child(("prepare", (setting(w, tmp_path, code=right.artifact.code()),)))
     assert good.offered and not good.wrong  # type: ignore[attr-defined]
     window = child.window(0.001)
     assert len(window.seconds) >= 1 and window.number > 100 and min(window.seconds) > 0
-    bad = child.prepare(setting(w, tmp_path, function="abs", code=wrong.artifact.data))
+    bad = child.prepare(setting(w, tmp_path, code=wrong.artifact.code()))
     assert "elements are wrong" in bad.wrong
     peer = OnePeer(create_peer("openblas", 1))
     assert peer.available() == ""

@@ -14,7 +14,7 @@ import pytest
 
 import tunesmith
 from tunesmith import te
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -163,3 +163,35 @@ def test_build_takes_programs_only_and_missing_logs_are_named(tmp_path: Path) ->
     RecordLog(empty).append()
     empty.touch()
     assert tunesmith.compile("relu(shape=8)", records=empty).coverage[0].status == "missing"
+
+
+def packing(func: PrimFunc) -> tunesmith.Schedule:
+    s = tunesmith.Schedule(func)
+    s.annotate(s.cache_read(s.get_block("C"), "W", "global", [[1, "/", 8], 0, [1, "%", 8]]), "pack_constant", "W")
+    return s
+
+
+def test_a_bound_call_packs_its_weights_once() -> None:
+    w = workload("dense(m=3,n=20,k=5,bias=0)")
+    module = tunesmith.build(packing(w.func))
+    check(module, w.text)  # called plainly it packs in each call
+    a, weights = w.random_inputs()
+    out = np.zeros((3, 20), np.float32)
+    call = module.bind(a, weights, out)
+    taken = weights.copy()
+    weights[...] = 7
+    a[...] = 2
+    call()
+    np.testing.assert_allclose(out, a @ taken, rtol=1e-4, atol=1e-5)
+    assert module.artifact.functions == ("dense",)
+
+
+def test_bind_refuses_what_it_cannot_bind() -> None:
+    one = workload("dense(m=3,n=20,k=5,bias=0)").func
+    module = tunesmith.build(IRModule([packing(one).func, workload("matmul(m=2,n=3,k=4)").func]))
+    with pytest.raises(UserError, match=r"has the functions dense, matmul: call one of them"):
+        module.bind()
+    with pytest.raises(UserError, match=r"no function 'conv'; it has dense, matmul"):
+        module.bind(name="conv")
+    with pytest.raises(RunError, match=r"W"):
+        module.bind(np.zeros((3, 5), np.float32), np.zeros((5, 21), np.float32), np.zeros((3, 20), np.float32), name="dense")

@@ -45,7 +45,7 @@ def test_operators_go_by_their_canonical_name() -> None:
     assert subject.flops == 12
     task = subject.task(Target("llvm"))
     assert task.name == subject.name and task.flops == 12 and task.reference is not None
-    assert find_subject("dense(m=1,n=2,k=3)").task(Target("llvm")).constants == {"W", "bias"}
+    assert find_subject("dense(m=1,n=2,k=3)").func.constants == ("W", "bias")
     assert find_subject("log(shape=4)").ranges == {"X": POSITIVE}
     assert find_subject("relu(shape=4)").ranges == {}
 

@@ -152,6 +152,18 @@ def test_equal_polynomials_have_equal_hashes() -> None:
     assert seen > 200
 
 
+def test_constants_are_taken_off_and_put_back() -> None:
+    for seed in range(400):
+        p = build(Case(seed).tree, {})
+        rest, c = index.split_constant(p)
+        assert not any(m == () for m, _ in rest.terms) and rest.vars == p.vars
+        for k in (0, -c, 3):
+            moved = index.shifted(rest, c + k)
+            assert moved == Poly(moved.terms) == index.add(poly(k), p) and moved.vars == p.vars
+            assert hash(moved) == hash(Poly(moved.terms))
+    assert index.split_constant(poly(7)) == (index.ZERO, 7)
+
+
 def test_large_coefficients_stay_exact() -> None:
     x = Var("x")
     p = index.floordiv(poly(x) * (2**70) + 5, 3)

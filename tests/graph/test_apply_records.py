@@ -91,7 +91,7 @@ def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
         ([["get_block", {"name": "X"}, ["b0"]]], "no block 'X'"),
         ([["melt", {}, []]], "the primitive 'melt'"),
         ([["get_block", {"name": 3}, ["b0"]]], "block"),
-        ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": "x"}, ["l1"]]], "loop handle"),
+        ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": [None, 2]}, ["l1"]]], "loop handle"),
         ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
           ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "breaks with"),
         ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),

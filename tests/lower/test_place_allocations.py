@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate
+from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.place_allocations import place_allocations
+from tunesmith.support.errors import BuildError
 
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
 
@@ -82,6 +87,88 @@ def scalar(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
 def test_a_scalar(lowered: Lowered) -> None:
     assert shapes(lowered(scalar, place_allocations)) == {"B": []}
     assert shapes(lowered(scalar, place_allocations, flatten_buffers)) == {"B": [1]}
+
+
+@T.prim_func
+def written_inside(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32")):
+    for n in T.serial(2):
+        B = T.allocate((4, 6), "float32", scope="workspace")
+        for i, j in T.grid(4, 6):
+            if n < 1:
+                B[i, j] = A[i, j]
+        for p in T.parallel(4):
+            for j in T.serial(6):
+                B[p, j] = A[p, j] * 2.0
+        for i, j in T.grid(4, 6):
+            C[i, j] = B[i, j]
+
+
+@T.prim_func
+def read_inside(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((6,), "float32", scope="register")
+    for i in T.serial(6):
+        B[i] = A[i]
+    for p in T.parallel(6):
+        C[p] = B[p]
+
+
+@T.prim_func
+def two_loops(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((1,), "float32", scope="workspace")
+    for p in T.parallel(3):
+        B[0] = A[p]
+        C[p] = B[0]
+    for q in T.parallel(3):
+        B[0] = A[q + 3]
+        C[q + 3] = B[0]
+
+
+@T.prim_func
+def nested(A: T.Buffer((2, 3), "float32"), C: T.Buffer((2, 3), "float32")):
+    B = T.alloc_buffer((2, 1), "float32", scope="local")
+    for p in T.parallel(2):
+        B[p, 0] = A[p, 0]
+        for q in T.parallel(3):
+            C[p, q] = B[p, 0]
+
+
+@pytest.mark.parametrize(
+    ("func", "buffer", "loop"),
+    [
+        (written_inside, "B of scope workspace", "p"),
+        (read_inside, "B of scope register", "p"),
+        (two_loops, "B of scope workspace", "p"),
+        (nested, "B of scope local", "q"),
+    ],
+    ids=lambda x: x.name if isinstance(x, PrimFunc) else "",
+)
+def test_memory_of_a_thread_must_not_outlive_an_iteration(func: PrimFunc, buffer: str, loop: str) -> None:
+    message = (
+        f"{func.name}: the buffer {buffer} is each thread's own, but it is allocated outside the parallel loop {loop} and used inside, "
+        "where other threads would not find what was written to it. Give it the scope global (set_scope), "
+        "or make it inside the loop (compute_at), or leave the loop serial"
+    )
+    with pytest.raises(BuildError) as refused:
+        place_allocations(func, TARGET)
+    assert str(refused.value) == message
+
+
+@T.prim_func
+def each_its_own(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32")):
+    B = T.alloc_buffer((4, 6), "float32", scope="workspace")
+    R = T.allocate((1,), "float32", scope="register")
+    R[0] = A[0, 0]
+    for p in T.parallel(4):
+        for j in T.serial(6):
+            B[p, j] = A[p, j] * 2.0
+        for j in T.serial(6):
+            C[p, j] = B[p, 5 - j]
+    C[0, 0] = R[0]
+
+
+def test_memory_of_an_iteration(lowered: Lowered) -> None:
+    """Allocated in the loop that holds all its uses, or outside a parallel loop that does not use it."""
+    assert shapes(lowered(each_its_own, place_allocations)) == {"B": [1, 6], "R": [1]}
 
 
 @T.prim_func

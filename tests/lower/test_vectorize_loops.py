@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, Seq
 from tunesmith.ir.visit import walk
+from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.unroll_loops import unroll_loops
@@ -210,6 +212,30 @@ def nothing_left(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
             for i in T.unroll(2):
                 if i < 0:
                     C[k] = T.float32(9.0)
+
+
+@T.prim_func
+def tile(A: T.Buffer((3, 40), "float32"), B: T.Buffer((40,), "float32"), C: T.Buffer((3, 4), "float32")):
+    for i in T.unroll(3):
+        for j in T.unroll(4):
+            for k in T.serial(T.min(4, 6 - i)):
+                C[i, j] = C[i, j] + A[i, k * 10] * B[(k + i * 3) % 4 * 10 + j // 2]
+
+
+@T.prim_func
+def outer_product(A: T.Buffer((2,), "float32"), B: T.Buffer((3,), "float32"), C: T.Buffer((2, 3), "float32")):
+    for i in T.unroll(2):
+        for j in T.unroll(3):
+            C[i, j] = A[i] * B[j]
+
+
+def test_copies_of_a_tile_share_what_does_not_differ(lowered: Lowered) -> None:
+    done = lowered(tile, flatten_buffers, unroll_loops)
+    assert kinds(done) == ["serial"] * 12
+    assert "//" not in str(done)  # operations on written-out variables are numbers
+    loads = [n for n in walk(lowered(outer_product, flatten_buffers, unroll_loops).body) if type(n) is BufferLoad]
+    assert [sum(n.buffer.name == b for n in loads) for b in "AB"] == [6, 6]
+    assert [len({n for n in loads if n.buffer.name == b}) for b in "AB"] == [2, 3]
 
 
 def test_empty_statements_disappear(lowered: Lowered) -> None:

@@ -75,7 +75,7 @@ def test_a_broken_law_is_reported(add_task: MeasureTask, monkeypatch: pytest.Mon
 
 
 def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise KeyError("vi")
 
     monkeypatch.setattr(module, "build_llvm", fails)
@@ -84,7 +84,7 @@ def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: 
 
 
 def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(module, "build_llvm", fails)

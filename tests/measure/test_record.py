@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunesmith.ir.target_detect import detect_host
 from tunesmith.measure.environment import environment
 from tunesmith.measure.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine, parse_line, target_key
 from tunesmith.measure.record_fields import MAX_MESSAGE, MAX_ROW, MAX_SAMPLES, NewerRecordError
@@ -235,6 +236,7 @@ def test_any_value_in_any_field_is_read_or_refused(name: str, value: object) -> 
 
 def test_environment_tells_machine_and_versions() -> None:
     host, versions = environment()
+    assert host["cpu"] == detect_host().model_name
     assert host["cpu"] and isinstance(host["cores"], int) and host["cores"] >= 1 and host["kernel"]
     assert versions["numpy"] == np.__version__
     assert set(versions) == {"tunesmith", "llvmlite", "numpy", "python"}

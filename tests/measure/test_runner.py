@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.llvm_compile import compile_object
 from tunesmith.codegen.llvm_host import llvm_options
 from tunesmith.codegen.llvm_host_entry import emit_entry
@@ -94,8 +95,8 @@ def local() -> Iterator[LocalRunner]:
         yield made
 
 
-def ask(setup: RunSetup, code: bytes, **changes: object) -> RunRequest:
-    return replace(RunRequest(setup, "add", code, QUICK), **changes)  # type: ignore[arg-type]
+def ask(setup: RunSetup, code: bytes, function: str = "add", **changes: object) -> RunRequest:
+    return replace(RunRequest(setup, Code(function, code), QUICK), **changes)  # type: ignore[arg-type]
 
 
 def kind(result: RunResult) -> str | None:
@@ -173,7 +174,7 @@ def test_without_a_reference_nothing_is_verified(runner: Runner, setup: RunSetup
 
 
 def test_the_unscheduled_function_serves_as_reference(runner: Runner, setup: RunSetup) -> None:
-    based = replace(setup, key="based", reference=None, baseline=("add", good()))
+    based = replace(setup, key="based", reference=None, baseline=Code("add", good()))
     results = runner.run([ask(based, good()), ask(based, kernel(adding(plus="1.0"), CLAMP))])
     assert [(kind(r), r.verified) for r in results] == [(None, True), ("wrong_result", False)]
 
@@ -255,13 +256,13 @@ done:
 
 
 def test_a_baseline_that_writes_outside_is_a_bug(setup: RunSetup) -> None:
-    bad = replace(setup, key="bad", reference=None, baseline=("add", kernel(adding(last=61), CLAMP)))
+    bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(adding(last=61), CLAMP)))
     with pytest.raises(InternalError, match="the unscheduled function add wrote outside of its argument C"):
         Workbench().prepare(bad)
 
 
 def test_a_setup_that_ends_the_process_is_raised(local: LocalRunner, setup: RunSetup) -> None:
-    bad = replace(setup, key="bad", reference=None, baseline=("add", kernel(STORE_NULL)))
+    bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(STORE_NULL)))
     with pytest.raises(RunError, match=r"no candidate of bad can be run: crash while laying out the arguments: .*SIGSEGV"):
         local.run([ask(bad, good())])
     assert kind(local.run([ask(setup, good())])[0]) is None

@@ -156,7 +156,7 @@ def test_inputs_outputs_and_constants(
     case = workload(text)
     assert {s.name: s.shape for s in case.inputs} == inputs
     assert [(s.name, s.shape) for s in case.outputs] == [output]
-    assert case.constants == constants
+    assert case.func.constants == constants
     assert [b.name for b in case.func.params] == [*inputs, output[0]]  # type: ignore[union-attr]
 
 

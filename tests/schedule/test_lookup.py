@@ -80,7 +80,7 @@ def test_a_handle_outlives_what_happens_around_it(apply: Apply) -> None:
     apply(two, steps)
 
 
-@pytest.mark.parametrize(("key", "value"), [("unroll_max", 16), ("pack_constant", "W"), ("prefetch", 64)])
+@pytest.mark.parametrize(("key", "value"), [("pack_constant", "W"), ("prefetch", 64)])
 def test_annotations_of_blocks_and_loops(apply: Apply, key: str, value: int | str) -> None:
     def steps(s: Schedule) -> None:
         b = s.get_block("D")
@@ -104,6 +104,6 @@ def test_annotations_of_blocks_and_loops(apply: Apply, key: str, value: int | st
 
 def test_an_annotation_may_be_sampled(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
-        s.annotate(s.get_block("D"), "unroll_max", s.sample_categorical([4, 16], "unroll"))
+        s.annotate(s.get_block("D"), "prefetch", s.sample_categorical([4, 16], "distance"))
 
-    assert annotation(apply(two, steps, [[16]]).block("D"), "unroll_max") == poly(16)
+    assert annotation(apply(two, steps, [[16]]).block("D"), "prefetch") == poly(16)

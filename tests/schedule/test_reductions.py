@@ -7,7 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir import structural
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import Seq
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
 
 Apply = Callable[..., Schedule]
@@ -84,6 +88,45 @@ def test_decompose_reduction_at_the_outermost_loop(apply: Apply) -> None:
 
     s = apply(rows, steps)
     assert [b.name for b in s.blocks()] == ["C_init", "C"]
+
+
+@T.prim_func
+def means(A: T.Buffer((4, 8), "float32"), D: T.Buffer((4,), "float32")):
+    C = T.alloc_buffer((4,), "float32")
+    for i, k in T.grid(4, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk]
+    for i in T.serial(4):
+        with T.block("D"):
+            vi = T.axis.spatial(4, i)
+            D[vi] = C[vi] / 8.0
+
+
+def at_the_root(s: Schedule) -> None:
+    s.decompose_reduction(s.get_block("C"), s.get_loops(s.get_block("C"))[0])
+
+
+def in_a_loop(s: Schedule) -> None:
+    s.compute_at(s.get_block("C"), s.get_loops(s.get_block("D"))[0])
+    s.decompose_reduction(s.get_block("C"), s.get_loops(s.get_block("C"))[2])
+
+
+def factored(s: Schedule) -> None:
+    i, k = s.get_loops(s.get_block("C"))
+    s.reorder([k, i])
+    s.rfactor(k)
+
+
+@pytest.mark.parametrize("steps", [at_the_root, in_a_loop, factored], ids=lambda f: f.__name__)
+def test_statements_stand_side_by_side(apply: Apply, steps: Callable[[Schedule], None]) -> None:
+    """What one statement has become stands among the others, not in a sequence of its own, and so it is read back."""
+    s = apply(means, steps)
+    assert not any(type(x) is Seq for n in walk(s.func.body) if type(n) is Seq for x in n.stmts)
+    assert "T.seq" not in str(s.func)
+    assert structural.difference(parse(str(s.func)), s.func) is None
 
 
 def test_decompose_reduction_beside_another_block(apply: Apply) -> None:

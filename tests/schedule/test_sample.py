@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 
+from tunesmith.ir import structural
 from tunesmith.ir.poly import Param, evaluate
 from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.primitives.sample import TILE_DOMAIN
-from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.schedule import Schedule, concretize
 
 Apply = Callable[..., Schedule]
 
@@ -114,3 +118,44 @@ def test_concrete_and_symbolic_handles_say_what_they_are() -> None:
     (loop,) = s.get_loops(s.get_block("B"))
     a, _ = s.sample_tile(loop, 3)
     assert repr(a) == "v0" and int(a) == 2
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16, np.array, np.longlong])
+def test_integers_of_numpy_are_integers(apply: Apply, kind: Any) -> None:
+    """Decisions, factors, rows and domains: the trace is the one that ints give."""
+
+    def steps(number: Any) -> Callable[[Schedule], None]:
+        def run(s: Schedule) -> None:
+            (loop,) = s.get_loops(s.get_block("B"))
+            (a,) = s.sample_tile(loop, number(2), "t", [[number(3), number(5)]], slack=number(4))
+            outer, inner = s.split(loop, [None, a])
+            s.split(outer, [number(4), number(2)])
+            s.annotate(s.get_block("B"), "prefetch", number(7))
+            s.unroll(inner, number(8))
+
+        return run
+
+    s = apply(row, steps(kind), [[kind(5)]])
+    plain = apply(row, steps(int), [[5]])
+    assert s.trace == plain.trace and structural.equal(s.func, plain.func)
+    assert all(type(x) is int for x in s.trace.row())
+    given = Schedule(row)
+    given.sample_tile(given.get_loops(given.get_block("B"))[0], 2, decision=[kind(5)])
+    assert given.trace.row() == (5,) and type(given.trace.row()[0]) is int
+
+
+def test_arrays_are_lists_of_integers(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("B"))
+        chosen = s.sample_categorical(np.array([2, 3]))  # type: ignore[arg-type]
+        _, inner = s.split(loop, [None, chosen])
+        s.split(inner, np.array([2, 2]))  # type: ignore[arg-type]
+
+    s = apply(row, steps, [np.array([3])])  # type: ignore[list-item]
+    assert s.trace.instructions[-1].args[1] == ("factors", [2, 2])
+    symbolic = Schedule(row, parametric=True)
+    steps(symbolic)
+    values = np.array([3], np.int32)
+    assert structural.equal(concretize(symbolic.func, dict(zip(symbolic.params, values, strict=True))), s.func)
+    assert symbolic.trace.with_row(values) == s.trace  # type: ignore[arg-type]
+    json.dumps(symbolic.trace.with_row(values).to_json())  # type: ignore[arg-type]
