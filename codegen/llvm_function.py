@@ -13,6 +13,7 @@ from typing import Any
 
 from tunesmith.codegen.llvm_expr import ExprEmitter
 from tunesmith.codegen.llvm_text import llvm_type, suffix
+from tunesmith.codegen.llvm_transpose import Tile, find_tiles, transpose
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call
@@ -169,8 +170,11 @@ class _Function(ExprEmitter):
         """Emit one statement."""
         t = type(n)
         if t is Seq:
-            for k in n.stmts:  # type: ignore[attr-defined]
-                self.statement(k)
+            for k in find_tiles(n.stmts):  # type: ignore[attr-defined]
+                if type(k) is Tile:
+                    self._store_tile(k)
+                else:
+                    self.statement(k)  # type: ignore[arg-type]
         elif t is BufferStore:
             self._store(n)  # type: ignore[arg-type]
         elif t is For:
@@ -226,6 +230,21 @@ class _Function(ExprEmitter):
             args = [(ty, v), (f"<{lanes} x ptr>", self.strided(n, at)), ("i32", str(size)), (f"<{lanes} x i1>", m)]
             self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
         self.forget(n.buffer)
+
+    def _store_tile(self, tile: Tile) -> None:
+        """Lane by lane, each lane's elements of all the vectors at once."""
+        element, lanes = dt.split(tile.stores[0].value.dtype)
+        ty, size = llvm_type(tile.stores[0].value.dtype), dt.nbytes(element)
+        rows = transpose([self.value(s.value) for s in tile.stores], ty, lanes, self.op)
+        wide = len(tile.stores)
+        for lane in range(tile.lanes):
+            at = self.address(tile.buffer, tile.stores[0].indices[0] + tile.stride * lane)
+            if wide == lanes:
+                self.do(f"store {ty} {rows[lane]}, ptr {at}, align {size}")
+            else:
+                args = [(ty, rows[lane]), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", self.mask(ONE * wide, lanes))]
+                self.call("void", f"llvm.masked.store.{suffix(tile.stores[0].value.dtype)}.p0", args)
+        self.forget(tile.buffer)
 
     def _evaluate(self, n: Evaluate) -> None:
         e: Any = n.value
