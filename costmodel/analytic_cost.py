@@ -36,6 +36,8 @@ STORE = 2.0
 """Slots of a vector store: one a cycle."""
 SCATTER = 2.0
 """Slots for each element that a vector access without unit stride moves."""
+TRANSPOSED = 0.4
+"""Slots for each element of a tile that is transposed in registers and then stored: four shuffles, one a cycle, for each vector."""
 MASK = 0.25
 """Slots of a select on positions: most are turned into bounds of loops, some into masked loads."""
 FOLD = 24.0
@@ -43,7 +45,8 @@ FOLD = 24.0
 LOOP = 1.5
 """Slots of an iteration of a loop: counter, branch, addresses, and what does not overlap across it."""
 ENTRY = 32.0
-"""Slots of entering a loop: filling the pipeline, and one branch that is mispredicted at its end."""
+"""Slots of entering a loop: filling the pipeline, and one branch that is mispredicted at its end.  Loops of fewer iterations cost that
+many: predictors know how short ones end."""
 OVERLAP = 0.2
 """Share of the smaller of the four times that is not hidden behind the largest."""
 STALL = 1.4
@@ -201,9 +204,17 @@ class _Cost:
                 out = out * d.where(used, x.size, 1.0)
                 continue
             step = s.movement(u, x)
-            apart = x.size * SCATTER
+            apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
             out = out * d.where(used * x.many, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
+
+    def _across(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
+        """Slots for each element of vectors that are stored without unit stride."""
+        d, beside = self.d, self.d.zero
+        for x in tile:
+            if x is not width.loop:
+                beside = d.maximum(beside, d.equal(s.movement(u, x), 1.0) * x.size)
+        return d.where(beside * 2.0 > float(width.lanes) - 1.0, TRANSPOSED, SCATTER)
 
     def _chained(self, s: Store, tile: Sequence[Loop]) -> Num:
         """1 where a tile waits for the tile before it: the innermost loops around it reduce into the same elements."""
@@ -236,7 +247,7 @@ class _Cost:
                 continue
             before = here
             here = here / x.size
-            out = out + x.many * (before * LOOP + here * ENTRY) if x.kind != "parallel" else out
+            out = out + x.many * (before * LOOP + here * d.minimum(x.size, ENTRY)) if x.kind != "parallel" else out
         return out
 
     # ---- caches -------------------------------------------------------------------------------------------------------
