@@ -46,6 +46,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),
     "ray": ("*/ray_*",),
+    "safetensors": ("*torch*",),
+    "tensorboardX": ("*tensorboard*",),
     "cuda": ("runtime/cuda*", "codegen/cuda*"),
     "pycuda": ("runtime/cuda*", "codegen/cuda*"),
     "pyopencl": ("*opencl*",),
