@@ -62,6 +62,9 @@ PAGE = 4096
 FILL = 1.0
 """Share of a cache that one nest can count on."""
 
+TERMS = ("issue", "l2", "l3", "dram", "stalls", "overhead")
+"""Parts of the time; see `AnalyticCost.terms`."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnalyticCost:
@@ -112,7 +115,7 @@ class _Cost:
 
     def program(self) -> AnalyticCost:
         d = self.d
-        terms = {name: d.zero for name in ("issue", "l2", "l3", "dram", "stalls", "overhead")}
+        terms = dict.fromkeys(TERMS, d.zero)
         total = d.zero
         for s in self.a.stores:
             share, threads = self._parallel(s)

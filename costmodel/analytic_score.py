@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.costmodel.feature_program import ANALYTIC, vector_names
 from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data
-from tunesmith.support.errors import RecordError, UserError
+from tunesmith.costmodel.saved_model import not_saved, read_json, write_json
+from tunesmith.costmodel.store_features import SCHEMA_VERSION
+from tunesmith.support.errors import UserError
 
-COLUMN = "analytic.seconds"
+COLUMN = f"{ANALYTIC}seconds"
 
 
 class AnalyticScore(CostModel):
     """Prefers programs whose predicted time is low.  Learns nothing.
 
     Args:
-        names: the columns of the vectors it will score: `FeatureProgram(..., target=...).program_names`.
+        names: the columns of the vectors it will score: `FeatureProgram(..., target=...).program_names`; by default those that
+            searches use.
     Raises:
         UserError: the vectors do not hold the analytic cost.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self.names = vector_names() if names is None else tuple(names)
         if COLUMN not in self.names:
             raise UserError(f"the vectors have no column {COLUMN!r}: make the feature program with target=...")
         self._column = self.names.index(COLUMN)
+
+    @property
+    def ready(self) -> bool:
+        return True
 
     def score(self, features: Features) -> Scores:
         if features.ndim != 2 or features.shape[1] != len(self.names):
@@ -41,14 +47,12 @@ class AnalyticScore(CostModel):
         check_training_data(features, seconds, groups)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(json.dumps({"model": "analytic", "names": self.names}) + "\n", encoding="utf-8")
+        write_json(path, {"model": "analytic", "schema": SCHEMA_VERSION, "names": self.names})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
+        data = read_json(path, "analytic", cls)
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data["model"] != "analytic":
-                raise ValueError(f"it holds a model {data['model']!r}")
             return cls([str(n) for n in data["names"]])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{os.fspath(path)} is no model that AnalyticScore.save wrote: {error}") from None
+        except (KeyError, TypeError, UserError) as error:
+            raise not_saved(path, cls, error) from None

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.codegen.llvm_dag import DagKernel
-from tunesmith.costmodel.analytic_cost import AnalyticCost, analytic_cost
+from tunesmith.costmodel.analytic_cost import TERMS, AnalyticCost, analytic_cost
 from tunesmith.costmodel.dag import Num, NumpyProgram, Rows
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.program_vector import program_columns, program_row
@@ -30,8 +30,41 @@ BACKENDS = ("auto", "llvm", "numpy")
 
 NANO = 1e9
 
+ANALYTIC = "analytic."
+"""What the names of the columns begin with that hold the analytic cost and its terms."""
+
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+
+
+_ANALYTIC_COLUMNS = tuple(Column(f"{ANALYTIC}{t}") for t in ("seconds", *TERMS))
+
+
+def vector_names(curve: bool = False) -> tuple[str, ...]:
+    """Names of the columns of a program's vector that holds the analytic cost, which is what searches give their models."""
+    return tuple(c.name for c in (*program_columns(curve), *_ANALYTIC_COLUMNS))
+
+
+def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -> Floats:
+    """Features of programs of several sketches in one array.
+
+    Args:
+        parts: of each sketch, [N, F] or [N, S, F].
+        places: of each sketch, where its programs stand in the result; together 0 to N - 1.
+
+    Returns:
+        [N, F], or [N, max S, F] where the rows of stores that a program does not have are NaN.
+    """
+    if not parts:
+        return np.zeros((0, 0), np.float32)
+    shape = np.max([p.shape[1:] for p in parts], axis=0)
+    out = np.full((sum(len(p) for p in parts), *shape), np.nan, np.float32)
+    for part, at in zip(parts, places, strict=True):
+        if part.ndim == 3:
+            out[at, : part.shape[1]] = part
+        else:
+            out[at] = part
+    return out
 
 
 class CompiledGraph:
@@ -113,8 +146,7 @@ class FeatureProgram:
         self._stores = extract(self.analysis, curve)
         self._cost: AnalyticCost | None = None if target is None else analytic_cost(self.analysis, target)
         self._columns = columns(curve)
-        analytic = ("seconds", *self._cost.terms) if self._cost else ()
-        self._program_columns = program_columns(curve) + tuple(Column(f"analytic.{t}") for t in analytic)
+        self._program_columns = program_columns(curve) + (_ANALYTIC_COLUMNS if self._cost else ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,6 +179,12 @@ class FeatureProgram:
     def program(self, rows: Rows, out: Floats | None = None) -> Floats:
         """Vectors of the programs, float32 [N, len(program_names)]."""
         return self._program_graph(rows, out)[0]
+
+    def inputs(self, rows: Rows, inputs: str) -> Floats:
+        """What a model takes whose `CostModel.inputs` are these: `program` or `stores`.  UserError for anything else."""
+        if inputs not in ("program", "stores"):
+            raise UserError(f"a cost model takes `program` or `stores` as inputs, not {inputs!r}")
+        return self.program(rows) if inputs == "program" else self.features(rows)
 
     def seconds(self, rows: Rows) -> Doubles:
         """Analytic cost of the programs, seconds, float64 [N]."""

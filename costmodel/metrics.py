@@ -2,7 +2,7 @@
 
 All take measured `seconds` [N], predicted `scores` [N] (higher is better) and `groups` [N] (the task of each program), so that a model,
 the analytic cost or a coin are judged alike.  Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
-(ASPLOS 2023).
+(ASPLOS 2023); Best-k: Qiao et al., "Pruner" (ASPLOS 2025); NDCG: Järvelin and Kekäläinen (TOIS 2002), with the gains of LambdaRank.
 """
 
 from __future__ import annotations
@@ -45,6 +45,45 @@ def recall_at_k(seconds: Floats, scores: Floats, groups: Ints, k: int) -> float:
         chosen = np.lexsort((-time, -score))[:n]
         shares.append(float((time[chosen] <= limit).mean()))
     return float(np.mean(shares))
+
+
+def best_k(seconds: Floats, scores: Floats, groups: Ints, draft: int, k: int, weights: Mapping[int, float] | None = None) -> float:
+    """Time of the best programs by time of the k-th fastest among each task's `draft` highest scores, tasks summed; 1 is perfect.
+
+    It judges a draft that another model, or the machine, will choose from: good drafts hold k fast programs, not one.  With k = 1 it is
+    the top-k score of the draft.  Where a task has fewer programs, its slowest counts.
+
+    Args:
+        seconds, scores, groups, weights: as for `top_k_score`.
+        draft: programs that are kept.
+        k: which of them counts.
+    """
+    best, found = 0.0, 0.0
+    for g, time, score in _tasks(seconds, scores, groups):
+        w = 1.0 if weights is None else weights[g]
+        kept = np.sort(time[np.lexsort((-time, -score))[: _positive(draft)]])
+        best += w * float(time.min())
+        found += w * float(kept[min(_positive(k), len(kept)) - 1])
+    return best / found
+
+
+def ndcg(seconds: Floats, scores: Floats, groups: Ints, k: int | None = None) -> float:
+    """Normalised discounted cumulative gain of the ranking, mean over tasks; 1 is perfect.
+
+    The gain of a program is 2^y - 1, where y is its throughput relative to the best of the task; that at rank r counts 1 / log2(1 + r).
+
+    Args:
+        seconds, scores, groups: as for `top_k_score`, equal scores too.
+        k: ranks that count; all by default.
+    """
+    found = []
+    for _, time, score in _tasks(seconds, scores, groups):
+        n = len(time) if k is None else min(_positive(k), len(time))
+        gain = np.exp2(time.min() / time) - 1.0
+        discount = 1.0 / np.log2(np.arange(2, n + 2))
+        order = np.lexsort((-time, -score))[:n]
+        found.append(float((gain[order] * discount).sum() / (np.sort(gain)[::-1][:n] * discount).sum()))
+    return float(np.mean(found))
 
 
 def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
@@ -109,6 +148,21 @@ def r_squared(truth: Floats, predicted: Floats) -> float:
     if spread == 0:
         raise UserError("R^2 is not defined: all true values are equal")
     return 1.0 - float(((truth - predicted) ** 2).sum()) / spread
+
+
+def fitted_throughput(seconds: Floats, scores: Floats, groups: Ints) -> npt.NDArray[np.float64]:
+    """The throughput that scores predict, [N], for `rmse` and `r_squared` of models whose scores have no unit.
+
+    Each task's scores go through the straight line that fits its throughput best, which never falls: a model that ranks upside down
+    predicts a constant.
+    """
+    truth, out = normalized_throughput(seconds, groups), np.zeros(len(seconds))
+    for g, _, score in _tasks(seconds, scores, groups):
+        mine = groups == g
+        x, y = score - score.mean(), truth[mine] - truth[mine].mean()
+        spread = float((x * x).sum())
+        out[mine] = truth[mine].mean() + x * max(float((x * y).sum()) / spread if spread > 0 else 0.0, 0.0)
+    return out
 
 
 def normalized_throughput(seconds: Floats, groups: Ints) -> npt.NDArray[np.float64]:

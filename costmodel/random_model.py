@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data
-from tunesmith.support.errors import RecordError
+from tunesmith.costmodel.saved_model import not_saved, read_json, write_json
+from tunesmith.costmodel.store_features import SCHEMA_VERSION
+from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 
 
@@ -26,6 +26,8 @@ class RandomModel(CostModel):
         self.seed = seed
 
     def score(self, features: Features) -> Scores:
+        if features.ndim != 2:
+            raise UserError(f"rows of features [N, F] are needed, got an array of shape {list(features.shape)}")
         rows = np.ascontiguousarray(features, np.float32)
         # A random projection, folded into [0, 1): equal rows fall on equal points, all others anywhere.
         weights = stream(self.seed, "random model", rows.shape[1]).random(rows.shape[1]) * 1e4
@@ -35,14 +37,12 @@ class RandomModel(CostModel):
         check_training_data(features, seconds, groups)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(json.dumps({"model": "random", "seed": self.seed}) + "\n", encoding="utf-8")
+        write_json(path, {"model": "random", "schema": SCHEMA_VERSION, "seed": self.seed})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
+        data = read_json(path, "random", cls)
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data["model"] != "random":
-                raise ValueError(f"it holds a model {data['model']!r}")
             return cls(seed=int(data["seed"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{os.fspath(path)} is no model that RandomModel.save wrote: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise not_saved(path, cls, error) from None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from os import PathLike
 
+from tunesmith.costmodel.model import CostModel
+from tunesmith.costmodel.saved_model import is_model_file, model_of_file
+from tunesmith.support.errors import UserError
+from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import Registry
-
-if TYPE_CHECKING:
-    from tunesmith.costmodel.model import CostModel
 
 COST_MODELS: Registry[type[CostModel]] = Registry(
     "cost model",
     {
+        "analytic": "tunesmith.costmodel.analytic_score:AnalyticScore",
+        "mlp": "tunesmith.costmodel.torch_mlp_model:TorchMLPModel",
         "random": "tunesmith.costmodel.random_model:RandomModel",
         "xgb": "tunesmith.costmodel.xgb_model:XGBModel",
     },
@@ -22,18 +26,46 @@ COST_MODELS: Registry[type[CostModel]] = Registry(
 
 
 def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]:
-    """What makes the models that `spec` names; what is no name is returned.  UserError if there is no model of that name."""
-    return COST_MODELS.get(spec) if isinstance(spec, str) else spec
+    """What makes the models that `spec` names.
+
+    Args:
+        spec: a registered name; `path.py:Class`; a file of a saved model (a text that ends with .json or .safetensors), from which
+            each model is loaded afresh; or what makes a model, which is returned.
+    Raises:
+        UserError: there is no model of that name, or no such file or class in it, or it is no `CostModel`.
+        RecordError: the file holds no model.
+    """
+    if not isinstance(spec, str):
+        return spec
+    if names_a_file(spec):
+        found = load_from_file(spec)
+        if not (isinstance(found, type) and issubclass(found, CostModel)):
+            raise UserError(f"the model {spec!r} is {found!r}, not a class that derives from tunesmith.costmodel.model.CostModel")
+        return found
+    if is_model_file(spec):
+        load_model(spec)  # what is wrong with the file is told now, not when the first task wants its model
+        return partial(load_model, spec)
+    return COST_MODELS.get(spec)
+
+
+def load_model(path: str | PathLike[str]) -> CostModel:
+    """The model that a file holds, pretrained with what it had learned; the file says which of the registered ones wrote it.
+
+    Raises:
+        RecordError: the file is not there, was changed, is of another version, or holds no model.
+        UserError: it holds one that is not registered here, or that needs a package which is not installed.
+    """
+    return COST_MODELS.get(model_of_file(path)).load(path)
 
 
 def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel:
     """A fresh model.
 
     Args:
-        spec: a registered name, or what makes a model; it is called with `seed=` if it takes that.
+        spec: see `find_model`; what makes the model is called with `seed=` if it takes that.
         seed: of the search.
     Raises:
-        UserError: there is no model of that name.
+        UserError, RecordError: see `find_model`.
     """
     make = find_model(spec)
     return make(seed=seed) if "seed" in inspect.signature(make).parameters else make()

@@ -225,6 +225,8 @@ class Measurer:
             facts |= ran.facts
         error = built.error if ran is None else ran.error
         host, versions = environment()
+        if ran is not None and ran.host is not None:
+            host = ran.host
         record = Record(
             workload=task.digest,
             target=self._target_json,

@@ -160,7 +160,7 @@ class Record:
             seed=fields.integer("seed"),
             timestamp=fields.timestamp("timestamp"),
             policy=fields.mapping("policy"),
-            extra=fields.mapping("extra"),
+            extra=fields.mapping("extra", shared=False),
             unknown=fields.rest,  # after all the others were taken out
         )
         if record.error is None and not record.samples:

@@ -7,6 +7,7 @@ bounded length whatever the value.
 from __future__ import annotations
 
 import json
+import marshal
 import math
 import re
 import reprlib
@@ -29,6 +30,7 @@ MAX_ROW = 4_096
 MAX_SAMPLES = 100_000
 
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]{1,128}")
+_CANONICAL = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
 
@@ -41,15 +43,12 @@ class Pool:
     """Equal parts of many lines, held once: most of a log is the same few instructions, targets and hosts again and again."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, object] = {}
+        self._parts: dict[bytes, object] = {}
 
     def one(self, part: T) -> T:
-        """The first part that was equal to this one.  The text tells 1 from 1.0 and True, which `==` does not."""
-        return self._parts.setdefault(repr(part), part)  # type: ignore[return-value]
-
-    def each(self, parts: list[T]) -> list[T]:
-        """The list with its items replaced by equal ones."""
-        return [self.one(part) for part in parts]
+        """The first part that was equal to this one.  The bytes tell 1 from 1.0 and True, which `==` does not."""
+        key = marshal.dumps(part, 2)  # type: ignore[arg-type]  # of version 2, in which equal parts have equal bytes
+        return self._parts.setdefault(key, part)  # type: ignore[return-value]
 
 
 class Fields:
@@ -58,7 +57,7 @@ class Fields:
     Args:
         kind: the kind the line must be of, as errors name it.
         line: the line as `json.loads` gives it.
-        pool: where objects and items of arrays are looked up, or None.
+        pool: where objects are looked up, or None.
 
     Raises:
         NewerRecordError: the line is of a newer version.
@@ -109,19 +108,19 @@ class Fields:
             self.refuse(name, "true or false", value)
         return value
 
-    def mapping(self, name: str) -> dict[str, object]:
-        """A JSON object of any content; see `canonical` for its values."""
+    def mapping(self, name: str, shared: bool = True) -> dict[str, object]:
+        """A JSON object of any content, see `canonical` for its values; `shared` if many lines have an equal one."""
         value = self.take(name, "a JSON object")
         if not isinstance(value, dict):
             self.refuse(name, "a JSON object", value)
-        return value if self._pool is None else self._pool.one(value)
+        return value if self._pool is None or not shared else self._pool.one(value)
 
     def array(self, name: str) -> list[object]:
         """A JSON array of any content."""
         value = self.take(name, "a JSON array")
         if not isinstance(value, list):
             self.refuse(name, "a JSON array", value)
-        return value if self._pool is None else self._pool.each(value)
+        return value
 
     def integer(self, name: str) -> int:
         """A signed or unsigned 64-bit integer."""
@@ -182,7 +181,7 @@ def canonical(name: str, value: object) -> str:
         RecordError: the value holds something that is not JSON, or a number that is not finite.
     """
     try:
-        return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+        return _CANONICAL.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RecordError(f"field `{name}`: expected plain JSON data with finite numbers: {error}") from error
 

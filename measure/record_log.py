@@ -1,27 +1,26 @@
-"""A tuning log is an append-only journal of record and workload lines, which can be merged and loaded whatever it holds.
+"""A tuning log is an append-only journal of record and workload lines, which can be loaded whatever it holds.
 
 The journal (`support.json_lines`) takes care of locks and torn lines.  Here its lines become records: bad lines are
-reported by number, copies of one measurement count once, and of two copies the graver verdict counts, so that the
-result of a merge does not depend on the order of the files.
+reported by number, copies of one measurement count once, and of two copies the graver verdict counts.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 
+from tunesmith.measure.line_reader import LineReader
 from tunesmith.measure.record import Record, WorkloadLine, parse_line
-from tunesmith.measure.record_fields import NewerRecordError, Pool, canonical
+from tunesmith.measure.record_fields import Pool
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 
 MAX_BAD_LINES = 100
 """So many bad lines of a log are kept to be shown; all are counted."""
-
-_BATCH = 1000
 
 PathLike = str | os.PathLike[str]
 
@@ -118,68 +117,31 @@ def load(paths: Sequence[PathLike]) -> LogContents:
     report = LogReport()
     records: dict[str, Record] = {}
     workloads: dict[str, WorkloadLine] = {}
-    pool = Pool()
-    for path in paths:
-        for number, line in json_lines.read(path):
-            try:
-                entry = _parse(line, pool)
-            except RecordError as error:
-                report.add_bad(path, number, str(error))
-                continue
-            if isinstance(entry, WorkloadLine):
-                known = workloads.setdefault(entry.digest, entry)
-                if known is entry:
+    reader = LineReader()
+    with _collector_paused():
+        for path in paths:
+            for number, line in json_lines.read(path, decode=reader.read):
+                try:
+                    entry = entry_of(line, reader.pool)
+                except RecordError as error:
+                    report.add_bad(path, number, str(error))
+                    continue
+                if isinstance(entry, WorkloadLine):
+                    known = workloads.setdefault(entry.digest, entry)
+                    if known is entry:
+                        continue
+                    report.duplicates += 1
+                    if known.script != entry.script:
+                        report.add_bad(path, number, _conflict(entry.digest))
+                    continue
+                kept = records.setdefault(entry.identity, entry)
+                if kept is entry:
                     continue
                 report.duplicates += 1
-                if known.script != entry.script:
-                    report.add_bad(path, number, _conflict(entry.digest))
-                continue
-            kept = records.setdefault(entry.identity, entry)
-            if kept is entry:
-                continue
-            report.duplicates += 1
-            if verdict(entry) > verdict(kept):
-                records[entry.identity] = entry
+                if verdict(entry) > verdict(kept):
+                    records[entry.identity] = entry
     report.records, report.workloads = len(records), len(workloads)
     return LogContents(list(records.values()), workloads, report)
-
-
-def merge(paths: Sequence[PathLike], out: PathLike) -> LogReport:
-    """Write the distinct lines of several logs to a new one.
-
-    A line is carried over as it stands, with fields that this version does not know; so is a line of a newer version,
-    which counts among the bad lines of the report all the same.  Only digests are held in memory.
-
-    Args:
-        paths: logs; one may be named twice.
-        out: a file that is not there yet: a log that others may be writing to is never replaced.
-
-    Raises:
-        RecordError: an input cannot be read, `out` exists or cannot be written.  No content of the inputs raises.
-    """
-    out = Path(out)
-    if out.exists():
-        raise RecordError(f"cannot merge into {out}: it exists. Name a new file, and give {out} as one of the inputs to keep its lines")
-    report = LogReport()
-    chosen = _choose(paths, report)
-    partial = out.with_name(out.name + ".partial")
-    try:
-        partial.unlink(missing_ok=True)
-        batch: list[object] = []
-        for place, line in _places(paths):
-            if place in chosen:
-                batch.append(line)
-            if len(batch) == _BATCH:
-                json_lines.append(partial, batch)
-                batch.clear()
-        json_lines.append(partial, batch, sync=True)
-        partial.touch()  # no line at all is a log, too
-        out.touch(exist_ok=False)  # fails if somebody made it meanwhile
-        partial.replace(out)
-        Path(f"{partial}.lock").unlink(missing_ok=True)
-    except OSError as error:
-        raise RecordError(f"cannot merge into {out}: {error.strerror or error}. Check the path and its permissions") from error
-    return report
 
 
 def verdict(record: Record) -> int:
@@ -187,60 +149,29 @@ def verdict(record: Record) -> int:
     return 2 if record.error is not None else int(record.verified)
 
 
-def _parse(line: object, pool: Pool) -> Record | WorkloadLine:
+def entry_of(line: object, pool: Pool) -> Record | WorkloadLine:
+    """A line as the journal gives it, checked.
+
+    Raises:
+        NewerRecordError: it is of a newer version.
+        RecordError: it is bad in any other way.
+    """
     if isinstance(line, json_lines.BadLine):
         raise RecordError(line.reason)
     return parse_line(line, pool)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Plain data has no cycles; looking for some again and again in what was read takes a fifth of the time of a large log."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _conflict(digest: str) -> str:
     return f"workload {digest} was defined before with another script; the first definition is used"
-
-
-Place = tuple[int, int]
-"""A line: index of the file, number of the line."""
-
-
-def _places(paths: Sequence[PathLike]) -> Iterator[tuple[Place, object]]:
-    for index, path in enumerate(paths):
-        for number, line in json_lines.read(path):
-            yield (index, number), line
-
-
-def _choose(paths: Sequence[PathLike], report: LogReport) -> set[Place]:
-    """The places of the lines that a merge keeps, and the counts of all others."""
-    best: dict[str, tuple[int, Place]] = {}
-    scripts: dict[str, bytes] = {}
-    newer: dict[str, Place] = {}
-    kept: set[Place] = set()
-    for place, line in _places(paths):
-        path, number = paths[place[0]], place[1]
-        try:
-            entry = _parse(line, Pool())
-        except NewerRecordError as error:
-            report.add_bad(path, number, f"{error}. The line was carried over")
-            newer.setdefault(_hash(canonical("line", line)).hex(), place)
-            continue
-        except RecordError as error:
-            report.add_bad(path, number, str(error))
-            continue
-        if isinstance(entry, WorkloadLine):
-            script = _hash(entry.script)
-            if entry.digest not in scripts:
-                scripts[entry.digest] = script
-                kept.add(place)
-                continue
-            report.duplicates += 1
-            if scripts[entry.digest] != script:
-                report.add_bad(path, number, _conflict(entry.digest))
-            continue
-        grave = verdict(entry)
-        report.duplicates += entry.identity in best
-        if entry.identity not in best or grave > best[entry.identity][0]:
-            best[entry.identity] = (grave, place)
-    report.records, report.workloads = len(best), len(scripts)
-    return kept | set(newer.values()) | {place for _, place in best.values()}
-
-
-def _hash(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

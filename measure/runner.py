@@ -81,6 +81,7 @@ class RunResult:
         verified: its output was compared with the reference, and is right.
         seconds: what running it took, all included.
         facts: of the timing: calls in a sample, part of the time that was spent waiting for a core.
+        host: the machine it ran on, as `environment` describes one; None for that of the caller.
     """
 
     samples: tuple[float, ...]
@@ -89,6 +90,7 @@ class RunResult:
     verified: bool
     seconds: float
     facts: dict[str, float] = field(default_factory=dict)
+    host: dict[str, object] | None = None
 
 
 class Runner(ABC):

@@ -11,9 +11,8 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 
-import tvm_ffi
-
 from tunesmith.runtime.elf_symbols import LIBRARY, read_symbols
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.object_loader import load_object
 from tunesmith.runtime.threads import is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure

@@ -12,10 +12,10 @@ import platform
 from functools import cache
 
 import llvmlite.binding as llvm
-import tvm_ffi
 
 from tunesmith.runtime.argument_checker import CHECKER, checker_text
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.threads import is_openmp_symbol, openmp_address
 from tunesmith.support.errors import RunError
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.costmodel.analytic_model import AnalyticModel
-from tunesmith.costmodel.feature_program import FeatureProgram
+from tunesmith.costmodel.feature_program import gather
 from tunesmith.search.param_space import Rows
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.task import Task
@@ -52,8 +51,7 @@ class Drafter:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.sketches = task.space.sketches
-        self.analytic = [AnalyticModel(s.timed, s.params, task.target) for s in self.sketches]
-        self._features: dict[int, FeatureProgram] = {}
+        self.analytic = [s.analytic(task.target) for s in self.sketches]
         self.drafted = 0
         self.scored = 0
         self.draft_seconds = 0.0
@@ -80,20 +78,16 @@ class Drafter:
         self.draft_seconds += time.perf_counter() - start
         return out
 
-    def features(self, k: int, rows: Rows) -> npt.NDArray[np.float32]:
-        """Feature vectors of rows of sketch k, one line each, as the learned models take them."""
-        program = self._features.get(k)
-        if program is None:
-            s = self.sketches[k]
-            program = self._features[k] = FeatureProgram(s.timed, s.params, s.constraints, target=self.task.target)
-        return program.program(rows)
+    def features(self, k: int, rows: Rows, inputs: str = "program") -> npt.NDArray[np.float32]:
+        """Features of rows of sketch k as a model takes them that has these `inputs`: [N, F], or [N, S, F] for `stores`."""
+        return self.sketches[k].features(self.task.target).inputs(rows, inputs)
 
-    def features_of(self, candidates: list[Candidate]) -> npt.NDArray[np.float32]:
-        """Feature vectors of candidates, in order."""
-        out: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(candidates)
+    def features_of(self, candidates: list[Candidate], inputs: str = "program") -> npt.NDArray[np.float32]:
+        """Features of candidates of any sketches, in order; see `features`."""
+        places: list[npt.NDArray[np.int64]] = []
+        parts: list[npt.NDArray[np.float32]] = []
         for k in sorted({c.sketch for c in candidates}):
             mine = [i for i, c in enumerate(candidates) if c.sketch == k]
-            lines = self.features(k, np.array([candidates[i].row for i in mine], np.int64))
-            for i, line in zip(mine, lines, strict=True):
-                out[i] = line
-        return np.stack(out) if out else np.zeros((0, 0), np.float32)
+            places.append(np.array(mine, np.int64))
+            parts.append(self.features(k, np.array([candidates[i].row for i in mine], np.int64), inputs))
+        return gather(parts, places)

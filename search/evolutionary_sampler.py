@@ -1,9 +1,9 @@
 """evolutionary: draft, evolve, verify.  The analytic model ranks a large population, the learned model its evolution.
 
 Each round draws a large population and keeps what the analytic model likes; the measured best join it as parents; rows
-are mutated and crossed within their sketch for a few generations under the learned model (the analytic one until there is
-data); the best unmeasured candidates are proposed, with a share of random ones to keep the model honest (source: Ansor,
-Zheng et al., OSDI 2020, on populations of integer rows instead of programs).
+are mutated and crossed within their sketch for a few generations under the learned model.  The best unmeasured candidates that are
+no near-copies of each other are proposed, with a share of random ones to keep the model honest (source: Ansor, Zheng et al.,
+OSDI 2020, on populations of integer rows instead of programs).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.model import CostModel
+from tunesmith.search.diverse_batch import by_turns, pick
 from tunesmith.search.drafter import Drafter
+from tunesmith.search.judge import Judge
+from tunesmith.search.ledger import Ledger, candidate_of
 from tunesmith.search.param_space import Rows
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
@@ -34,6 +37,8 @@ class EvolutionSettings:
         generations: times the population is renewed.
         parents: measured candidates that join as parents.
         random_share: of the proposals, drawn from the draft by chance.
+        drafting: False leaves the analytic ranking of the draft out, which is then in the order of chance: for ablations.
+        learning: False leaves the learned model and so the evolution out, and proposes by the draft alone: for ablations.
     """
 
     draft: int = 32768
@@ -41,6 +46,8 @@ class EvolutionSettings:
     generations: int = 4
     parents: int = 64
     random_share: float = 0.06
+    drafting: bool = True
+    learning: bool = True
 
 
 class EvolutionarySampler(Sampler):
@@ -50,90 +57,61 @@ class EvolutionarySampler(Sampler):
         self.task, self.model, self.seed = task, model, seed
         self.settings = settings or EvolutionSettings()
         self.drafter = Drafter(task)
-        self._seen: set[Candidate] = set()
-        self._measured: dict[Candidate, float] = {}
-        self._told: list[Result] = []
+        self._ledger = Ledger(task)
+        self._judge = Judge(self.drafter, model)
         self._round = 0
-        self._trained = False
 
     def tell(self, results: Sequence[Result]) -> None:
-        self._seen.update(r.candidate for r in results)
-        self._told.extend(results)
-        for r in results:
-            if r.seconds is not None:
-                self._measured[r.candidate] = r.seconds
-        if len(self._measured) >= 8:
-            done = list(self._measured)
-            seconds = np.array([self._measured[c] for c in done])
-            self.model.update(self.drafter.features_of(done), seconds, np.zeros(len(done), np.int64))
-            self._trained = True
+        self._ledger.tell(results)
+        if self.settings.learning:
+            self._judge.learn(self._ledger.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "evolutionary", self.task.digest, self._round)
         self._round += 1
         s = self.settings
+        learned = self._judge.trained and s.learning
         pool = self.drafter.draw(s.draft, rng)
-        drafted = pool.best(s.keep, per_sketch=32)
-        randoms = max(round(n * s.random_share), 1) if self._trained else 0
-        ranked = self._evolve([c for _, c in drafted], rng) if self._trained else self._first(drafted, n)
-        out: list[Candidate] = []
-        for c in ranked:
-            if len(out) >= n - randoms:
-                break
-            self._take(c, out)
+        if not s.drafting:
+            pool.values = {k: rng.random(len(rows)) for k, rows in pool.rows.items()}
+        drafted = [c for _, c in pool.best(s.keep, per_sketch=32)]
+        ranked = self._evolve(drafted, rng) if learned else by_turns(drafted, n)
+        randoms = max(round(n * s.random_share), 1) if learned and n > 1 else 0
+        batch: list[Candidate] = []
+        for c in pick(ranked, n - randoms, self._ledger.seen):
+            self._ledger.take(c, batch)
         # The random share comes from the better half of the draft: a measurement is too dear for the hopeless.
-        for i in rng.permutation(len(drafted) // 2 + 1)[: 4 * randoms]:
-            if len(out) >= n:
-                break
-            self._take(drafted[min(int(i), len(drafted) - 1)][1], out)
-        for c in ranked:
-            if len(out) >= n:
-                break
-            self._take(c, out)
-        return out
-
-    def _take(self, c: Candidate, out: list[Candidate]) -> None:
-        if c not in self._seen:
-            self._seen.add(c)
-            out.append(c)
-
-    def _first(self, drafted: list[tuple[float, Candidate]], n: int) -> list[Candidate]:
-        """Before there is data: the analytic ranking, sketch by sketch in turn, so that each structure is tried."""
-        queues: dict[int, list[Candidate]] = {}
-        for _, c in drafted:
-            queues.setdefault(c.sketch, []).append(c)
-        half = [c for _, c in drafted[: n // 2]]
-        turn = [q[i] for i in range(max(len(q) for q in queues.values())) for q in queues.values() if i < len(q)]
-        return [c for pair in zip(half, turn, strict=False) for c in pair] + turn
+        half = drafted[: len(drafted) // 2 + 1]
+        for i in rng.permutation(len(half))[: 4 * randoms].tolist():
+            if len(batch) < n:
+                self._ledger.take(half[i], batch)
+        for c in pick(ranked, n - len(batch), self._ledger.seen):
+            self._ledger.take(c, batch)
+        self._ledger.fill(batch, n, rng)
+        return batch
 
     def _evolve(self, start: list[Candidate], rng: np.random.Generator) -> list[Candidate]:
         s = self.settings
-        elite = sorted(self._measured, key=lambda c: (self._measured[c], c))[: s.parents]
+        elite = self._ledger.elite(s.parents)
         groups: dict[int, Rows] = {}
         for k in sorted({c.sketch for c in (*elite, *start)}):
             groups[k] = np.array([c.row for c in (*elite, *start) if c.sketch == k], np.int64)
         best: dict[Candidate, float] = {}
         for generation in range(s.generations + 1):
-            scores = {k: self._score(k, rows) for k, rows in groups.items()}
+            energies = self._judge.energies(groups)
             for k, rows in groups.items():
-                for i in np.argsort(-scores[k], kind="stable")[:256]:
-                    best[Candidate(k, tuple(int(x) for x in rows[i]))] = float(scores[k][i])
+                for i in np.argsort(energies[k], kind="stable")[:256]:
+                    best[candidate_of(k, rows[i])] = float(energies[k][i])
             if generation < s.generations:
-                groups = self._renew(groups, scores, rng)
-        return sorted(best, key=lambda c: (-best[c], c))
+                groups = self._renew(groups, energies, rng)
+        return sorted(best, key=lambda c: (best[c], c))
 
-    def _score(self, k: int, rows: Rows) -> Floats:
-        x = self.drafter.features(k, rows)
-        out = np.asarray(self.model.score(x), np.float64)
-        self.drafter.scored += len(rows)
-        return out
-
-    def _renew(self, groups: dict[int, Rows], scores: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
-        """The next generation: sketches share it by the scores of their rows, parents are drawn by rank."""
-        every = np.concatenate([scores[k] for k in groups])
-        sketch = np.concatenate([np.full(len(scores[k]), k) for k in groups])
-        place = np.concatenate([np.arange(len(scores[k])) for k in groups])
-        order = np.argsort(-every, kind="stable")
+    def _renew(self, groups: dict[int, Rows], energies: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
+        """The next generation: sketches share it by the energies of their rows, parents are drawn by rank."""
+        every = np.concatenate([energies[k] for k in groups])
+        sketch = np.concatenate([np.full(len(energies[k]), k) for k in groups])
+        place = np.concatenate([np.arange(len(energies[k])) for k in groups])
+        order = np.argsort(every, kind="stable")
         weight = 1.0 / (10.0 + np.arange(len(order)))
         picks = order[rng.choice(len(order), size=self.settings.keep, p=weight / weight.sum())]
         out: dict[int, Rows] = {}

@@ -8,6 +8,7 @@ pick lines of tables, so a mutation never leaves its group's admissible tuples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,15 @@ import numpy.typing as npt
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.poly import Param
 from tunesmith.schedule.state import Constraint
+from tunesmith.search.nearest_lines import NearestLines, codes
 from tunesmith.support.errors import ScheduleError
 
 Rows = npt.NDArray[np.int64]
 
 MAX_TABLE = 400_000
 """Tuples that a group may have before filtering: past it, its constraints become joint ones."""
+_NEAR, _PAIRED, _FAR = 32, 96, 16
+"""What `nearest` tries for a row that breaks a joint constraint: near lines of each table, combinations of them, random rows."""
 
 
 class ParamSpace:
@@ -128,7 +132,7 @@ class ParamSpace:
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
         """For each row, another line of one group's table, near the old one half of the time; rows with no luck stay."""
         out = rows.copy()
-        todo = np.arange(len(rows))
+        todo = np.arange(len(rows) if self.groups else 0)
         for _ in range(tries):
             if not len(todo):
                 break
@@ -169,6 +173,60 @@ class ParamSpace:
         bad = ~self._check(child)
         child[bad] = a[bad]
         return child
+
+    def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        """For each row of any integers an admissible row near it, [N, P]; an admissible row is its own.
+
+        Near is near on a logarithmic scale, see `NearestLines`.  Each table gives its nearest line.  Where these together break a joint
+        constraint, the nearest admissible one is taken of: rows that have a somewhat farther line of one table, of combinations of
+        somewhat farther lines of all of them, and, if there is none, of random rows; only the last two are drawn.
+
+        Raises:
+            ScheduleError: the joint constraints accept next to nothing.
+        """
+        out = np.empty((len(rows), len(self.params)), np.int64)
+        for cols, table, near in zip(self.groups, self.tables, self._near, strict=True):
+            out[:, cols] = table[near.find(rows[:, cols])[:, 0]]
+        broken = np.flatnonzero(~self._check(out))
+        for low in range(0, len(broken), 256):
+            part = broken[low : low + 256]
+            out[part] = self._repaired(rows[part], rng)
+        return out
+
+    @cached_property
+    def _near(self) -> list[NearestLines]:
+        return [NearestLines(t) for t in self.tables]
+
+    def _repaired(self, rows: Rows, rng: np.random.Generator) -> Rows:
+        """See `nearest`: rows whose nearest lines break a joint constraint."""
+        n = len(rows)
+        lines = [near.find(rows[:, cols], _NEAR) for cols, near in zip(self.groups, self._near, strict=True)]
+        # Which of its near lines each table gives, for each trial: one table after the other alone, then all of them by chance,
+        # nearer ones more often.
+        ranks = [np.zeros((n, 0), np.int64) for _ in lines]
+        for moved in range(len(lines)):
+            steps = lines[moved].shape[1]
+            for g in range(len(lines)):
+                more = np.broadcast_to(np.arange(steps) if g == moved else np.zeros(steps, np.int64), (n, steps))
+                ranks[g] = np.hstack([ranks[g], more])
+        for g, mine in enumerate(lines):
+            ranks[g] = np.hstack([ranks[g], (rng.random((n, _PAIRED)) ** 2 * mine.shape[1]).astype(np.int64)])
+        trials = np.empty((n, ranks[0].shape[1], len(self.params)), np.int64)
+        for cols, table, mine, rank in zip(self.groups, self.tables, lines, ranks, strict=True):
+            trials[:, :, cols] = table[np.take_along_axis(mine, rank, axis=1)]
+        out, found = self._closest(rows, trials)
+        lost = np.flatnonzero(~found)
+        if len(lost):
+            drawn = self.sample(len(lost) * _FAR, rng).reshape(len(lost), _FAR, -1)
+            out[lost] = self._closest(rows[lost], drawn)[0]
+        return out
+
+    def _closest(self, rows: Rows, trials: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        """Of each row's trials, [N, K, P], the nearest that meets the joint constraints; and whether there is one."""
+        ok = self._check(trials.reshape(-1, trials.shape[2])).reshape(trials.shape[:2])
+        distance = ((codes(trials) - codes(rows)[:, None, :]) ** 2).sum(axis=2)
+        distance[~ok] = np.inf
+        return trials[np.arange(len(rows)), distance.argmin(axis=1)], np.asarray(ok.any(axis=1), bool)
 
 
 def _checker(constraints: Sequence[Constraint], params: Sequence[Param]) -> Callable[[Rows], npt.NDArray[np.bool_]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
+from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import Registry
 
 if TYPE_CHECKING:
@@ -19,7 +18,14 @@ if TYPE_CHECKING:
 SAMPLERS: Registry[type[Sampler]] = Registry(
     "sampler",
     {
+        "annealing": "tunesmith.search.annealing_sampler:AnnealingSampler",
         "evolutionary": "tunesmith.search.evolutionary_sampler:EvolutionarySampler",
+        "gradient": "tunesmith.search.torch_gradient_sampler:GradientSampler",
+        "optuna-cmaes": "tunesmith.search.optuna_sampler:OptunaCMAESSampler",
+        "optuna-gp": "tunesmith.search.optuna_sampler:OptunaGPSampler",
+        "optuna-qmc": "tunesmith.search.optuna_sampler:OptunaQMCSampler",
+        "optuna-random": "tunesmith.search.optuna_sampler:OptunaRandomSampler",
+        "optuna-tpe": "tunesmith.search.optuna_sampler:OptunaTPESampler",
         "random": "tunesmith.search.random_sampler:RandomSampler",
     },
 )
@@ -32,7 +38,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
     Raises:
         UserError: there is no such name, file or class, or it is no `Sampler`.
     """
-    if isinstance(spec, str) and ".py:" in spec:
+    if isinstance(spec, str) and names_a_file(spec):
         found: object = load_from_file(spec)
     else:
         found = SAMPLERS.get(spec) if isinstance(spec, str) else spec
@@ -57,25 +63,3 @@ def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], Cost
     make: dict[str, Callable[[], object]] = {"task": lambda: task, "model": model, "seed": lambda: seed}
     sampler = kind(**{name: value() for name, value in make.items() if name in wanted})
     return sampler
-
-
-def load_from_file(spec: str) -> object:
-    """What `path.py:name` names: the file is run as Python, as if it were imported.
-
-    Raises:
-        UserError: there is no such file, it fails, or it holds no such name.
-    """
-    path, _, name = spec.rpartition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(f"{spec!r}: there is no file {path}. Spell it path.py:name")
-    module_spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert module_spec is not None and module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise UserError(f"{spec!r}: {path} holds no {name!r}")
-    return getattr(module, name)

@@ -7,11 +7,14 @@ everything numeric is a column.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
+from tunesmith.costmodel.analytic_model import AnalyticModel
+from tunesmith.costmodel.feature_program import FeatureProgram
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
+from tunesmith.ir.target import Target
 from tunesmith.lower.lift_constants import lift_constants
 from tunesmith.schedule.schedule import Schedule, concretize
 from tunesmith.schedule.state import Constraint
@@ -48,6 +51,30 @@ class Sketch:
         """The parametric program whose calls are timed: without what is computed once from constants."""
         lifted = lift_constants(self.func)
         return self.func if lifted is None else lifted.main
+
+    def analytic(self, target: Target) -> AnalyticModel:
+        """The analytic model of its rows on `target`; compiled once, however many searches ask."""
+        if target not in self._analytic:
+            self._analytic[target] = AnalyticModel(self.timed, self.params, target)
+        return self._analytic[target]
+
+    def features(self, target: Target) -> FeatureProgram:
+        """The feature program of its rows on `target`; compiled once, however many searches ask."""
+        if target not in self._features:
+            self._features[target] = FeatureProgram(self.timed, self.params, self.constraints, target=target)
+        return self._features[target]
+
+    @cached_property
+    def _analytic(self) -> dict[Target, AnalyticModel]:
+        return {}
+
+    @cached_property
+    def _features(self) -> dict[Target, FeatureProgram]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was compiled from it: machine code stays in its process."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def concretize(self, row: tuple[int, ...]) -> PrimFunc:
         """The program of a row."""

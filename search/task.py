@@ -29,6 +29,7 @@ class Task:
         target: where it will run.
         reference: outputs from inputs, in numpy; None compares candidates with the unscheduled program instead.
         flops: floating point operations, for rates.
+        weight: how often the function occurs in what is to be fast, for the allocation of a shared budget.
         rules: the space's rules.
         ranges: of input values, for inputs on which the usual ones make no sense, such as divisors.
     """

@@ -27,7 +27,7 @@ class Progress:
     Attributes:
         task: what is tuned.
         trials: measured candidates, failures and earlier runs' records included.
-        budget: trials wanted.
+        budget: trials wanted; None if the task has no bound of its own.
         best: the best verified record.
         errors: failures by class.
         seconds: where the time went: draft, verify, build, measure, train, total.
@@ -37,7 +37,7 @@ class Progress:
     """
 
     task: Task
-    budget: int
+    budget: int | None
     trials: int = 0
     best: Record | None = None
     errors: dict[str, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Tuning:
         task: what to tune.
         sampler: proposes candidates.
         measurer: builds, runs and logs them.
-        trials: total budget, records of the database included.
+        trials: total budget, records of the database included; None for as many as the caller steps for.
         database: earlier records; new ones are added to it.
         batch: candidates a step.
         seed: of the search, for the records.
@@ -86,7 +86,7 @@ class Tuning:
         task: Task,
         sampler: Sampler,
         measurer: Measurer,
-        trials: int,
+        trials: int | None,
         database: Database | None = None,
         batch: int = 32,
         seed: int = 0,
@@ -109,16 +109,21 @@ class Tuning:
                 sampler.tell([r for _, r in known])
         self._show()
 
-    def step(self) -> bool:
+    def step(self, most: int | None = None) -> bool:
         """Measure one batch; False when the budget was spent, or the sampler had nothing more, and nothing was measured.
+
+        Args:
+            most: candidates, if it is to be less than a batch.
 
         An interrupt (Ctrl-C) passes through; every record that the log has is then counted.
         """
         p = self.progress
-        if p.trials >= p.budget:
+        room = self._batch if most is None else min(self._batch, most)
+        room = room if p.budget is None else min(room, p.budget - p.trials)
+        if room <= 0:
             return False
         with self._phase("verify"):
-            candidates = self.sampler.ask(min(self._batch, p.budget - p.trials))
+            candidates = self.sampler.ask(room)
         self._account()
         if not candidates:
             return False

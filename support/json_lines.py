@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -29,6 +30,7 @@ MAX_DEPTH = 100
 _SKIP_BYTES = 1 << 20
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as int8: one level down, one level up
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_NEITHER = bytes(set(range(256)) - set(b'[{]}"'))  # neither brackets nor quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +65,103 @@ def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: boo
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds):
+        with locked(path, lock_seconds):
             _write(path, block, sync)
-    except Timeout as error:
-        raise RecordError(
-            f"cannot append to {path}: another process has held {path}.lock for {lock_seconds:g} s. Wait for it, or stop it"
-        ) from error
     except OSError as error:
         raise RecordError(
             f"cannot append to {path}: {error.strerror or error}. Check the path, its permissions and the free space"
         ) from error
 
 
-def read(path: str | os.PathLike[str], *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, object]]:
+@contextmanager
+def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator[None]:
+    """Keep all writers of a journal waiting.  Not to be held while appending to the same journal.
+
+    Raises:
+        RecordError: another process keeps the lock.
+    """
+    lock = FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RecordError(
+            f"cannot append to {path}: another process has held {path}.lock for {lock_seconds:g} s. Wait for it, or stop it"
+        ) from error
+    except OSError as error:
+        raise RecordError(f"cannot lock {path}: {error.strerror or error}. Check the path and its permissions") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write(path: str | os.PathLike[str], lines: Iterable[bytes], *, replace: bool = False) -> None:
+    """Make a journal of given lines, at once: whoever opens the path finds all of them, or what was there before.
+
+    Args:
+        path: where.
+        lines: texts of lines as they stand in another journal, without line ends.
+        replace: take the place of a journal that is there.  The caller then holds its lock since before it was read.
+
+    Raises:
+        RecordError: the journal is there already, or cannot be written.
+    """
+    path = Path(path)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with open(draft, "wb") as file:
+            for line in lines:
+                file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if not replace:
+            path.touch(exist_ok=False)  # fails if somebody made it meanwhile
+        draft.replace(path)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the path and its permissions") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read(
+    path: str | os.PathLike[str], *, max_line_bytes: int = MAX_LINE_BYTES, decode: Callable[[bytes], object] | None = None
+) -> Iterator[tuple[int, object]]:
     """Every line that is not blank, as `(line number from 1, data or BadLine)`, in order, one line in memory at a time.
 
     Reading takes no lock: a line that is just being written may show up as torn.
 
+    Args:
+        path: the journal.
+        max_line_bytes: longer lines are bad.
+        decode: what makes data, or a BadLine, of a line's text; by default `parse`.
+
     Raises:
         RecordError: the file is not there or cannot be read.
     """
+    return ((number, value) for number, _, _, value in spans(path, max_line_bytes=max_line_bytes, decode=decode))
+
+
+Span = tuple[int, int, bytes, object]
+"""A line: its number from 1, the offset of its text in the file, the text without blanks around it, the data or BadLine."""
+
+
+def spans(
+    path: str | os.PathLike[str], *, max_line_bytes: int = MAX_LINE_BYTES, decode: Callable[[bytes], object] | None = None
+) -> Iterator[Span]:
+    """As `read`, with the text of each line and where it stands; the text of a line that is too long is empty.
+
+    Raises:
+        RecordError: the file is not there or cannot be read.
+    """
+    return _lines(open_journal(path), max_line_bytes, decode or parse)
+
+
+def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file, to read texts where `spans` told that they are.  RecordError if it is not there or cannot be read."""
     try:
-        file = open(path, "rb")  # closed by _lines
+        return open(path, "rb")  # closed by whom it is given to
     except OSError as error:
         raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
-    return _lines(file, max_line_bytes)
 
 
 def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:
@@ -97,7 +171,7 @@ def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:
     if _too_deep(line):
         return _bad(line, f"nested deeper than {MAX_DEPTH}")
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        return _DECODER.decode(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         return _bad(line, f"not UTF-8 at byte {error.start}")
     except json.JSONDecodeError as error:
@@ -136,32 +210,38 @@ def _write(path: Path, block: bytes, sync: bool) -> None:
         os.close(descriptor)
 
 
-def _lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, object]]:
+def _lines(file: BinaryIO, limit: int, decode: Callable[[bytes], object]) -> Iterator[Span]:
     with file:
-        number = 0
+        number = start = 0
         while line := file.readline(limit + 2):
             number += 1
+            offset, start = start, start + len(line)
             ended = line.endswith(b"\n")
             if not ended and len(line) > limit:
-                while (more := file.readline(_SKIP_BYTES)) and not more.endswith(b"\n"):
-                    pass
-                yield number, _bad(line, f"longer than {limit} bytes")
+                while more := file.readline(_SKIP_BYTES):
+                    start += len(more)
+                    if more.endswith(b"\n"):
+                        break
+                yield number, offset, b"", _bad(line, f"longer than {limit} bytes")
                 continue
             if not (text := line.strip()):
                 continue
-            value = parse(text, max_line_bytes=limit)
+            value = _bad(text, f"longer than {limit} bytes") if len(text) > limit else decode(text)
             if not ended and isinstance(value, BadLine):
                 value = _bad(text, f"torn: the file ends within it ({value.reason})")
-            yield number, value
+            yield number, offset + len(line) - len(line.lstrip()), text, value
 
 
 def _too_deep(line: bytes) -> bool:
-    """Whether brackets outside of strings nest deeper than allowed; array operations, as this runs on every long line."""
-    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
+    """Whether brackets outside of strings nest deeper than allowed; a few operations on all bytes, as this runs on every long line."""
+    marks = line.translate(None, _NEITHER)
+    if len(marks) <= MAX_DEPTH:
         return False
-    unescaped = line.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside = b"".join(unescaped.split(b'"')[::2])
-    steps = np.frombuffer(outside.translate(_STEPS, _NOT_BRACKETS), dtype=np.int8)
+    # Without escapes, quotes that remain here belong to a string with brackets in it: only then strings are really looked for.
+    outside = marks.replace(b'""', b"")
+    if b"\\" in line or b'"' in outside:
+        outside = b"".join(line.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+    steps = np.frombuffer(outside.translate(_STEPS), dtype=np.int8)
     return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > MAX_DEPTH)
 
 
@@ -174,6 +254,9 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} does not fit a float64")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _bad(line: bytes, reason: str) -> BadLine:

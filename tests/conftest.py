@@ -8,16 +8,20 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 # Before any test module imports tunesmith: nodes are really frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tunesmith.measure.ray_cluster import RayCluster
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -113,3 +117,31 @@ def hand() -> ModuleType:
 def schedules() -> ModuleType:
     """Sketches, rows and random walks for fuzzing: tests/schedules.py."""
     return _shared("schedules")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """The one Ray of this run of tests, with room for several crews; it is started when the first test wants it."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("the extra `ray` is not installed")
+    from tunesmith.measure.ray_cluster import RayCluster
+
+    with RayCluster(workers=8, runners=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def processes() -> Callable[[str], dict[int, str]]:
+    """`processes(text)`: command lines of those whose environment holds the text, by process id: to find who was started by whom."""
+
+    def find(text: str) -> dict[int, str]:
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if text.encode() in (folder / "environ").read_bytes():
+                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+            except OSError:  # it is gone, or another user's
+                continue
+        return found
+
+    return find

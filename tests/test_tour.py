@@ -52,7 +52,25 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
 """README shows what a user would do; the test does the same with less work."""
 
 
-@pytest.mark.parametrize(("path", "replace"), [("docs/tour.md", {}), ("README.md", CHEAPER)], ids=["tour", "readme"])
+@pytest.mark.parametrize(
+    ("path", "replace"),
+    [
+        ("docs/tour.md", {}),
+        ("README.md", CHEAPER),
+        ("docs/tuning.md", {"total_trials=2000": "total_trials=6, batch=2, leaders=0, workers=0, progress=False"}),
+        (
+            "docs/datasets.md",
+            {
+                "per_task=256": 'per_task=4, target=Target("llvm"), workers=0, progress=False',
+                "import build\n": "import build\nfrom tunesmith.ir.target import Target\n",
+            },
+        ),
+        ("docs/cost-models.md", {"trials=64": "trials=12, batch=12, workers=0, progress=False"}),
+        ("docs/experiments.md", {}),
+        ("docs/samplers.md", {"trials=64": "trials=12, batch=6, workers=0, leaders=0, progress=False"}),
+    ],
+    ids=["tour", "readme", "tuning", "datasets", "cost-models", "experiments", "samplers"],
+)
 def test_the_code_runs_and_prints_what_is_quoted(
     path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,10 +20,12 @@ class ProgressView:
 
     Args:
         console: where to write; by default standard error.
+        total: trials of all tasks together, None if each has its own.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, total: int | None = None) -> None:
         self._console = console or Console(stderr=True)
+        self._total = total
         self._tasks: dict[str, Progress] = {}
         self._live: Live | None = None
 
@@ -47,10 +49,23 @@ class ProgressView:
 
     def table(self) -> Table:
         """All tasks, and how long all will take."""
-        left = [seconds_left(p) for p in self._tasks.values()]
-        known = [s for s in left if s is not None]
-        title = f"{len(self._tasks)} tasks" + (f", about {clock(sum(known))} left" if known and len(known) == len(left) else "")
+        left = self._left()
+        done = sum(p.trials for p in self._tasks.values())
+        title = f"{len(self._tasks)} tasks"
+        title += "" if self._total is None else f", {done} of {self._total} trials"
+        title += "" if left is None else f", about {clock(left)} left"
         return plain_table(title, _COLUMNS, [cells(p) for p in self._tasks.values()], left=["errors", "time goes to"])
+
+    def _left(self) -> float | None:
+        """Seconds until all is done at the pace of this run; None before there is a pace, or with no bound on trials."""
+        tasks = self._tasks.values()
+        if self._total is not None:
+            done = sum(p.trials - p.resumed for p in tasks)
+            left = max(0, self._total - sum(p.trials for p in tasks))
+            return sum(p.seconds["total"] for p in tasks) / done * left if done else None
+        each = [seconds_left(p) for p in tasks]
+        known = [s for s in each if s is not None]
+        return sum(known) if known and len(known) == len(each) else None
 
 
 def cells(p: Progress) -> list[str]:
@@ -58,7 +73,7 @@ def cells(p: Progress) -> list[str]:
     left = seconds_left(p)
     return [
         p.task.name,
-        f"{p.trials}/{p.budget}",
+        f"{p.trials}" if p.budget is None else f"{p.trials}/{p.budget}",
         microseconds(None if p.best is None else p.best.seconds),
         rate(p.gflops),
         counted(p.errors),
@@ -73,7 +88,7 @@ def line(p: Progress) -> str:
     parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
     parts += [split] if split else []
-    return f"{name}: {', '.join(parts)}" + (f", {left} left" if p.trials < p.budget and left != "-" else "")
+    return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" and p.budget is not None and p.trials < p.budget else "")
 
 
 def time_split(p: Progress) -> str:
@@ -87,8 +102,10 @@ def time_split(p: Progress) -> str:
 
 
 def seconds_left(p: Progress) -> float | None:
-    """What is left of the budget at the pace of this run; None before there is a pace."""
+    """What is left of the budget at the pace of this run; None before there is a pace, or if the task has no budget of its own."""
     done = p.trials - p.resumed
+    if p.budget is None:
+        return None
     if p.trials >= p.budget:
         return 0.0
     return p.seconds["total"] / done * (p.budget - p.trials) if done else None

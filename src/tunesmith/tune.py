@@ -1,13 +1,16 @@
 """tune: search for fast schedules of one workload or several, and keep every measurement in a log.
 
-The tasks take turns, a batch each, so that an interrupted run has served all of them.  A run with a log that is there already
-goes on where it ended: what was measured counts and is not measured again.
+The tasks take turns, a batch each, so that an interrupted run has served all of them; a scheduler says whose turn it is.  A run with
+a log that is there already goes on where it ended: what was measured counts and is not measured again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.machine_rates import calibrated
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
 from tunesmith.measure.record_log import RecordLog
+from tunesmith.measure.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
 from tunesmith.progress import ProgressView
 from tunesmith.report import Report, TaskReport
@@ -29,9 +33,11 @@ from tunesmith.search.sampler import Sampler
 from tunesmith.search.samplers import find_sampler, make_sampler
 from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
+from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.errors import TunesmithError, UserError
-from tunesmith.workloads import WorkloadLike, find_subjects
+from tunesmith.tensorboard_scalars import TensorBoardScalars
+from tunesmith.workloads import Subject, WorkloadLike, find_subjects
 
 if TYPE_CHECKING:
     from tunesmith.costmodel.model import CostModel
@@ -40,18 +46,25 @@ if TYPE_CHECKING:
 def tune(
     workloads: WorkloadLike | Iterable[WorkloadLike],
     target: str | Target | None = None,
-    trials: int = 128,
+    trials: int | None = None,
     log: str | PathLike[str] | None = "log.jsonl",
     seed: int = 0,
     *,
     sampler: str | type[Sampler] = "evolutionary",
     model: str | Callable[..., CostModel] = "xgb",
     batch: int = 32,
-    workers: int | None = None,
+    workers: int | str | None = None,
     rules: Sequence[Rule] | None = None,
     policy: MeasurePolicy | None = None,
     leaders: int = 4,
     progress: bool = True,
+    allocation: str | Allocator | None = None,
+    total_trials: int | None = None,
+    seconds: float | None = None,
+    early_stop: int | None = None,
+    weights: Mapping[str, float] | None = None,
+    callbacks: Sequence[Callback] = (),
+    tensorboard: str | PathLike[str] | None = None,
 ) -> Report:
     """Search for fast schedules.
 
@@ -59,18 +72,30 @@ def tune(
         workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.
         target: where they will run, which is here; by default this machine.  Rates of the machine that the analytic model uses are
             measured once and remembered, unless a Target is given, which is taken as it is.
-        trials: measured candidates for each workload, those of the log included.
-        log: file of records: read first, then appended to as measurements come.  None keeps nothing.
+        trials: measured candidates for each workload, those of the log included; by default 128, or no bound where
+            `total_trials` or `seconds` is given.
+        log: file of records: read first, then appended to as measurements come.  The run itself is noted in `LOG.runs` beside it
+            (see `measure.run_manifest`).  None keeps nothing.
         seed: the same seed proposes the same candidates, as long as the measurements are the same.
         sampler: what proposes candidates: a name, `"path.py:Class"`, or a class.
-        model: the learned cost model, for samplers that use one: a registered name, or what makes a fresh model.
+        model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, a file of a saved model, which is updated
+            on top of what it knew, or what makes a fresh model.
         batch: candidates of a workload that are built and measured before the next has its turn.
         workers: processes that compile; by default one for each core.  0 compiles and runs in this process, where a candidate
-            that crashes takes everything with it.
+            that crashes takes everything with it.  "ray" or "ray:N" has Ray actors compile, N or one for each processor, and run: those
+            of the cluster at RAY_ADDRESS, or of a Ray that is started here.
         rules: of the space; by default those of the target.
         policy: how candidates are measured.
         leaders: so many of the best are verified and timed in turn at the end; 0 leaves this out.
         progress: show on standard error what goes on.
+        allocation: who is next: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient where
+            `total_trials` or `seconds` is to be shared, turns otherwise.
+        total_trials: measured candidates of all workloads together, those of the log included.
+        seconds: no batch begins later than this.  A run that resumes has as many again.
+        early_stop: a workload ends when its best has not become 1 % faster over so many trials.
+        weights: how often a workload occurs in what is to be fast, by name; 1 where it is not said.  The gradient looks at them.
+        callbacks: called with the progress of a workload after each of its batches.
+        tensorboard: folder for curves that TensorBoard shows; needs the extra `tensorboard`.
     Returns:
         What was found, for each workload.  Ctrl-C ends the search early and is no error; a workload that fails does not stop the others.
     Raises:
@@ -78,47 +103,95 @@ def tune(
         RecordError: the log cannot be read or written.
         BuildError: the target's code cannot run here.
     """
-    if trials < 1 or batch < 1 or leaders < 0:
+    shared = total_trials is not None or seconds is not None
+    trials = 128 if trials is None and not shared else trials
+    if (trials is not None and trials < 1) or batch < 1 or leaders < 0:
         raise UserError(f"trials and batch count from 1, leaders from 0; got trials={trials}, batch={batch}, leaders={leaders}")
+    allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
+    scheduler = TaskScheduler(allocator, batch, total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
     kind, maker = find_sampler(sampler), find_model(model)
     target = _target_here(target)
-    tasks = [s.task(target, rules) for s in found]
+    tasks = _weighted([s.task(target, rules) for s in found], weights or {})
+    groups = [_group(s) for s in found]
+    scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _known(journal)
     with contextlib.ExitStack() as stack:
-        view = stack.enter_context(ProgressView()) if progress else None
-        builder, runner = stack.enter_context(_builder(workers)), stack.enter_context(_runner(workers, target))
+        shown: list[Callback] = [*callbacks]
+        if tensorboard is not None:
+            shown.append(stack.enter_context(TensorBoardScalars(tensorboard)).show)
+        if progress:
+            shown.append(stack.enter_context(ProgressView(total=total_trials)).show)
+        builder, runner = _staff(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
-        search = _Search(measurer, database, trials, batch, seed, leaders, () if view is None else (view.show,))
-        return search.run(tasks, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
+        settings = {
+            "trials": trials,
+            "total_trials": total_trials,
+            "seconds": seconds,
+            "early_stop": early_stop,
+            "batch": batch,
+            "sampler": sampler if isinstance(sampler, str) else sampler.__qualname__,
+            "model": str(model),
+            "allocation": type(allocator).__name__,
+            "leaders": leaders,
+            "workers": workers,
+        }
+        names = [task.name for task in tasks]
+        path = None if log is None else manifest_path(log)
+        noted = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
+        search = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
+        report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
+        noted["tasks"] = [{"workload": t.workload, "digest": t.digest, "trials": t.trials, "resumed": t.resumed} for t in report.tasks]
+        if report.interrupted:
+            noted["outcome"] = "interrupted"
+    return report
 
 
 class _Search:
     """The tunings of one run, in turns."""
 
     def __init__(
-        self, measurer: Measurer, database: Database, trials: int, batch: int, seed: int, leaders: int, callbacks: tuple[Callback, ...]
+        self,
+        measurer: Measurer,
+        database: Database,
+        scheduler: TaskScheduler,
+        trials: int | None,
+        seed: int,
+        leaders: int,
+        callbacks: Sequence[Callback],
     ) -> None:
-        self._measurer, self._database, self._leaders = measurer, database, leaders
-        self._settings: dict[str, Any] = {"trials": trials, "batch": batch, "seed": seed, "callbacks": callbacks}
+        self._measurer, self._database, self._scheduler, self._leaders = measurer, database, scheduler, leaders
+        self._settings: dict[str, Any] = {"trials": trials, "batch": scheduler.batch, "seed": seed, "callbacks": callbacks}
         self._tunings: dict[str, Tuning] = {}
         self._failures: dict[str, str] = {}
+        self._exhausted: set[str] = set()
 
-    def run(self, tasks: Sequence[Task], sampler_of: Callable[[Task], Sampler]) -> Report:
+    def run(self, tasks: Sequence[Task], groups: Sequence[str], sampler_of: Callable[[Task], Sampler]) -> Report:
         interrupted = False
+        start = time.monotonic()
         try:
             for task in tasks:
                 self._guarded(task.name, partial(self._begin, task, sampler_of))
-            left = list(self._tunings)
-            while left:
-                left = [name for name in left if self._guarded(name, self._tunings[name].step)]
+            while (turn := self._scheduler.next(self._states(tasks, groups), time.monotonic() - start)) is not None:
+                name = tasks[turn.task].name
+                if not self._guarded(name, partial(self._tunings[name].step, turn.trials)):
+                    self._exhausted.add(name)
             for name, tuning in self._tunings.items():
                 if self._leaders and name not in self._failures and tuning.progress.trials > tuning.progress.resumed:
                     self._guarded(name, partial(tuning.rank, self._leaders))
         except KeyboardInterrupt:
             interrupted = True
         return Report(tuple([self._report(task) for task in tasks]), interrupted)
+
+    def _states(self, tasks: Sequence[Task], groups: Sequence[str]) -> list[TaskState]:
+        """The tasks as the scheduler sees them; one that could not begin, has failed, or has no more candidates, is done."""
+        out = []
+        for task, group in zip(tasks, groups, strict=True):
+            tuning, limit = self._tunings.get(task.name), self._settings["trials"]
+            done = tuning is None or task.name in self._failures or task.name in self._exhausted
+            out.append(_state(task, group, () if tuning is None else tuple(tuning.progress.curve), limit, done))
+        return out
 
     def _begin(self, task: Task, sampler_of: Callable[[Task], Sampler]) -> None:
         self._tunings[task.name] = Tuning(task, sampler_of(task), self._measurer, database=self._database, **self._settings)
@@ -142,6 +215,25 @@ class _Search:
         return TaskReport.of(tuning.progress, best, failure)
 
 
+def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:
+    return TaskState(task.name, curve, task.weight, limit, done, task.flops, group)
+
+
+def _group(subject: Subject) -> str:
+    """Workloads of one operator and about as many operations should reach similar rates; the base of the logarithm is Ansor's."""
+    if subject.operator is None or not subject.flops:
+        return ""
+    return f"{subject.operator.operator.name}/{int(math.log(subject.flops + 1, 1.618))}"
+
+
+def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:
+    """The tasks with their weights.  UserError if a weight is for none of them."""
+    unknown = sorted(weights.keys() - {task.name for task in tasks})
+    if unknown:
+        raise UserError(f"there is a weight for {unknown[0]!r}, which is not tuned; {', '.join(task.name for task in tasks)} is")
+    return [dataclasses.replace(task, weight=weights.get(task.name, task.weight)) for task in tasks]
+
+
 def _target_here(target: str | Target | None) -> Target:
     if isinstance(target, Target):
         check_runs_here(target)
@@ -156,11 +248,24 @@ def _known(journal: RecordLog) -> Database:
     return database
 
 
-def _builder(workers: int | None) -> Builder:
+def _staff(workers: int | str | None, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
+    """What builds and what runs; the stack closes them."""
+    if isinstance(workers, str):
+        return _ray_staff(workers, target, stack)
     if workers is not None and workers < 0:
         raise UserError(f"workers counts processes from 1, or is 0 for none, got {workers}")
-    return InProcessBuilder() if workers == 0 else LocalBuilder(workers)
+    builder = InProcessBuilder() if workers == 0 else LocalBuilder(workers)
+    return stack.enter_context(builder), stack.enter_context(InProcessRunner() if workers == 0 else LocalRunner(target.num_cores))
 
 
-def _runner(workers: int | None, target: Target) -> Runner:
-    return InProcessRunner() if workers == 0 else LocalRunner(target.num_cores)
+def _ray_staff(workers: str, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
+    kind, _, number = workers.partition(":")
+    if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
+        raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')
+    from tunesmith.measure.ray_builder import RayBuilder
+    from tunesmith.measure.ray_cluster import RayCluster
+    from tunesmith.measure.ray_runner import RayRunner
+
+    count = int(number) if number else None
+    cluster = stack.enter_context(RayCluster(count))
+    return stack.enter_context(RayBuilder(cluster, count)), stack.enter_context(RayRunner(cluster, target))

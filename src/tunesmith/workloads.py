@@ -8,22 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tunesmith.datasets.suites import expand
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.search.samplers import load_from_file
 from tunesmith.search.space_rules import CPU_RULES, Rule
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
+from tunesmith.support.load_from_file import load_from_file, names_a_file
 
 POSITIVE: Range = (0.5, 1.5)
 """Values of an input that must be positive."""
 
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
-"""`"matmul(m=512,n=512,k=512)"`, `"path.py:function"`, a program, an operator's workload, or tensors as `create_prim_func` takes them."""
+"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, a program, an operator's workload, or tensors as
+`create_prim_func` takes them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def find_subject(given: WorkloadLike) -> Subject:
     """The one subject of a workload.  UserError if it is none, or a module with several functions."""
     found = find_subjects(given)
     if len(found) != 1:
-        raise UserError(f"one function is wanted, and the module has {', '.join(s.name for s in found)}")
+        what = given if isinstance(given, str) else "the module"
+        raise UserError(f"one function is wanted, and {what} has {', '.join(s.name for s in found)}")
     return found[0]
 
 
@@ -104,7 +107,7 @@ def subject_of_text(text: str) -> Subject:
     Raises:
         UserError: the text is neither, or what it names is not there.
     """
-    if ".py:" not in text:
+    if not names_a_file(text):
         op = workload(text)
         return Subject(op.text, op.func, op)
     found = load_from_file(text)
@@ -123,7 +126,7 @@ def subject_of_text(text: str) -> Subject:
 
 def _subjects_of(given: object) -> list[Subject]:
     if isinstance(given, str):
-        return [subject_of_text(given)]
+        return [subject_of_text(text) for text in expand(given)]
     if isinstance(given, Workload):
         return [Subject(given.text, given.func, given)]
     if isinstance(given, PrimFunc):
@@ -133,8 +136,8 @@ def _subjects_of(given: object) -> list[Subject]:
     if _are_tensors(given):
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(
-        f"a workload is a text like matmul(m=512,n=512,k=512) or path.py:function, a PrimFunc, an IRModule, or a list of tensors; "
-        f"got {type(given).__name__}: {given!r}"
+        "a workload is a text like matmul(m=512,n=512,k=512), suite:NAME or path.py:function, a PrimFunc, an IRModule, or a list of "
+        f"tensors; got {type(given).__name__}: {given!r}"
     )
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.costmodel.metrics import normalized_throughput, pairwise_accuracy, r_squared, ranks, recall_at_k, rmse, spearman, top_k_score
+from tunesmith.costmodel.metrics import (
+    best_k,
+    fitted_throughput,
+    ndcg,
+    normalized_throughput,
+    pairwise_accuracy,
+    r_squared,
+    ranks,
+    recall_at_k,
+    rmse,
+    spearman,
+    top_k_score,
+)
 from tunesmith.support.errors import UserError
 
 # Task 0: times 1, 2, 4, 8, predicted order 2, 4, 1, 8.  Task 1: times 10, 20, predicted right.
@@ -65,6 +77,34 @@ def test_throughput_is_relative_to_the_task() -> None:
     assert normalized_throughput(seconds, np.array([0, 0, 0, 1, 2])).tolist() == [1, 0.5, 0, 1, 0]
 
 
+def test_best_of_a_draft() -> None:
+    # Drafts of 2: {2, 4} and {10, 20}.  Their second best: 4 and 20; the best possible: 1 and 10.
+    assert best_k(SECONDS, SCORES, GROUPS, 2, 2) == pytest.approx(11 / 24)
+    assert best_k(SECONDS, SCORES, GROUPS, 2, 1) == top_k_score(SECONDS, SCORES, GROUPS, 2) == pytest.approx(11 / 12)
+    # Drafts of 3: {1, 2, 4} and all of task 1, whose third best there is not.
+    assert best_k(SECONDS, SCORES, GROUPS, 3, 3) == pytest.approx(11 / (4 + 20))
+    assert best_k(SECONDS, SCORES, GROUPS, 2, 2, {0: 3.0, 1: 1.0}) == pytest.approx((3 + 10) / (3 * 4 + 20))
+    assert best_k(SECONDS, np.zeros(6), GROUPS, 1, 1) == pytest.approx(11 / 28), "of equal scores the slower are drafted"
+
+
+def test_discounted_gain() -> None:
+    # Task 0: throughput 1, 1/2, 1/4, 1/8, ranked 1/2, 1/4, 1, 1/8; task 1 perfect.
+    gain = 2 ** np.array([1, 0.5, 0.25, 0.125]) - 1
+    discount = 1 / np.log2([2, 3, 4, 5])
+    ranked = gain[[1, 2, 0, 3]]
+    assert ndcg(SECONDS, SCORES, GROUPS) == pytest.approx(((ranked @ discount) / (gain @ discount) + 1) / 2)
+    assert ndcg(SECONDS, SCORES, GROUPS, 1) == pytest.approx((ranked[0] / gain[0] + 1) / 2)
+    assert ndcg(SECONDS, -SECONDS, GROUPS) == pytest.approx(1) == ndcg(SECONDS, -SECONDS, GROUPS, 2)
+    assert ndcg(SECONDS[:4], np.zeros(4), GROUPS[:4]) == pytest.approx((gain[::-1] @ discount) / (gain @ discount))
+
+
+def test_a_line_through_the_scores_of_each_task() -> None:
+    # Throughput of task 0: 1, 1/2, of task 1: 1, 1/4; both exactly on lines of their own.
+    seconds, groups = np.array([1.0, 2.0, 3.0, 12.0]), np.array([0, 0, 1, 1])
+    assert fitted_throughput(seconds, np.array([40.0, 30.0, 0.2, 0.1]), groups).tolist() == pytest.approx([1, 0.5, 1, 0.25])
+    assert fitted_throughput(seconds, np.array([3.0, 4.0, 7.0, 7.0]), groups).tolist() == pytest.approx([0.75, 0.75, 0.625, 0.625])
+
+
 def test_refusals() -> None:
     zero = np.zeros(2, int)
     with pytest.raises(UserError, match=r"of one length >= 1; got shapes \[2\], \[3\], \[2\]"):
@@ -75,6 +115,10 @@ def test_refusals() -> None:
         top_k_score(np.array([1.0, np.inf]), np.ones(2), zero, 1)
     with pytest.raises(UserError, match="k must be at least 1, got 0"):
         recall_at_k(np.ones(2), np.ones(2), zero, 0)
+    with pytest.raises(UserError, match="k must be at least 1, got 0"):
+        ndcg(np.ones(2), np.ones(2), zero, 0)
+    with pytest.raises(UserError, match="k must be at least 1, got -1"):
+        best_k(np.ones(2), np.ones(2), zero, -1, 1)
     with pytest.raises(UserError, match="pairwise accuracy needs two programs of different times"):
         pairwise_accuracy(np.ones(2), np.ones(2), zero)
     with pytest.raises(UserError, match="rank correlation needs two programs of different times"):

@@ -120,7 +120,7 @@ def test_doctor(tmp_path: Path) -> None:
         (["tune", "rulu(shape=3)"], 2, "Did you mean 'relu'"),
         (["tune"], 2, "Missing argument"),
         (["tune", "relu(shape=3)", "--trials", "0"], 2, "trials=0"),
-        (["tune", "relu(shape=3)", "--workers", "ray"], 2, "a number of processes is wanted"),
+        (["tune", "relu(shape=3)", "--workers", "rya", "--target", "llvm"], 2, 'workers is a number of processes, "ray" or "ray:N"'),
         (["tune", "relu(shape=3)", "--model", "xbg"], 2, "Did you mean 'xgb'"),
         (["bench", "relu(shape=3)", "--log", "none.jsonl"], 2, "none.jsonl"),
         (["replay", "none.jsonl"], 2, "none.jsonl"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,10 +23,28 @@ from tunesmith.measure.local_builder import LocalBuilder
 TARGET = json.dumps(Target("llvm").to_json(facts=True))
 
 
-@pytest.fixture(scope="module", params=["in process", "local"])
+@pytest.fixture(scope="module", params=["in process", "local", "ray"])
 def builder(request: pytest.FixtureRequest) -> Iterator[Builder]:
-    with InProcessBuilder() if request.param == "in process" else LocalBuilder(2) as made:
+    with made_builder(request) as made:
         yield made
+
+
+def made_builder(request: pytest.FixtureRequest, workers: int = 2, **limits: Any) -> Builder:
+    if request.param == "in process":
+        return InProcessBuilder()
+    if request.param == "local":
+        return LocalBuilder(workers, **limits)
+    cluster = request.getfixturevalue("ray_cluster")
+    from tunesmith.measure.ray_builder import RayBuilder
+
+    return RayBuilder(cluster, workers, **limits)
+
+
+@pytest.fixture(params=["local", "ray"])
+def one_worker(request: pytest.FixtureRequest) -> Iterator[Callable[..., Builder]]:
+    """Makes builders of one process with limits."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **limits: stack.enter_context(made_builder(request, 1, **limits))
 
 
 def some(task: MeasureTask) -> list[BuildRequest]:
@@ -92,46 +112,51 @@ def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatc
         BuildJob()(some(add_task)[0])
 
 
-def kill_builds(builder: LocalBuilder, times: int, killed: list[int]) -> None:
+def working(builder: Any) -> list[int]:
+    """The processes that have a job."""
+    if isinstance(builder, LocalBuilder):
+        return [w.process.pid for w in list(builder._pool._feeder.crew) if w.job is not None]
+    return [m.greeting.pid for m in list(builder._crew._crew) if m.greeting and any(s.index is not None for s in list(m.sent)[:1])]
+
+
+def kill_builds(builder: Builder, times: int, killed: list[int]) -> None:
     """Kill the process that has a job, each time another one."""
     until = time.monotonic() + 60
     while len(killed) < times and time.monotonic() < until:
-        for worker in list(builder._pool._feeder.crew):
-            pid = worker.process.pid
-            if worker.job is not None and pid not in killed:
+        for pid in working(builder):
+            if pid not in killed:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
         time.sleep(0.0005)
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_killed_builder_gets_a_second_chance(add_task: MeasureTask, times: int) -> None:
+def test_a_killed_builder_gets_a_second_chance(add_task: MeasureTask, one_worker: Callable[..., Builder], times: int) -> None:
     killed: list[int] = []
-    with LocalBuilder(1) as builder:
-        killer = threading.Thread(target=kill_builds, args=(builder, times, killed))
-        killer.start()
-        first, *others = builder.build(some(add_task)[:1])
-        killer.join()
-        assert len(killed) == times and not others
-        if times == 1:
-            assert first.error is None and first.artifact is not None
-        else:
-            assert first.error is not None and first.error.kind == "crash"
-            assert "while building it: the worker process died (signal SIGKILL)" in first.error.message
-        assert all(r.error is None for r in builder.build(some(add_task)))
+    builder = one_worker()
+    killer = threading.Thread(target=kill_builds, args=(builder, times, killed))
+    killer.start()
+    first, *others = builder.build(some(add_task)[:1])
+    killer.join()
+    assert len(killed) == times and not others
+    if times == 1:
+        assert first.error is None and first.artifact is not None
+    else:
+        assert first.error is not None and first.error.kind == "crash"
+        assert "while building it: the worker process died (" in first.error.message
+        assert "signal SIGKILL" in first.error.message or not isinstance(builder, LocalBuilder)
+    assert all(r.error is None for r in builder.build(some(add_task)))
 
 
-def test_a_build_that_takes_too_long_is_a_timeout(add_task: MeasureTask) -> None:
-    with LocalBuilder(1, timeout=1e-4) as builder:
-        (result,) = builder.build(some(add_task)[:1])
+def test_a_build_that_takes_too_long_is_a_timeout(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
+    (result,) = one_worker(timeout=1e-4).build(some(add_task)[:1])
     assert result.error is not None and result.error.kind == "timeout" and "killed after 0.0001 s" in result.error.message
 
 
-def test_a_build_without_memory_is_out_of_memory(add_task: MeasureTask) -> None:
+def test_a_build_without_memory_is_out_of_memory(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
     requests = some(add_task)
-    # The text is kept as a key, and parsed: with what Python and LLVM hold already, 256 MiB do not hold it twice.
-    huge = replace(requests[0], workload=requests[0].workload + "\n" + "#" * (150 << 20))
-    with LocalBuilder(1, memory_limit=256 << 20) as builder:
-        bad, good = builder.build([huge, requests[1]])
+    # With what Python and LLVM hold already, 256 MiB do not hold it as a message and as a text.
+    huge = replace(requests[0], workload=requests[0].workload + "\n" + "#" * (260 << 20))
+    bad, good = one_worker(memory_limit=256 << 20).build([huge, requests[1]])
     assert bad.error is not None and bad.error.kind == "out_of_memory", bad
     assert good.error is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tunesmith.measure.record import ErrorInfo, Record, WorkloadLine
-from tunesmith.measure.record_log import MAX_BAD_LINES, RecordLog, load, merge
+from tunesmith.measure.record_log import MAX_BAD_LINES, RecordLog, load
 from tunesmith.support.errors import RecordError
 
 Make = Callable[..., Record]
@@ -119,53 +119,6 @@ def test_graver_verdict_on_one_measurement_counts(tmp_path: Path, make_record: M
         assert contents.report.duplicates == 2
     RecordLog(tmp_path / "v.jsonl").append(plain, verified)
     assert load([tmp_path / "v.jsonl"]).records == [verified]
-
-
-def _write(path: Path, *lines: dict[str, object]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def test_merge_keeps_each_measurement_once(tmp_path: Path, make_record: Make) -> None:
-    shared = make_record(verified=False)
-    newer = {"v": 2, "kind": "record", "shape": "unknown"}
-    a = _write(
-        tmp_path / "a", WorkloadLine("w0", "n", "s").to_json(), shared.to_json(), newer, make_record(seed=1, unknown={"new": 1}).to_json()
-    )
-    b = _write(
-        tmp_path / "b",
-        newer,
-        WorkloadLine("w0", "n", "s").to_json(),
-        dataclasses.replace(shared, verified=True).to_json(),
-        make_record(seed=2).to_json(),
-    )
-    with b.open("a") as file:
-        file.write("{torn")
-    for order in ([a, b], [b, a], [a, b, a]):
-        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-        report = merge(order, out)
-        lines = [json.loads(line) for line in out.read_text().splitlines()]
-        assert len(lines) == 5
-        assert lines.count(newer) == 1
-        contents = load([out])
-        assert sorted((r.seed, r.verified) for r in contents.records) == [(1, True), (2, True), (7, True)]
-        assert next(r for r in contents.records if r.seed == 1).unknown == {"new": 1}
-        assert (report.records, report.workloads) == (3, 1)
-        assert any("torn" in entry.reason and entry.path == str(b) and entry.line == 5 for entry in report.bad)
-        assert any("The line was carried over" in entry.reason for entry in report.bad)
-    assert not list(tmp_path.glob("*.partial*"))
-
-
-def test_merge_never_replaces_a_log(tmp_path: Path, make_record: Make) -> None:
-    a = _write(tmp_path / "a", make_record().to_json())
-    with pytest.raises(RecordError, match="it exists. Name a new file"):
-        merge([a], a)
-    with pytest.raises(RecordError, match="cannot read"):
-        merge([tmp_path / "b"], tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-    empty = _write(tmp_path / "empty")
-    assert merge([empty], tmp_path / "out").records == 0
-    assert load([tmp_path / "out"]).records == []
 
 
 _APPEND = """

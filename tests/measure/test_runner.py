@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,9 +84,27 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
     return RunSetup("add", TARGET_TEXT, PARAMS, 0, (), 1e-6, str(path))
 
 
-@pytest.fixture(scope="module", params=["in process", "local"])
+@pytest.fixture(scope="module", params=["in process", "local", "ray"])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
-    with InProcessRunner() if request.param == "in process" else LocalRunner(2) as made:
+    with made_runner(request) as made:
+        yield made
+
+
+def made_runner(request: pytest.FixtureRequest, **limits: Any) -> Runner:
+    if request.param == "in process":
+        return InProcessRunner()
+    if request.param == "local":
+        return LocalRunner(2, **limits)
+    cluster = request.getfixturevalue("ray_cluster")
+    from tunesmith.measure.ray_runner import RayRunner
+
+    return RayRunner(cluster, TARGET, 1, **limits)
+
+
+@pytest.fixture(scope="module", params=["local", "ray"])
+def isolated(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    """In another process, with limits."""
+    with made_runner(request, timeout=4.0, memory_limit=4 << 30) as made:
         yield made
 
 
@@ -206,17 +225,15 @@ def test_bfloat16(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
         (lambda: kernel(STORE_NULL), "crash", "while running it: the worker process died (signal SIGSEGV)"),
         (lambda: kernel("  call void @llvm.trap()\n  ret void", "declare void @llvm.trap()"), "crash", "signal SIGILL"),
         (lambda: kernel("  call void @exit(i32 0)\n  ret void", "declare void @exit(i32)"), "crash", "exit status 0"),
-        (lambda: kernel(FOR_EVER), "timeout", "while running it: killed after 1 s"),
+        (lambda: kernel(FOR_EVER), "timeout", "while running it: killed after 4 s"),
         (lambda: kernel(USES_ARENA, HUGE_ARENA), "out_of_memory", "Failed to allocate mapped memory"),
         (lambda: kernel(adding(last=1000), CLAMP), "crash", "signal SIGSEGV"),
         (lambda: kernel("  store float 1.0, ptr %a\n  ret void"), "crash", "signal SIGSEGV"),
     ],
     ids=["null store", "illegal instruction", "exit", "endless", "memory", "past the end", "input"],
 )
-def test_a_fault_costs_its_candidate_only(
-    local: LocalRunner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str
-) -> None:
-    bad, after = local.run([ask(setup, code()), ask(setup, good())])
+def test_a_fault_costs_its_candidate_only(isolated: Runner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str) -> None:
+    bad, after = isolated.run([ask(setup, code()), ask(setup, good())])
     assert kind(bad) == wanted and bad.error is not None and message in bad.error.message
     assert not bad.verified and bad.samples == ()
     assert (kind(after), after.verified) == (None, True)
@@ -231,8 +248,8 @@ def test_a_process_somebody_wrote_to_is_replaced(local: LocalRunner, setup: RunS
     assert (kind(after), after.verified) == (None, True)
 
 
-def test_leaders_are_compared_one_by_one_if_one_of_them_crashes(local: LocalRunner, setup: RunSetup) -> None:
-    results = local.compare([ask(setup, good()), ask(setup, kernel(STORE_NULL)), ask(setup, good())], NOISY)
+def test_leaders_are_compared_one_by_one_if_one_of_them_crashes(isolated: Runner, setup: RunSetup) -> None:
+    results = isolated.compare([ask(setup, good()), ask(setup, kernel(STORE_NULL)), ask(setup, good())], NOISY)
     assert [kind(r) for r in results] == [None, "crash", None]
     assert [r.verified for r in results] == [True, False, True]
 
@@ -261,11 +278,11 @@ def test_a_baseline_that_writes_outside_is_a_bug(setup: RunSetup) -> None:
         Workbench().prepare(bad)
 
 
-def test_a_setup_that_ends_the_process_is_raised(local: LocalRunner, setup: RunSetup) -> None:
+def test_a_setup_that_ends_the_process_is_raised(isolated: Runner, setup: RunSetup) -> None:
     bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(STORE_NULL)))
     with pytest.raises(RunError, match=r"no candidate of bad can be run: crash while laying out the arguments: .*SIGSEGV"):
-        local.run([ask(bad, good())])
-    assert kind(local.run([ask(setup, good())])[0]) is None
+        isolated.run([ask(bad, good())])
+    assert kind(isolated.run([ask(setup, good())])[0]) is None
 
 
 def test_arguments_are_laid_out_once_and_the_oldest_are_dropped(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +131,31 @@ def test_library_that_needs_what_is_nowhere(tmp_path: Path, compile_ir: Callable
     library = export_library(tmp_path / "f.so", [compile_ir(text)])
     with pytest.raises(RunError, match=r"cannot load the library .*f.so(.|\n)*tunesmith_nowhere"):
         load_module(library)["f"]()
+
+
+def test_torch_is_not_imported_and_its_tensors_pass_when_it_is(tmp_path: Path) -> None:
+    """Alone, TVM-FFI takes every process a second to import torch; torch that comes later, or first, works."""
+    pytest.importorskip("torch")
+    program = """
+import sys
+order = sys.argv[1]
+if order == "first":
+    import torch
+import tunesmith
+from tunesmith.support.errors import RunError
+module = tunesmith.compile("relu(shape=4x5)")
+assert ("torch" in sys.modules) == (order == "first")
+import torch
+x, y = torch.linspace(-1, 1, 20).reshape(4, 5), torch.zeros(4, 5)
+module["relu"](x, y)
+assert torch.equal(y, x.relu())
+try:
+    module["relu"](x, torch.zeros(5, 4))
+except RunError as error:
+    assert "shape" in str(error)
+else:
+    raise AssertionError
+"""
+    for order in ("first", "later"):
+        done = subprocess.run([sys.executable, "-c", program, order], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 from tunesmith.ir.poly import Param, ceildiv, mod, poly
 from tunesmith.schedule.state import Constraint
 from tunesmith.search import param_space
+from tunesmith.search.nearest_lines import NearestLines, codes
 from tunesmith.search.param_space import ParamSpace
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
@@ -68,3 +69,64 @@ def test_same_stream_same_rows() -> None:
     space, _, _ = small_space()
     assert np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(7, "x")))
     assert not np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(8, "x")))
+
+
+def test_nearest_gives_the_nearest_admissible_rows() -> None:
+    """Without joint constraints it is exact: compared with all rows of the space."""
+    space, _, _ = small_space()
+    assert len(space.groups) == 2  # a, b and c are tied to each other, d is free
+    every = np.array([r for r in itertools.product(*[p.domain for p in space.params]) if meets(r)])
+    wanted = stream(4, "test").integers(-3, 40, size=(200, 4))
+    found = space.nearest(wanted, stream(5, "test"))
+    assert space.admissible(found).all()
+    for w, f in zip(wanted, found, strict=True):
+        assert distance(w, f) == min(distance(w, e) for e in every)
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((codes(a) - codes(b)) ** 2).sum())
+
+
+@pytest.mark.parametrize("table", [100, 400_000])
+def test_nearest_keeps_admissible_rows_and_repairs_the_others(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", table)
+    space, _, _ = small_space()
+    assert bool(space.joint) == (table == 100)
+    rows = space.sample(300, stream(1, "test"))
+    assert np.array_equal(space.nearest(rows, stream(2, "test")), rows)
+    wild = stream(3, "test").integers(0, 30, size=(600, 4))
+    found = space.nearest(wild, stream(2, "test"))
+    assert space.admissible(found).all() and all(meets(tuple(int(x) for x in r)) for r in found)
+    assert np.array_equal(found, space.nearest(wild, stream(2, "test")))
+    assert space.nearest(wild[:0], stream(2, "test")).shape == (0, 4)
+
+
+def test_repaired_rows_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a joint constraint the nearest is not promised, but most of the rows found are, and all are nearer than chance."""
+    exact, _, _ = small_space()
+    monkeypatch.setattr(param_space, "MAX_TABLE", 100)
+    space, _, _ = small_space()
+    wild = stream(3, "test").integers(1, 9, size=(300, 4))
+    best, found, chance = exact.nearest(wild, stream(0, "t")), space.nearest(wild, stream(0, "t")), space.sample(300, stream(1, "t"))
+    d = [np.array([distance(w, r) for w, r in zip(wild, rows, strict=True)]) for rows in (best, found, chance)]
+    assert (d[1] == d[0]).mean() > 0.9
+    assert d[1].mean() < 0.2 * d[2].mean()
+
+
+def test_nearest_falls_back_on_random_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose near lines never fit together still get an admissible row."""
+    monkeypatch.setattr(param_space, "MAX_TABLE", 1)
+    a, b = Param("a", range(1, 200)), Param("b", range(1, 200))
+    space = ParamSpace([a, b], [Constraint("le0", poly(a) + b - 100, "budget")])
+    assert space.joint
+    found = space.nearest(np.array([[199, 199], [150, 199]]), stream(0, "test"))
+    assert (found.sum(axis=1) <= 100).all()
+
+
+def test_ties_of_near_lines_fall_to_the_first() -> None:
+    table = np.array([[8, 2], [2, 8], [8, 8], [2, 2]])
+    near = NearestLines(table)
+    assert near.find(np.array([[4, 4]]), 4).shape == (1, 4)
+    assert near.find(np.array([[8, 2], [1000, 1]]), 2)[:, 0].tolist() == [0, 0]
+    halves = NearestLines(np.array([[1], [7], [1 + 0]]))
+    assert halves.find(np.array([[3]]), 3).tolist() == [[0, 1, 2]]

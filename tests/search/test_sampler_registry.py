@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunesmith.costmodel.registry import COST_MODELS, make_model
+from tunesmith.costmodel.model import CostModel
+from tunesmith.costmodel.registry import COST_MODELS, find_model, make_model
 from tunesmith.search.evolutionary_sampler import EvolutionarySampler
 from tunesmith.search.random_sampler import RandomSampler
 from tunesmith.search.sampler import Candidate, Result, Sampler
@@ -93,3 +94,29 @@ def test_models_by_name_or_maker() -> None:
     assert type(make_model("random", 1)).__name__ == "RandomModel"
     with pytest.raises(UserError, match="unknown cost model 'xbg'. Did you mean 'xgb'"):
         make_model("xbg")
+
+
+MODEL = """
+from tunesmith.costmodel.random_model import RandomModel
+
+class Mine(RandomModel):
+    pass
+
+def make():
+    return Mine()
+"""
+
+
+def test_models_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MODEL)
+    mine: Any = make_model(f"{file}:Mine", 4)
+    assert isinstance(mine, CostModel) and type(mine).__name__ == "Mine" and mine.seed == 4
+    with pytest.raises(UserError, match="the model .*mine.py:make' is <function make .*not a class that derives from tunesmith.costmodel"):
+        find_model(f"{file}:make")
+    with pytest.raises(UserError, match="not a class that derives from tunesmith.costmodel.model.CostModel"):
+        find_model(f"{file}:__name__")
+    with pytest.raises(UserError, match="holds no 'Absent'"):
+        find_model(f"{file}:Absent")
+    with pytest.raises(UserError, match="there is no file"):
+        find_model("absent.py:Mine")

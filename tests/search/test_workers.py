@@ -6,10 +6,13 @@ Candidates are really built, by 1, 2 and 4 workers; what they measure is a recor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from tunesmith.costmodel.xgb_model import XGBModel
 from tunesmith.ir.target import Target
+from tunesmith.measure.builder import Builder
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.runner import Runner, RunRequest, RunResult
@@ -18,6 +21,9 @@ from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
 from tunesmith.search.task import Task
 from tunesmith.search.tuner import tune_task
+
+if TYPE_CHECKING:
+    from tunesmith.measure.ray_cluster import RayCluster
 
 
 class RecordedRunner(Runner):
@@ -37,13 +43,13 @@ class RecordedRunner(Runner):
         return None
 
 
-def search(workers: int) -> list[tuple[str, tuple[int, ...], float]]:
+def search(make: Callable[[], Builder]) -> list[tuple[str, tuple[int, ...], float]]:
     w = workload("matmul(m=48,n=32,k=16)")
     target = Target("llvm")
     task = Task(w.text, w.func, target, w.reference, w.flops)
     sampler = EvolutionarySampler(task, XGBModel(seed=3), 3, EvolutionSettings(draft=512, keep=64, generations=2))
     found: list[tuple[str, tuple[int, ...], float]] = []
-    with LocalBuilder(workers) as builder, Measurer(target, builder, RecordedRunner()) as measurer:
+    with make() as builder, Measurer(target, builder, RecordedRunner()) as measurer:
         stream = measurer.stream
 
         def noted(*args: object, **kwargs: object) -> object:
@@ -56,9 +62,20 @@ def search(workers: int) -> list[tuple[str, tuple[int, ...], float]]:
     return found
 
 
+@cache
+def with_one_worker() -> list[tuple[str, tuple[int, ...], float]]:
+    return search(lambda: LocalBuilder(1))
+
+
 def test_one_two_and_four_workers_search_alike() -> None:
-    one = search(1)
+    one = with_one_worker()
     assert len(one) >= 24
     assert len({(sketch, row) for sketch, row, _ in one}) == len(one)
-    assert search(2) == one
-    assert search(4) == one
+    assert search(lambda: LocalBuilder(2)) == one
+    assert search(lambda: LocalBuilder(4)) == one
+
+
+def test_builders_on_ray_search_alike(ray_cluster: RayCluster) -> None:
+    from tunesmith.measure.ray_builder import RayBuilder
+
+    assert search(lambda: RayBuilder(ray_cluster, 3)) == with_one_worker()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
-from tunesmith.support.json_lines import MAX_DEPTH, BadLine, append, parse, read
+from tunesmith.support.json_lines import MAX_DEPTH, BadLine, append, locked, open_journal, parse, read, spans, write
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -176,3 +177,88 @@ def test_long_lines_are_skipped_without_being_held(tmp_path: Path) -> None:
     values = [value for _, value in read(path, max_line_bytes=100)]
     assert values[0] == 1 and values[2] == 2 and values[3] == "x" * 98
     assert [v.reason for v in (values[1], values[4], values[5]) if isinstance(v, BadLine)] == ["longer than 100 bytes"] * 3
+
+
+def test_spans_tell_where_each_text_stands(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'\n  {"a": 1}\r\n' + b"x" * 300 + b"\n[2]  \n" + b"y" * 50)
+    found = list(spans(path, max_line_bytes=100))
+    assert [number for number, *_ in found] == [2, 3, 4, 5]
+    whole = path.read_bytes()
+    for _, offset, text, _ in found:
+        assert whole[offset : offset + len(text)] == text
+    assert [text for _, _, text, _ in found] == [b'{"a": 1}', b"", b"[2]", b"y" * 50]
+    assert [value for *_, value in found][::2] == [{"a": 1}, [2]]
+    assert [isinstance(value, BadLine) for *_, value in found] == [False, True, False, True]
+
+
+def test_offsets_are_right_behind_a_line_that_was_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"x" * (3 << 20) + b"\n[1]\n")
+    assert [(offset, text) for _, offset, text, _ in spans(path, max_line_bytes=100)] == [(0, b""), ((3 << 20) + 1, b"[1]")]
+
+
+def test_another_decoder_sees_every_text(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"{bad\n 2 \n")
+    assert list(read(path, decode=bytes.upper)) == [(1, b"{BAD"), (2, b"2")]
+
+
+def test_a_journal_of_given_lines_is_there_at_once_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+
+    def lines() -> Iterator[bytes]:
+        yield b"1"
+        assert not path.exists()
+        yield b"[2]"
+
+    write(path, lines())
+    assert path.read_bytes() == b"1\n[2]\n" and [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+    with pytest.raises(RecordError, match="cannot write .*log.jsonl: File exists"):
+        write(path, [b"3"])
+    assert path.read_bytes() == b"1\n[2]\n"
+    with locked(path):
+        write(path, [b"3"], replace=True)
+    assert path.read_bytes() == b"3\n"
+
+    def broken() -> Iterator[bytes]:
+        yield b"4"
+        raise RecordError("no more")
+
+    with pytest.raises(RecordError, match="no more"):
+        write(path, broken(), replace=True)
+    assert path.read_bytes() == b"3\n" and not list(tmp_path.glob("*.partial"))
+    with pytest.raises(RecordError, match="cannot write .*nowhere"):
+        write(tmp_path / "nowhere" / "log.jsonl", [])
+
+
+def test_a_lock_keeps_writers_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append(path, [1])
+    program = "import sys; from tunesmith.support.json_lines import append; print('ready', flush=True); append(sys.argv[1], [2])"
+    with locked(path):
+        writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(0.3)
+        write(path, [b"0"], replace=True)
+    assert writer.wait(60) == 0
+    writer.stdout.close()
+    assert _values(path) == [0, 2]  # what was appended afterwards is in the new file
+    with locked(path), pytest.raises(RecordError, match="another process has held"), locked(path, lock_seconds=0.05):
+        pass
+    with pytest.raises(RecordError, match="cannot lock"), locked(path / "log.jsonl"):
+        pass
+    with pytest.raises(RecordError, match="cannot read .*absent"):
+        open_journal(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("text", ["", "]", "]" * 300, '"]', "\\", "\\]", '["', "{}"])
+def test_brackets_in_strings_neither_hide_depth_nor_make_it(text: str) -> None:
+    deep: list[object] = []
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    for value in ({"x": text, "y": deep}, {"y": deep, "x": text}, [text, text, deep, text]):
+        assert _reason(json.dumps(value).encode()) == f"nested deeper than {MAX_DEPTH}"
+    flat = [text, [text], {text: text}] * MAX_DEPTH
+    assert parse(json.dumps(flat).encode()) == flat

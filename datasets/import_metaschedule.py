@@ -1,0 +1,127 @@
+"""import_metaschedule: the JSON databases of TVM's MetaSchedule to a foreign table.
+
+`database_workload.json` has a line `[hash, module in base64]` for each workload, `database_tuning_record.json` a line
+`[workload index, [[instructions, decisions], run_secs, target, args_info]]` for each record.  An instruction is
+`[kind, inputs, attributes, outputs]`, a decision `[index of the instruction, value]`.  Modules are not decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tunesmith.datasets.foreign_table import (
+    NO_TIME,
+    ForeignRecord,
+    ForeignTable,
+    compact,
+    files_of,
+    good_lines,
+    integers,
+    items,
+    text,
+    times,
+)
+from tunesmith.datasets.import_ansor import limited
+from tunesmith.datasets.parquet_file import PathLike
+from tunesmith.measure.record_fields import show
+from tunesmith.measure.record_log import LogReport
+from tunesmith.support import json_lines
+from tunesmith.support.errors import RecordError
+
+RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
+
+
+def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> ForeignTable:
+    """The table of MetaSchedule's databases.
+
+    Args:
+        paths: working folders, also with several databases below them, or the files of tuning records themselves.
+        limit: so many records of each workload and target at most, the first ones.
+    Raises:
+        RecordError: a file cannot be read, or the workloads of a file of records are missing.  No content of a file raises: what is no
+            record is counted in `report`.
+        UserError: the limit is below 1.
+    """
+    report = LogReport()
+    files = files_of(paths, f"*{RECORDS}")
+    for path in files:
+        if not path.name.endswith(RECORDS) or not _workloads_of(path).is_file():
+            raise RecordError(f"cannot read {path}: the records of a database stand in *{RECORDS}, its workloads in *{WORKLOADS} beside it")
+    found = ((f"{path.parent.name}/{path.name}", number, record) for path in files for number, record in _read(path, report))
+    return ForeignTable.of(limited(found, limit), report)
+
+
+def parse(line: object, workloads: Sequence[str | None]) -> ForeignRecord:
+    """One line as a record.
+
+    Args:
+        line: plain data.
+        workloads: hashes by index, None for a line that was none.
+    Raises:
+        RecordError: it is no such line; the message says what is wrong.
+    """
+    index, record = items(line, "a record", 2)[:2]
+    if type(index) is not int or not 0 <= index < len(workloads) or workloads[index] is None:
+        raise RecordError(f"the workload is {show(index)}, and the database has {len(workloads)}, the damaged ones included")
+    trace, seconds, target = items(record, "the record", 3)[:3]
+    instructions, decisions = items(trace, "the trace", 2)[:2]
+    steps = _steps(items(instructions, "the instructions", 0), items(decisions, "the decisions", 0))
+    samples = () if seconds is None else times(seconds, "run_secs")
+    failed = not samples or max(samples) >= NO_TIME
+    return ForeignRecord(
+        "metaschedule",
+        str(workloads[index]),
+        "" if target is None else text(target if isinstance(target, str) else compact(target), "the target"),
+        "",
+        "run_error" if failed else None,
+        "no time was recorded" if failed else None,
+        () if failed else samples,
+        None,
+        compact(steps),
+        tuple(x for step in steps if len(step) > 4 for x in integers(step[4])),
+    )
+
+
+def _steps(instructions: list[Any], decisions: list[Any]) -> list[list[Any]]:
+    """Instructions with their decision, if they have one, as a fifth item."""
+    steps: list[list[Any]] = []
+    for instruction in instructions:
+        step = items(instruction, "an instruction", 4)[:4]
+        text(step[0], "the kind of an instruction")
+        steps.append(list(step))
+    for decision in decisions:
+        at, value = items(decision, "a decision", 2)[:2]
+        if type(at) is not int or not 0 <= at < len(steps) or len(steps[at]) > 4:
+            raise RecordError(f"a decision belongs to instruction {show(at)}, of {len(steps)}, each with one at most")
+        steps[at].append(value)
+    return steps
+
+
+def _read(path: Path, report: LogReport) -> Iterator[tuple[int, ForeignRecord]]:
+    hashes = _hashes(_workloads_of(path), report)
+    for number, line in good_lines(path, report):
+        try:
+            yield number, parse(line, hashes)
+        except RecordError as error:
+            report.add_bad(path, number, str(error))
+
+
+def _hashes(path: Path, report: LogReport) -> list[str | None]:
+    """The hashes of the workloads; a damaged line keeps its place, as others are known by theirs."""
+    out: list[str | None] = []
+    for number, line in json_lines.read(path):
+        found: str | None = None
+        try:
+            if isinstance(line, json_lines.BadLine):
+                raise RecordError(line.reason)
+            found = text(items(line, "a workload", 2)[0], "the hash of a workload")
+        except RecordError as error:
+            report.add_bad(path, number, str(error))
+        out.append(found)
+    return out
+
+
+def _workloads_of(records: Path) -> Path:
+    return records.with_name(records.name.removesuffix(RECORDS) + WORKLOADS)

@@ -1,0 +1,204 @@
+"""A record as a line of a table: which columns there are, and how a record goes into them and comes out unchanged.
+
+What tables are grouped by has columns of plain values; what is only kept (host, versions, policy, the trace) is JSON text.  Coming
+out, a line is checked like a line of a log from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from tunesmith.measure.record import Record, target_key
+from tunesmith.measure.record_fields import VERSION, Pool
+from tunesmith.support import json_lines
+from tunesmith.support.errors import RecordError
+
+SCHEMA = pa.schema(
+    [
+        pa.field("workload", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("target", pa.string(), nullable=False),
+        pa.field("sketch", pa.string(), nullable=False),
+        pa.field("row", pa.list_(pa.int64()), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("error_message", pa.string()),
+        pa.field("clean", pa.bool_(), nullable=False),
+        pa.field("verified", pa.bool_(), nullable=False),
+        pa.field("censored", pa.bool_(), nullable=False),
+        pa.field("samples", pa.list_(pa.float64()), nullable=False),
+        pa.field("seed", pa.decimal128(20, 0), nullable=False),  # 64 bits with or without sign
+        pa.field("timestamp", pa.float64(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("versions", pa.string(), nullable=False),
+        pa.field("policy", pa.string(), nullable=False),
+        pa.field("extra", pa.string(), nullable=False),
+        pa.field("unknown", pa.string(), nullable=False),
+        pa.field("trace", pa.string(), nullable=False),
+    ]
+)
+"""The columns of a record table; `RecordTable.frame` says what they mean."""
+
+COLUMNS = tuple(SCHEMA.names)
+_TEXTS = tuple(f.name for f in SCHEMA if f.type == pa.string())
+_JSON = ("host", "versions", "policy", "extra", "unknown", "trace")
+
+
+def frame_of(records: Sequence[Record], names: Mapping[str, str]) -> pd.DataFrame:
+    """The lines of records, in their order; `names` are those of workloads, by digest."""
+    lines = [_line(r, names.get(r.workload, r.workload)) for r in records]
+    return typed(pd.DataFrame({c: [line[c] for line in lines] for c in COLUMNS}, columns=list(COLUMNS)))
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with columns of the same types whether it was read, made or is empty: tuples of numbers, text, Python's integers."""
+    for name in _TEXTS:
+        frame[name] = frame[name].astype("str")
+    for name, kind in (("row", int), ("samples", float)):
+        frame[name] = pd.Series([tuple(map(kind, x)) for x in frame[name]], index=frame.index, dtype=object)
+    frame["seed"] = pd.Series([int(x) for x in frame["seed"]], index=frame.index, dtype=object)
+    return frame.astype({"seconds": "float64", "timestamp": "float64", "clean": "bool", "verified": "bool", "censored": "bool"})
+
+
+def arrow_of(frame: pd.DataFrame) -> pa.Table:
+    """The frame as it goes to a file: the columns of the schema first, then all others.
+
+    Raises:
+        RecordError: a column holds what no table can.
+    """
+    try:
+        return _arrow_of(frame)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"cannot write the table: {error}. Columns hold numbers, texts or lists of them") from error
+
+
+def _arrow_of(frame: pd.DataFrame) -> pa.Table:
+    columns = {f.name: pa.array(_values(frame[f.name], f), f.type) for f in SCHEMA}
+    others = pa.Table.from_pandas(frame[[c for c in frame.columns if c not in columns]], preserve_index=False)
+    fields = list(SCHEMA) + list(others.schema.remove_metadata())
+    return pa.table([*columns.values(), *others.columns], schema=pa.schema(fields))
+
+
+def frame_from(table: pa.Table) -> pd.DataFrame:
+    """The frame of what was read from a file."""
+    return typed(table.replace_schema_metadata(None).to_pandas())
+
+
+def groups(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
+    """The numbers of the lines that have the same values in these columns (two or more), by the values, in their order."""
+    found = frame.groupby(list(columns), sort=True).indices
+    return {cast(tuple[str, ...], key): np.asarray(lines, np.int64) for key, lines in found.items()}
+
+
+def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
+    """The records that the lines are.
+
+    Args:
+        frame: the lines.
+        whole: False leaves out what identities, candidates and verdicts do not depend on, most of the work: the trace of a sketch's
+            row, host, versions, policy, extra.
+    Raises:
+        RecordError: a line is not one that a record can have; the message names it.
+    """
+    pool = Pool()
+    parsed: dict[str, object] = {}
+    for at, cells in enumerate(zip(*[frame[c].tolist() for c in COLUMNS], strict=True)):
+        line = dict(zip(COLUMNS, cells, strict=True))
+        if not whole:
+            line |= {name: "{}" for name in _JSON if name != "trace"} | ({"trace": "[]"} if line["sketch"] else {})
+        try:
+            for name in ("target", *_JSON):
+                text = line[name]
+                line[name] = _json(name, text) if whole and name in ("trace", "extra") else _remembered(parsed, name, text)
+            yield Record.from_json(_record_line(line), pool)
+        except RecordError as error:
+            raise RecordError(f"line {at} of the table: {error}") from error
+
+
+def gave_up(record: Record) -> bool:
+    """Whether it may have been timed only until it was clearly behind the best: its time is then rough, rather too long than too short."""
+    policy = record.policy
+    if record.error is not None or policy.get("kind") != "race" or policy.get("give_up") is None:
+        return False
+    repeats = policy.get("repeats")
+    return isinstance(repeats, int) and len(record.samples) < repeats
+
+
+def template(trace: Sequence[object]) -> list[object]:
+    """The steps of a trace without their decisions: what all candidates of a sketch share."""
+    return [step[:3] if isinstance(step, list) and str(step[0]).startswith("sample_") else step for step in trace]
+
+
+def _line(record: Record, name: str) -> dict[str, object]:
+    error = record.error
+    return {
+        "workload": record.workload,
+        "name": _encodable(name),
+        "target": target_key(record.target),
+        "sketch": _encodable(record.sketch),
+        "row": record.row,
+        "seconds": math.inf if error is not None else record.seconds,
+        "error": None if error is None else error.kind,
+        "error_message": None if error is None else _encodable(error.message),
+        "clean": record.clean,
+        "verified": record.verified,
+        "censored": gave_up(record),
+        "samples": record.samples,
+        "seed": record.seed,
+        "timestamp": record.timestamp,
+        **{n: json.dumps(getattr(record, n), allow_nan=False, separators=(",", ":")) for n in _JSON},
+    }
+
+
+def _record_line(line: dict[str, object]) -> dict[str, object]:
+    """The line of a log that a line of a table stands for."""
+    unknown, kind = line.pop("unknown"), line.pop("error")
+    failed = isinstance(kind, str)
+    found = {name: value for name, value in line.items() if name not in ("name", "seconds", "error_message", "censored")}
+    message = line["error_message"] if isinstance(line["error_message"], str) else ""
+    known = {**found, "row": list(line["row"]), "samples": list(line["samples"])}  # type: ignore[call-overload]
+    return {
+        **(unknown if isinstance(unknown, dict) else {}),
+        "v": VERSION,
+        "kind": "record",
+        **known,
+        "error": {"kind": kind, "message": message} if failed else None,
+    }
+
+
+def _remembered(parsed: dict[str, object], name: str, text: object) -> object:
+    """The data of a text that many lines share."""
+    if not isinstance(text, str):
+        return _json(name, text)
+    if text not in parsed:
+        parsed[text] = _json(name, text)
+    return parsed[text]
+
+
+def _json(name: str, text: object) -> object:
+    value = json_lines.parse(str(text).encode())
+    if isinstance(value, json_lines.BadLine):
+        raise RecordError(f"the column {name!r} is no JSON: {value.reason}")
+    return value
+
+
+def _values(column: pd.Series, field: pa.Field) -> list[object]:
+    if pa.types.is_decimal(field.type):
+        return [Decimal(x) for x in column]
+    if field.nullable:
+        return [x if isinstance(x, str) else None for x in column]
+    return list(column)
+
+
+def _encodable(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can hold and UTF-8 cannot, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

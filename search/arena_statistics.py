@@ -1,0 +1,192 @@
+"""What can be said about curves of searches: intervals by the bootstrap, trials to a goal, paired tests, and what chance would do.
+
+Everything takes and gives arrays, and draws from named streams only.  Infinity stands for a goal that was not reached, and orders and
+medians treat it as what it is: more than any number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import stream
+
+Floats = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+_CHUNK = 1 << 22
+"""Numbers that are resampled at once."""
+_EXACT = 200
+"""Up to so many pairs the distribution of the signed-rank statistic is counted out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and the confidence interval around it; infinite where searches did not reach the goal."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> list[float | None]:
+        """[value, low, high], with None for infinity."""
+        return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
+
+
+def medians(values: Floats) -> Floats:
+    """Medians over the first axis; of an even number of values the mean of the middle two, which is infinite if the upper one is."""
+    ordered = np.sort(values, axis=0)
+    n = len(ordered)
+    return np.asarray((ordered[(n - 1) // 2] + ordered[n // 2]) / 2.0)
+
+
+def bootstrap_medians(values: Floats, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats, Floats]:
+    """Medians over the first axis, and the ends of their percentile intervals (Efron and Tibshirani, An Introduction to the Bootstrap,
+    1993, chapter 13).  The whole of the other axes is resampled together, so that of curves the runs are drawn and not the points.
+
+    Args:
+        values: [runs, ...]; inf where a run did not reach its goal.
+        level: of confidence.
+        seed: of the draws; equal shapes get equal draws.
+        resamples: so many.
+    Raises:
+        UserError: there are no runs.
+    """
+    runs = len(values)
+    if not runs:
+        raise UserError("a median of no runs is asked for: all replays failed")
+    draws = stream(seed, "bootstrap", runs, resamples).integers(runs, size=(resamples, runs))
+    flat = values.reshape(runs, -1)
+    step = max(_CHUNK // (resamples * runs), 1)
+    low, high = np.empty(flat.shape[1]), np.empty(flat.shape[1])
+    for start in range(0, flat.shape[1], step):
+        part = flat[:, start : start + step]
+        found = medians(part[draws].swapaxes(0, 1))
+        low[start : start + step], high[start : start + step] = _ends(found, level)
+    return medians(values), low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+
+
+def median_interval(values: Floats, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The median of [runs] values and its interval, see `bootstrap_medians`."""
+    value, low, high = bootstrap_medians(np.asarray(values, np.float64), level, seed, resamples)
+    return Interval(float(value), float(low), float(high))
+
+
+def mean_interval(groups: Sequence[Floats], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The mean of the groups' means and its percentile interval, where runs are drawn within each group (stratified bootstrap, as in
+    Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021).
+
+    Args:
+        groups: of each group (pool) the values of its runs.
+        level, seed, resamples: as for `bootstrap_medians`.
+    """
+    total = np.zeros(resamples)
+    for number, group in enumerate(groups):
+        draws = stream(seed, "stratified bootstrap", number, len(group)).integers(len(group), size=(resamples, len(group)))
+        total += group[draws].mean(axis=1)
+    low, high = _ends(total / len(groups), level)
+    return Interval(float(np.mean([g.mean() for g in groups])), float(low), float(high))
+
+
+def _ends(found: Floats, level: float) -> tuple[Floats, Floats]:
+    """Quantiles over the first axis that are values of it: between two of them one might be infinite."""
+    tail = (1.0 - level) / 2.0
+    ordered = np.sort(found, axis=0)
+    n = len(ordered)
+    return ordered[max(math.ceil(tail * n) - 1, 0)], ordered[min(math.ceil((1.0 - tail) * n) - 1, n - 1)]
+
+
+def trials_to(curves: Floats, goal: float) -> Floats:
+    """The trial, counted from 1, at which each curve has come down to `goal` seconds, [runs]; inf for those that never do.
+
+    Args:
+        curves: best seconds after each trial, [runs, trials], never rising.
+        goal: seconds.
+    """
+    reached = curves <= goal
+    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
+
+
+def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
+    """Trials after which one who draws from a pool without putting back has drawn a good candidate, with this probability at least.
+
+    The number of draws to the first success is distributed negative-hypergeometrically (Johnson, Kemp and Kotz, Univariate Discrete
+    Distributions, 3rd edition, section 6.2.2): P(T > t) = C(size - good, t) / C(size, t).
+
+    Args:
+        size: of the pool.
+        good: candidates in it that reach the goal, at least 1.
+        quantile: 0.5 for the median.
+    """
+    if not 1 <= good <= size:
+        raise UserError(f"of a pool of {size} candidates 1 to {size} can be good, not {good}")
+    t = np.arange(size - good + 1)
+    # P(T > t + 1) = P(T > t) (size - good - t) / (size - t)
+    survival = np.concatenate([[1.0], np.cumprod((size - good - t) / (size - t))])
+    return int(np.argmax(survival <= 1.0 - quantile + 1e-12))
+
+
+def signed_rank(differences: Floats) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test: are the differences of pairs around 0?  (Wilcoxon, Biometrics Bulletin 1945.)
+
+    Zeros are left out and equal sizes share their mean rank; the distribution of the statistic under random signs of these very ranks is
+    counted out, which is exact with ties too.  Beyond 200 pairs it is the normal approximation with the continuity correction.
+
+    Args:
+        differences: [pairs], finite.
+    Returns:
+        1.0 where all are 0.
+    """
+    d = np.asarray(differences, np.float64)
+    d = d[d != 0.0]
+    n = len(d)
+    if n == 0:
+        return 1.0
+    doubled = _doubled_ranks(np.abs(d))
+    total = int(doubled.sum())
+    smaller = min(int(doubled[d > 0].sum()), int(doubled[d < 0].sum()))
+    if n > _EXACT:
+        deviation = math.sqrt(float((doubled.astype(np.float64) ** 2).sum())) / 2.0
+        z = max(total / 2.0 - smaller - 1.0, 0.0) / deviation  # ranks are doubled, and so is the correction of 1/2
+        return math.erfc(z / math.sqrt(2.0))
+    share = np.zeros(total + 1)
+    share[0] = 1.0
+    for r in doubled.tolist():
+        moved = np.zeros_like(share)
+        moved[r:] = share[: total + 1 - r]
+        share = (share + moved) / 2.0
+    return min(1.0, 2.0 * float(share[: smaller + 1].sum()))
+
+
+def _doubled_ranks(sizes: Floats) -> npt.NDArray[np.int64]:
+    """Twice the ranks from 1; equal sizes share their mean rank, so that twice of it is an integer."""
+    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    first = last - counts + 1
+    return np.asarray((first + last)[inverse.reshape(-1)], np.int64)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number: rejecting all below a level keeps the chance of any false rejection below it (Holm,
+    Scandinavian Journal of Statistics 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    out = [0.0] * len(p_values)
+    worst = 0.0
+    for place, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - place) * p_values[i]))
+        out[i] = worst
+    return out
+
+
+def mean_ranks(scores: Floats) -> Floats:
+    """Mean rank of each column over the rows, 1 for the lowest; equal scores share theirs (as Demsar, JMLR 2006, compares learners).
+
+    Args:
+        scores: [blocks, entrants].
+    """
+    return np.asarray([_doubled_ranks(line) / 2.0 for line in scores]).mean(axis=0)

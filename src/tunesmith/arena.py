@@ -1,0 +1,229 @@
+"""arena: replay samplers and models on measured pools, and report who found what how soon; no hardware is used."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from tunesmith.search.arena import ArenaSettings, run_arena
+from tunesmith.search.arena_entrants import line_up
+from tunesmith.search.arena_report import SHARES, ArenaSummary, Goal, summarise
+from tunesmith.search.arena_statistics import Interval
+from tunesmith.search.plot_arena import plot_arena
+from tunesmith.search.pool import Pool
+from tunesmith.search.pool_file import load_pools
+from tunesmith.support.errors import UserError
+from tunesmith.tables import as_text, microseconds, plain_table
+
+JOURNAL = "replays.jsonl"
+"""In the folder of a run: what was replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaReport:
+    """What an arena found.
+
+    Attributes:
+        summary: all numbers.
+    """
+
+    summary: ArenaSummary
+
+    @property
+    def ok(self) -> bool:
+        """Whether all replays ended well."""
+        return not self.summary.run.failures
+
+    def to_json(self) -> dict[str, object]:
+        """The numbers as plain data; see docs/arena.md."""
+        return self.summary.to_json()
+
+    def render(self) -> RenderableType:
+        """Tables for a terminal: one for each pool, the ranking, and what failed."""
+        run = self.summary.run
+        parts: list[RenderableType] = [self._pool_table(i) for i in range(len(run.pools))]
+        parts += [self._ranking_table()] if self.summary.ranking else []
+        for f in run.failures[:5]:
+            who = f"{self.summary.labels[f.job.entrant]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
+            parts.append(plain_table("", ["failed", "why"], [[who, f.message]], left=["why"]))
+        if len(run.failures) > 5:
+            parts.append(f"... and {len(run.failures) - 5} more failures")
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+    def _pool_table(self, at: int) -> RenderableType:
+        s, pool = self.summary, self.summary.run.pools[at]
+        budget = s.run.budget(at)
+        columns = ["entrant", *(f"to {share:.0%}" for share in SHARES), f"of chance to {SHARES[1]:.0%}", "slowdown at the end", "seeds"]
+        mine = [x for x in s.standings if x.pool == at]
+        rows = [
+            [s.labels[x.entrant], *[_trials(g, budget) for g in x.goals], _share(x.goals[1]), _interval(x.slowdown), str(x.runs)]
+            for x in mine
+        ]
+        if mine:
+            rows.append(["(order by chance)", *[str(g.chance) for g in mine[0].goals], "100 %", "", ""])
+        title = (
+            f"{pool.name}: {len(pool)} candidates, best {microseconds(pool.best)} us, {budget} trials; "
+            f"median trials to a share of the best throughput, {s.level:.0%} intervals"
+        )
+        return plain_table(title, columns, rows)
+
+    def _ranking_table(self) -> RenderableType:
+        s = self.summary
+        meaning = "pools" if s.unit == "pool" else "replays on these pools, which says nothing of others"
+        title = f"ranking over {len(s.run.pools)} pools by slowdown along the search; tests over {meaning}"
+        rows = [[s.labels[r.entrant], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p)] for i, r in enumerate(s.ranking)]
+        return plain_table(title, ["entrant", "slowdown", "mean rank", "p against the first"], rows)
+
+    def write(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`.
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        data = self.to_json()
+        tables = _tables(self.summary)
+        out = Path(folder)
+        paths = [out / "arena.json", *(out / f"{name}.csv" for name in tables)]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            paths[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            for path, rows in zip(paths[1:], tables.values(), strict=True):
+                with path.open("w", encoding="utf-8", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows(rows)
+        except OSError as error:
+            raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
+        return paths
+
+    def plot(self, folder: str | PathLike[str]) -> list[Path]:
+        """Draw the curves of each pool and the ranking as SVG.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            UserError: a file cannot be written.
+        """
+        return plot_arena(self.summary, Path(folder))
+
+
+def arena(
+    pools: Iterable[str | PathLike[str] | Pool],
+    samplers: Sequence[str] = ("random", "evolutionary"),
+    models: Sequence[str] = ("xgb",),
+    seeds: int = 10,
+    trials: int = 256,
+    *,
+    batch: int = 32,
+    workers: int | None = None,
+    workloads: Iterable[str] = (),
+    folder: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> ArenaReport:
+    """Replay samplers with models on measured pools.
+
+    Args:
+        pools: record tables (parquet), tuning logs, or pools; every workload and target of a file is a pool.
+        samplers: names, or `path.py:Class`; with settings, as in `evolutionary(drafting=off,keep=256)`.
+        models: cost models for the samplers that take one, the same way; `none` turns the sampler's learning off.
+        seeds: replays of each sampler with each model on each pool.
+        trials: budget of a search; a smaller pool's size.
+        batch: candidates that a sampler is asked for at once.
+        workers: processes; by default one for each core, 0 for none.  The results do not depend on it.
+        workloads: of the files, only these, by name or digest.
+        folder: keeps a journal of replays there, and does not do again what it holds.
+        progress: show on standard error how far it is.
+    Raises:
+        UserError: an argument makes no sense, or a file holds no pool.
+        RecordError: a file cannot be read.
+    """
+    given = list(pools)
+    found = [p for p in given if isinstance(p, Pool)]
+    files = [p for p in given if not isinstance(p, Pool)]
+    if files or not found:
+        found += load_pools(files, workloads)
+    entrants = line_up(samplers, models)
+    count = len(os.sched_getaffinity(0)) if workers is None else workers
+    settings = ArenaSettings(trials, batch)
+    journal = None if folder is None else Path(folder) / JOURNAL
+    with _Shown(progress) as shown:
+        run = run_arena(found, entrants, seeds, settings, workers=count, journal=journal, progress=shown)
+    return ArenaReport(summarise(run))
+
+
+class _Shown:
+    """Progress on standard error: a bar in a terminal, a line every few seconds anywhere else."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._console = Console(stderr=True)
+        self._wanted = wanted
+        self._bar: Progress | None = None
+        self._last = time.monotonic()
+
+    def __enter__(self) -> _Shown:
+        if self._wanted and self._console.is_terminal:
+            columns = ("replays", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task("replays")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        elif self._wanted and (done == total or time.monotonic() - self._last > 5.0):
+            self._last = time.monotonic()
+            self._console.print(f"{done} of {total} replays", style="dim", highlight=False)
+
+
+def _tables(s: ArenaSummary) -> dict[str, list[list[object]]]:
+    """The files' rows, headings first; empty cells for what was not reached."""
+    labels, pools = s.labels, [p.name for p in s.run.pools]
+    goals = [f"{what}_{share:.0%}" for share in SHARES for what in ("trials", "trials_low", "trials_high", "reached", "chance_trials")]
+    standings: list[list[object]] = [["pool", "entrant", "runs", "slowdown", "slowdown_low", "slowdown_high", *goals]]
+    curves: list[list[object]] = [["pool", "entrant", "trial", "median_us", "low_us", "high_us"]]
+    for x in s.standings:
+        who: list[object] = [pools[x.pool], labels[x.entrant]]
+        found = [y for g in x.goals for y in (*g.trials.to_json(), g.reached, g.chance)]
+        standings.append([*who, x.runs, *x.slowdown.to_json(), *found])
+        for i, trial in enumerate(x.trials.tolist()):
+            curves.append([*who, trial, *[y * 1e6 if math.isfinite(y := float(c[i])) else None for c in x.curve]])
+    ranking: list[list[object]] = [["entrant", "slowdown", "slowdown_low", "slowdown_high", "mean_rank", "p_vs_first"]]
+    ranking += [[labels[r.entrant], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
+    pairs: list[list[object]] = [["first", "second", "ratio", "ratio_low", "ratio_high", "p", "p_holm"]]
+    pairs += [[labels[p.first], labels[p.second], *p.ratio.to_json(), p.p, p.adjusted] for p in s.pairs]
+    return {"standings": standings, "curves": curves, "ranking": ranking, "pairs": pairs}
+
+
+def _trials(goal: Goal, budget: int) -> str:
+    """`41 (33..60)`; `>256` where half of the searches did not get there."""
+    shown = [f"{x:g}" if math.isfinite(x) else f">{budget}" for x in (goal.trials.value, goal.trials.low, goal.trials.high)]
+    return f"{shown[0]} ({shown[1]}..{shown[2]})"
+
+
+def _share(goal: Goal) -> str:
+    return f"{goal.of_chance:.0%}".replace("%", " %") if math.isfinite(goal.of_chance) else "-"
+
+
+def _interval(x: Interval) -> str:
+    if not math.isfinite(x.value):
+        return "-"
+    return f"{x.value:.3f} ({x.low:.3f}..{x.high:.3f})"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"

@@ -1,0 +1,77 @@
+"""What the commands of the command line share: options, exit statuses, and how a result is given to people and to scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+
+from tunesmith.support.errors import BuildError, InternalError, RunError, UserError
+from tunesmith.tables import console
+
+FAILED, MISUSED = 1, 2
+"""Exit statuses: some task failed and was named; wrong use."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOG = click.Path(dir_okay=False, path_type=Path)
+"""The type of an argument that names a log."""
+
+
+class Commands(click.Group):
+    """The group of commands: what a user can mend is told in one message, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            complain(str(error))
+            ctx.exit(FAILED if isinstance(error, (BuildError, RunError)) else MISUSED)
+        except KeyboardInterrupt:
+            complain("interrupted")
+            ctx.exit(FAILED)
+        except InternalError as error:
+            Console(stderr=True).print_exception()
+            complain(str(error))
+            ctx.exit(FAILED)
+
+
+def json_option(command: F) -> F:
+    """`--json OUT`, the argument `out`."""
+    return click.option("--json", "out", metavar="OUT", help="Write the result as JSON to this file; - is standard output.")(command)
+
+
+def target_option(command: F) -> F:
+    """`--target T`, the argument `target`."""
+    return click.option("--target", metavar="T", help="Such as 'llvm -mcpu=native'; by default this machine.")(command)
+
+
+def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
+    """Give the result to people, and to a script that asked for it; exit with 1 unless all is well."""
+    console(stderr=out == "-").print(shown)
+    if out is not None:
+        text = json.dumps(data, indent=2) + "\n"
+        if out == "-":
+            click.echo(text, nl=False)
+        else:
+            try:
+                Path(out).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise click.UsageError(f"cannot write {out}: {error.strerror}") from error
+    if not ok:
+        sys.exit(FAILED)
+
+
+def say(text: str) -> None:
+    """A line of progress, on standard error."""
+    Console(stderr=True).print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """A message of an error, on standard error."""
+    Console(stderr=True).print(f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,221 @@
+"""What every cost model must do, as tests: derive a class from `CostModelConformance` in a test file and say how a model is made.
+
+    class TestMine(CostModelConformance):
+        @pytest.fixture
+        def make(self):
+            return Mine
+
+Models that learn and models that do not are both welcome: what is asked of learners is asked of those whose scores an update changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tunesmith.costmodel.feature_program import gather, vector_names
+from tunesmith.costmodel.metrics import spearman
+from tunesmith.costmodel.model import INPUTS, CostModel
+from tunesmith.costmodel.store_features import columns
+from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.seeds import stream
+
+Make = Callable[[], CostModel]
+Data = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.int64]]
+
+_JUNK = (b"", b"{}", b"[1, 2", b'{"model": "other", "schema": 1}', b"\x80\x04K\x01.", b"\xff" * 64)
+
+
+def example_data(inputs: str, n: int = 160, seed: int = 0) -> Data:
+    """Features, seconds and groups of two tasks: times follow three columns, and those of the second task are a thousand times longer."""
+    rng = stream(seed, "conformance")
+    groups = np.arange(n) % 2
+    if inputs == "program":
+        x = (10 * rng.random((n, len(vector_names())))).astype(np.float32)
+        key = x[:, :3]
+    else:
+        # The second task's programs have one store less.
+        parts = [(10 * rng.random((len(range(g, n, 2)), 3 - g, len(columns())))).astype(np.float32) for g in (0, 1)]
+        x = gather(parts, [np.arange(g, n, 2) for g in (0, 1)])
+        key = np.nan_to_num(x[:, :, :3]).sum(axis=1) / 2
+    seconds = np.exp(0.3 * key[:, 0] + 0.2 * key[:, 1] - 0.1 * key[:, 2]) * np.where(groups, 1e-3, 1e-6)
+    return x, seconds.astype(np.float64), groups
+
+
+class CostModelConformance:
+    """See the module's text; the tests say what each of them asks."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Makes a fresh model."""
+        raise NotImplementedError("override the fixture `make`: it returns what makes a fresh model")
+
+    def test_it_says_what_it_takes(self, make: Make) -> None:
+        """`inputs` is known, `suffix` tells a file from a name."""
+        assert make().inputs in INPUTS
+        assert make().suffix in (".json", ".safetensors")
+
+    def test_scores_are_one_finite_number_a_program(self, make: Make) -> None:
+        """Before and after learning, for any number of programs, none included."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs)
+        for _ in range(2):
+            scores = m.score(x)
+            assert scores.shape == (len(x),) and scores.dtype == np.float64 and np.isfinite(scores).all()
+            assert m.score(x[:0]).shape == (0,)
+            m.update(x, seconds, groups)
+
+    def test_equal_models_give_equal_scores(self, make: Make) -> None:
+        """Bit by bit, and again."""
+        first, second = make(), make()
+        x, seconds, groups = example_data(first.inputs)
+        for m in (first, second):
+            m.update(x, seconds, groups)
+        assert np.array_equal(first.score(x), second.score(x)) and np.array_equal(first.score(x), first.score(x))
+
+    def test_a_score_is_the_programs_own(self, make: Make) -> None:
+        """It depends neither on the programs beside it, nor on their order, nor on how the array lies in memory."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs)
+        m.update(x, seconds, groups)
+        scores = m.score(x)
+        assert np.array_equal(m.score(x[50:60]), scores[50:60]) and np.array_equal(m.score(x[7:8]), scores[7:8])
+        assert np.array_equal(m.score(x[::-1]), scores[::-1])
+        assert np.array_equal(m.score(np.asfortranarray(x.astype(np.float64))), scores)
+        many = np.concatenate([x] * 20)
+        assert np.array_equal(m.score(many), np.concatenate([scores] * 20))
+        if m.inputs == "stores":
+            padded = np.concatenate([x, np.full_like(x[:, :2], np.nan)], axis=1)
+            assert np.array_equal(m.score(padded), scores), "stores that a program does not have change nothing"
+
+    def test_arguments_are_left_alone(self, make: Make) -> None:
+        """The caller's arrays, and the global random stream of numpy."""
+        m = make()
+        data = example_data(m.inputs)
+        before, state = example_data(m.inputs), str(np.random.get_state())
+        m.update(*data)
+        m.score(data[0])
+        assert np.array_equal(data[0], before[0], equal_nan=True)
+        assert np.array_equal(data[1], before[1]) and np.array_equal(data[2], before[2])
+        assert str(np.random.get_state()) == state
+
+    def test_threads_may_score_at_once(self, make: Make) -> None:
+        """And get what one gets."""
+        m = make()
+        data = example_data(m.inputs)
+        m.update(*data)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: m.score(data[0]), range(8)))
+        assert all(np.array_equal(s, m.score(data[0])) for s in found)
+
+    def test_updates_forget_earlier_ones(self, make: Make) -> None:
+        """So a search that resumes has the model that an uninterrupted one would have."""
+        a, b = make(), make()
+        x, seconds, groups = example_data(a.inputs)
+        nothing = a.score(x)
+        a.update(x, 1 / seconds, groups)
+        a.update(x, seconds, groups)
+        b.update(x, seconds, groups)
+        assert np.array_equal(a.score(x), b.score(x))
+        a.update(x[:0], seconds[:0], groups[:0])
+        assert np.array_equal(a.score(x), nothing)
+
+    def test_learners_learn_the_order_within_tasks(self, make: Make) -> None:
+        """From one half, on the other; and failures are what they avoid."""
+        if not _learns(make):
+            return
+        m = make()
+        x, seconds, groups = example_data(m.inputs, 400)
+        m.update(x[:300], seconds[:300], groups[:300])
+        assert spearman(seconds[300:], m.score(x[300:]), groups[300:]) > 0.5
+        failed = seconds > np.where(groups, 1e-3, 1e-6) * np.exp(2)
+        m.update(x, np.where(failed, np.inf, seconds), groups)
+        assert m.score(x)[failed].mean() < m.score(x)[~failed].mean()
+
+    def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
+        """And is data."""
+        m = make()
+        data = example_data(m.inputs)
+        m.update(*data)
+        file = tmp_path / f"model{m.suffix}"
+        m.save(file)
+        assert file.read_bytes()[:1] != b"\x80" and b"__reduce__" not in file.read_bytes()
+        assert np.array_equal(type(m).load(file).score(data[0]), m.score(data[0]))
+        m.save(file)
+        with pytest.raises(UserError):
+            m.save(tmp_path / "model.other")
+        with pytest.raises(UserError):
+            m.save(tmp_path / "missing" / f"model{m.suffix}")
+
+    def test_what_is_loaded_is_pretrained(self, make: Make, tmp_path: Path) -> None:
+        """What it knew stays under every update, also of a few records of another task."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs, 300)
+        m.update(x, seconds, groups)
+        file = tmp_path / f"model{m.suffix}"
+        m.save(file)
+        first, second = type(m).load(file), type(m).load(file)
+        m.keep()
+        few, times, task = example_data(m.inputs, 8, seed=1)[0], np.linspace(1, 2, 8), np.full(8, 9)
+        for one in (first, second, m):
+            one.update(few, times, task)
+        again = example_data(m.inputs, 200, seed=2)
+        assert np.array_equal(first.score(x), second.score(x)) and np.array_equal(first.score(x), m.score(x))
+        if _learns(make):
+            assert not np.array_equal(first.score(x), type(m).load(file).score(x)), "an update of a pretrained model does something"
+            assert spearman(again[1], first.score(again[0]), again[2]) > 0.4, "eight records made it forget"
+        first.save(file)
+        assert np.array_equal(type(m).load(file).score(x), first.score(x)), "an updated model is saved whole"
+        second.update(few[:0], times[:0], task[:0])
+        assert np.array_equal(second.score(x), type(m).load(file).score(x)) is not _learns(make)
+
+    def test_files_that_it_did_not_write_are_refused(self, make: Make, tmp_path: Path) -> None:
+        """With a RecordError, whatever they hold; so is a file that was cut off."""
+        m = make()
+        file = tmp_path / f"model{m.suffix}"
+        for junk in _JUNK:
+            file.write_bytes(junk)
+            with pytest.raises(RecordError):
+                type(m).load(file)
+        with pytest.raises(RecordError):
+            type(m).load(tmp_path / f"none{m.suffix}")
+        m.update(*example_data(m.inputs))
+        m.save(file)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(RecordError):
+            type(m).load(file)
+
+    def test_data_that_does_not_fit_is_refused(self, make: Make) -> None:
+        """Arrays of different lengths, the wrong number of dimensions, times that are no times."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs, 10)
+        refused = [
+            (x, seconds[:9], groups),
+            (x, seconds, groups[:9]),
+            (x[0], seconds, groups),
+            (x, np.where(np.arange(10) == 4, np.nan, seconds), groups),
+            (x, np.where(np.arange(10) == 2, 0.0, seconds), groups),
+            (x, -seconds, groups),
+        ]
+        for bad in refused:
+            with pytest.raises(UserError):
+                m.update(*bad)
+        m.update(x, seconds, groups)
+        if _learns(make):
+            with pytest.raises(UserError):
+                m.score(x[..., :-1])
+
+
+def _learns(make: Make) -> bool:
+    """Whether an update changes scores."""
+    m = make()
+    x, seconds, groups = example_data(m.inputs)
+    before = m.score(x)
+    m.update(x, seconds, groups)
+    return not np.array_equal(m.score(x), before)

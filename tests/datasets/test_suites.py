@@ -1,0 +1,32 @@
+"""Suites: every workload is one, spelled canonically and once; unknown names are refused with the nearest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunesmith.datasets.suites import SUITES, expand
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import UserError
+
+
+@pytest.mark.parametrize("name", SUITES.names())
+def test_every_workload_is_one_and_canonical(name: str) -> None:
+    suite = SUITES.get(name)
+    assert suite.about and len(suite) == len(set(suite))
+    assert [workload(text).text for text in suite] == list(suite)
+
+
+def test_sizes_follow_the_published_networks() -> None:
+    assert {n: len(SUITES.get(n)) for n in ("resnet18", "resnet50", "mobilenet_v2")} == {"resnet18": 16, "resnet50": 25, "mobilenet_v2": 31}
+    # Multiply-adds of all distinct layers; ResNet-18 has each of its repeated layers once here.
+    depthwise = [t for t in SUITES.get("mobilenet_v2") if "groups=" in t]
+    assert len(depthwise) == 10 and sum("stride=2" in t for t in depthwise) == 4
+
+
+def test_expand() -> None:
+    assert expand("suite:rows") == SUITES.get("rows").workloads == expand("suite: rows ")
+    assert expand("matmul(m=1,n=1,k=1)") == ("matmul(m=1,n=1,k=1)",)
+    with pytest.raises(UserError, match="unknown suite 'resnet5'. Did you mean 'resnet50'"):
+        expand("suite:resnet5")
+    with pytest.raises(UserError, match="names no suite. Known: ansor"):
+        expand("suite:")

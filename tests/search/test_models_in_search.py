@@ -1,0 +1,80 @@
+"""Every cost model guides the evolutionary sampler, whatever it takes as features; a pretrained one from the first candidate on."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from tunesmith.costmodel.model import CostModel, Features, Scores
+from tunesmith.costmodel.registry import make_model
+from tunesmith.ir.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.search.drafter import Drafter
+from tunesmith.search.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.sampler import Candidate, Result
+from tunesmith.search.task import Task
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import stream
+
+TASK = Task("softmax", workload("softmax(m=96,n=80)").func, Target("llvm -mcpu=znver5 -num-cores=2"))
+SMALL = EvolutionSettings(draft=256, keep=64, generations=1, parents=8)
+
+
+def seconds_of(c: Candidate) -> float:
+    return 1e-6 * (1 + int.from_bytes(hashlib.blake2b(repr(c).encode(), digest_size=2).digest(), "little") / 65536)
+
+
+@pytest.mark.parametrize("name", ["analytic", "mlp", "random", "xgb"])
+def test_a_search_with_each_model_repeats(name: str) -> None:
+    asked = []
+    for _ in range(2):
+        sampler = EvolutionarySampler(TASK, make_model(name, 1), 1, SMALL)
+        batches = []
+        for _ in range(2):
+            batch = sampler.ask(10)
+            sampler.tell([Result(c, seconds_of(c)) for c in batch])
+            batches.append(batch)
+        asked.append(batches)
+    assert asked[0] == asked[1] and len({c for batch in asked[0] for c in batch}) == 20
+
+
+def test_features_of_several_sketches() -> None:
+    drafter, rng = Drafter(TASK), stream(0, "rows")
+    rows = {k: s.space.sample(3, rng) for k, s in enumerate(TASK.space.sketches)}
+    candidates = [Candidate(k, tuple(int(x) for x in rows[k][i])) for i in (2, 0, 1) for k in sorted(rows)]
+    stores, vectors = drafter.features_of(candidates, "stores"), drafter.features_of(candidates)
+    assert vectors.ndim == 2 and stores.ndim == 3 and stores.dtype == np.float32
+    sizes = set()
+    for line, vector, c in zip(stores, vectors, candidates, strict=True):
+        mine = drafter.features(c.sketch, np.array([c.row], np.int64), "stores")[0]
+        sizes.add(len(mine))
+        assert np.array_equal(line[: len(mine)], mine) and np.isnan(line[len(mine) :]).all()
+        assert np.array_equal(vector, drafter.features(c.sketch, np.array([c.row], np.int64))[0])
+    assert len(sizes) > 1, "a case without missing stores shows nothing"
+    with pytest.raises(UserError, match="takes `program` or `stores` as inputs, not 'tokens'"):
+        drafter.features(0, rows[0], "tokens")
+
+
+class Told(CostModel):
+    """Knows from the start that many stores are good."""
+
+    ready = True  # type: ignore[assignment]
+
+    def score(self, features: Features) -> Scores:
+        return features[:, 0].astype(np.float64)
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None: ...
+    def save(self, path: object) -> None: ...
+    @classmethod
+    def load(cls, path: object) -> Told:
+        return cls()
+
+
+def test_a_ready_model_is_asked_before_anything_was_measured() -> None:
+    told, fresh = (EvolutionarySampler(TASK, m, 0, SMALL) for m in (Told(), make_model("xgb")))
+    drafter = Drafter(TASK)
+    stores = [drafter.features_of(s.ask(16))[:, 0] for s in (told, fresh)]
+    assert stores[0].mean() > stores[1].mean()
+    assert told.drafter.scored > 0 == fresh.drafter.scored
