@@ -56,6 +56,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
     ("path", "replace"),
     [
         ("docs/tour.md", {}),
+        ("docs/ray.md", {}),
         ("README.md", CHEAPER),
         ("docs/tuning.md", {"total_trials=2000": "total_trials=6, batch=2, leaders=0, workers=0, progress=False"}),
         (
@@ -69,7 +70,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
         ("docs/experiments.md", {}),
         ("docs/samplers.md", {"trials=64": "trials=12, batch=6, workers=0, leaders=0, progress=False"}),
     ],
-    ids=["tour", "readme", "tuning", "datasets", "cost-models", "experiments", "samplers"],
+    ids=["tour", "ray", "readme", "tuning", "datasets", "cost-models", "experiments", "samplers"],
 )
 def test_the_code_runs_and_prints_what_is_quoted(
     path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

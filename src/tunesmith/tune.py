@@ -70,8 +70,8 @@ def tune(
 
     Args:
         workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.
-        target: where they will run, which is here; by default this machine.  Rates of the machine that the analytic model uses are
-            measured once and remembered, unless a Target is given, which is taken as it is.
+        target: where they will run, which is here unless workers are elsewhere; by default this machine.  Rates of the machine that
+            the analytic model uses are measured once and remembered, unless a Target is given, which is taken as it is.
         trials: measured candidates for each workload, those of the log included; by default 128, or no bound where
             `total_trials` or `seconds` is given.
         log: file of records: read first, then appended to as measurements come.  The run itself is noted in `LOG.runs` beside it
@@ -111,7 +111,7 @@ def tune(
     scheduler = TaskScheduler(allocator, batch, total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
     kind, maker = find_sampler(sampler), find_model(model)
-    target = _target_here(target)
+    target = _target_there(target) if isinstance(workers, str) else _target_here(target)
     tasks = _weighted([s.task(target, rules) for s in found], weights or {})
     groups = [_group(s) for s in found]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
@@ -239,6 +239,13 @@ def _target_here(target: str | Target | None) -> Target:
         check_runs_here(target)
         return target
     return calibrated(None if target is None else Target(target))
+
+
+def _target_there(target: str | Target | None) -> Target:
+    """For runners elsewhere, which refuse what they are not; one that is not this machine cannot be calibrated here."""
+    named, here = Target.detect() if target is None else Target(target), Target.detect()
+    is_here = named.is_cpu and (named.mcpu, named.num_cores) == (here.mcpu, here.num_cores)
+    return _target_here(target) if is_here else named
 
 
 def _known(journal: RecordLog) -> Database:

@@ -68,6 +68,12 @@ def test_workers_that_make_no_sense(workers: str, message: str, tmp_path: Path) 
     assert not (tmp_path / "log.jsonl").exists()
 
 
+def test_a_target_that_is_elsewhere_is_for_the_runners_to_refuse(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    report = tunesmith.tune(MATMUL, "llvm -mcpu=neoverse-n1 -num-cores=2", 2, tmp_path / "log.jsonl", workers="ray:1", **QUICK)
+    assert not report.ok and "instead of neoverse-n1" in report.tasks[0].failure
+    assert RecordLog(tmp_path / "log.jsonl").load().records == []
+
+
 _TUNE = """
 import sys
 import tunesmith
