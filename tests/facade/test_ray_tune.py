@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +106,8 @@ def workers_of(command_lines: dict[int, str]) -> dict[int, str]:
 
 def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
     log, mark = tmp_path / "log.jsonl", f"TUNESMITH_TEST_RAY={uuid4().hex}"
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | dict([mark.split("=")])
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a longer name has no room for the names of Ray's sockets
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | dict([mark.split("=")]) | {"TMPDIR": str(folder)}
     try:
         # More trials than it will come to; the space has thousands of candidates.
         process = subprocess.Popen([sys.executable, "-c", _TUNE, str(log), "3000"], env=env, stderr=subprocess.DEVNULL)
@@ -131,3 +134,4 @@ def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path: Path, processes:
     finally:
         for pid in processes(mark):
             os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder)
