@@ -208,6 +208,7 @@ class ActorCrew:
         self._start_timeout = start_timeout
         self._crew: list[_Member] = []
         self._bad_starts = 0
+        self._seen = 0.0  # when an actor was last there, in this run
         self._closed = False
         self._hire()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,8 +88,7 @@ if sys.argv[1] == "close":
 @pytest.mark.parametrize("how", ["close", "exit"])
 def test_a_ray_that_was_started_here_is_quiet_and_leaves_nothing(processes: Callable[[str], dict[int, str]], how: str) -> None:
     mark = uuid4().hex
-    folder = Path(f"/tmp/t{mark[:5]}")  # a longer one has no room for the names of sockets
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a longer name has no room for the names of sockets
     try:
         done = run(_LOCAL, how, mark=mark, TMPDIR=str(folder))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -160,7 +161,11 @@ nodes.shutdown()
 
 def test_a_node_that_is_lost_costs_time_only(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
     mark = uuid4().hex
-    done = run(_CLUSTER, str(tmp_path / "log.jsonl"), "12", mark=mark)
+    folder = tempfile.mkdtemp(prefix="t", dir="/tmp")  # a longer name has no room for the names of sockets
+    try:
+        done = run(_CLUSTER, str(tmp_path / "log.jsonl"), "12", mark=mark, RAY_TMPDIR=folder)
+    finally:
+        shutil.rmtree(folder)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert (said["records"], said["errors"]) == (12, []), done.stderr
