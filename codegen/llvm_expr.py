@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tunesmith.codegen.llvm_cast import convert, in_float32
+from tunesmith.codegen.llvm_division import divided
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.poly import ONE, Op, Poly, Var, poly, split_constant
+from tunesmith.ir.visit import substitute
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, InternalError
 
@@ -232,7 +235,7 @@ class ExprEmitter:
     def _emit_load(self, e: BufferLoad) -> str:
         scalar = llvm_type(e.buffer.dtype)
         if e.buffer.dtype == "bool":
-            raise BuildError("bool tensors are not supported by the LLVM backend yet; use uint8")
+            raise BuildError("the LLVM backend was given a tensor of bools; run the lowering pipeline first")
         size = dt.nbytes(e.buffer.dtype)
         at = self.address(e.buffer, e.indices[0])
         if e.lanes == 1:
@@ -309,20 +312,8 @@ class ExprEmitter:
         if e.op in _INT and not fp:
             return self.op(f"{_INT[e.op]} {ty} {a}, {b}")
         if e.op in ("floordiv", "mod") and not fp:
-            return self._int_division(e.op, ty, a, b, unsigned)
+            return divided(e.op, ty, a, b, unsigned, self.op)
         raise BuildError(f"the LLVM backend has no code for `{e.op}` on {e.a.dtype}; expand it in lowering first")
-
-    def _int_division(self, op: str, ty: str, a: str, b: str, unsigned: bool) -> str:
-        if unsigned:
-            return self.op(f"{'udiv' if op == 'floordiv' else 'urem'} {ty} {a}, {b}")
-        q, r = self.op(f"sdiv {ty} {a}, {b}"), self.op(f"srem {ty} {a}, {b}")
-        wrong = self.op(f"icmp slt {ty} {self.op(f'xor {ty} {r}, {b}')}, zeroinitializer")
-        nonzero = self.op(f"icmp ne {ty} {r}, zeroinitializer")
-        bit = ty.replace(ty.split()[-1].rstrip(">"), "i1") if ty.startswith("<") else "i1"
-        fix = self.op(f"and {bit} {wrong}, {nonzero}")
-        if op == "floordiv":
-            return self.op(f"add {ty} {q}, {self.op(f'sext {bit} {fix} to {ty}')}")
-        return self.op(f"add {ty} {r}, {self.op(f'select {bit} {fix}, {ty} {b}, {ty} zeroinitializer')}")
 
     def _float_extremum(self, e: Binary, ty: str) -> str:
         """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
@@ -482,10 +473,19 @@ class ExprEmitter:
             lanes = half
         return v
 
+    def _lookup(self, e: Lookup) -> str:
+        """A variable of its own each time: addresses are remembered by their index, and copies of a lookup share its variable."""
+        var = LookupVar(e.var.name)
+        self.env[var] = self.value(e.value)
+        self.ranges[var] = (0, max(bounds(e.extent, self.ranges)[1] - 1, 0))
+        return self.value(substitute(e.body, {e.var: poly(var)}))
+
 
 _NOWHERE = Buffer("nowhere", (1,))
 """Stands for any buffer: what was computed from values that may have been loaded."""
 _NONE: dict[Any, str] = {}
+
+
 _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Binary: ExprEmitter._binary,
     Not: ExprEmitter._not,
@@ -494,4 +494,5 @@ _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Select: ExprEmitter._select,
     Cast: ExprEmitter._cast,
     Call: ExprEmitter._call,
+    Lookup: ExprEmitter._lookup,
 }

@@ -4,6 +4,8 @@ The program arrives scheduled, unrolled and vectorised, so that no LLVM optimisa
 (docs/design/002-llvm.md): what it would do, hoisting and strength reduction of addresses, is done here on index
 polynomials.  Every loop carries one pointer for each distinct varying part of an address; constant distances, such as the
 rows of a register tile, become displacements of the instruction.
+
+Sizes that come with the call are further arguments of the kernel, and of every parallel body.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunesmith.codegen.llvm_arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, WORKSPACE, Arena
 from tunesmith.codegen.llvm_expr import ExprEmitter
 from tunesmith.codegen.llvm_text import llvm_type, suffix
 from tunesmith.codegen.llvm_transpose import Tile, find_tiles, transpose
@@ -18,21 +21,18 @@ from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ONE, ZERO, Poly, Var, split_constant, substitute
+from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, split_constant, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
-from tunesmith.lower.clip_loops import coefficient
+from tunesmith.ir.visit import walk
+from tunesmith.lower.clip_loops import linear
+from tunesmith.lower.simplify import symbol_ranges
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
-PAGE, LINE = 4096, 64
-STAGGER = 17 * LINE
-"""Distance between the places of scratch buffers within their pages."""
 STACK_BYTES = 256 * 1024
 """The register buffers of an LLVM function at most: what does not become SSA values stands on the stack of a thread, which may have
 no more than 1 MB.  A buffer that would go past this has its place in the arena, as scratch memory has."""
-SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
-"""Stand in the text for sizes that are known at the end of a kernel."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,11 @@ class Module:
 
 
 def emit_kernel(func: PrimFunc, module: Module) -> str:
-    """Emit `void <name>_kernel(ptr, ...)`, one data pointer for each parameter; returns its global name."""
+    """Emit a kernel; returns its global name.
+
+    `void <name>_kernel(ptr, ...)` takes one data pointer for each parameter.  With sizes it is `i64 <name>_kernel(ptr, ..., i64, ...)`,
+    which gives 0, or, when it has done nothing, the bytes of memory that it was refused.
+    """
     return _Kernel(func, module).emit()
 
 
@@ -62,79 +66,29 @@ class _Kernel:
         self.func, self.module = func, module
         self.name = f"{func.name}_kernel"
         self.bodies = 0
-        self.buffers = 0
-        self.shared = 0
-        self.private = 0
+        self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
+        dynamic = bool(self.sizes) and any(type(n) is Allocate and n.buffer.shape[0].const is None for n in walk(func.body))
+        self.arena = Arena(self.name, module.target.num_cores, dynamic)
 
     def emit(self) -> str:
         params = [p for p in self.func.params if isinstance(p, Buffer)]
-        if len(params) != len(self.func.params):
-            raise BuildError(f"{self.func.name}: scalar arguments are not supported by the LLVM backend yet")
+        if len(params) + len(self.sizes) != len(self.func.params):
+            raise BuildError(f"{self.func.name}: a parameter is a Param, whose value must be chosen before code is generated (concretize)")
         f = _Function(self, {b: f"%a{i}" for i, b in enumerate(params)})
+        f.env = dict(self.sizes)
+        f.ranges = symbol_ranges(self.func)
         first = len(self.module.functions)
         f.statement(self.func.body)
-        inputs = ", ".join(f"ptr noalias %a{i}" for i in range(len(params)))
-        body = f.lines
-        total = self.shared + self.private * self.module.target.num_cores
-        body = [*self._acquire(total), *body, *self._release()] if total else ["  br label %entry", "entry:", *body]
+        inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
+        start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals)
+        result = "i64" if self.sizes else "void"
+        end = [*self.arena.release(), "  ret i64 0" if self.sizes else "  ret void", "}"]
         # Allocas in the first block: sroa looks nowhere else.
-        text = [f"define void @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *body, "  ret void", "}"]
+        text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *start, *f.lines, *end]
         self.module.functions.append("\n".join(text))
         for i in range(first, len(self.module.functions)):
-            done = self.module.functions[i].replace(SHARED, str(self.shared)).replace(PRIVATE, str(self.private))
-            self.module.functions[i] = done.replace(WORKSPACE, "%ws" if total else "null")
+            self.module.functions[i] = self.arena.filled(self.module.functions[i])
         return self.name
-
-    def reserve(self, size: int, private: bool) -> int:
-        """The place of a scratch buffer in the arena.
-
-        Each starts in a page of its own, and each at another distance from the page's start: a store and a later load
-        whose addresses agree in the last 12 bits look like one address to the processor, and rows of 4 KB are common.
-        """
-        at = self.buffers * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
-        self.buffers += 1
-        room = -(-(at + size) // PAGE) * PAGE
-        if private:
-            self.private += room
-            return self.private - room + at
-        self.shared += room
-        return self.shared - room + at
-
-    def _acquire(self, total: int) -> list[str]:
-        """Take the static arena, or, when another thread is inside the same kernel, memory of our own."""
-        n = self.name
-        self.module.globals.append(
-            f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0"
-        )
-        self.module.declares |= {"declare ptr @aligned_alloc(i64, i64)", "declare void @free(ptr)"}
-        return [
-            "  br label %try",
-            "try:",
-            f"  %seen = cmpxchg ptr @{n}.busy, i8 0, i8 1 acquire monotonic",
-            "  %own = extractvalue { i8, i1 } %seen, 1",
-            "  br i1 %own, label %have, label %more",
-            "more:",
-            f"  %heap = call ptr @aligned_alloc(i64 {PAGE}, i64 {total})",
-            "  %none = icmp eq ptr %heap, null",
-            "  br i1 %none, label %try, label %have",
-            "have:",
-            f"  %ws = phi ptr [ @{n}.arena, %try ], [ %heap, %more ]",
-            "  br label %entry",
-            "entry:",
-        ]
-
-    def _release(self) -> list[str]:
-        n = self.name
-        return [
-            "  br i1 %own, label %give, label %drop",
-            "give:",
-            f"  store atomic i8 0, ptr @{n}.busy release, align 1",
-            "  br label %end",
-            "drop:",
-            "  call void @free(ptr %ws)",
-            "  br label %end",
-            "end:",
-        ]
 
 
 @dataclass(slots=True)
@@ -192,16 +146,21 @@ class _Function(ExprEmitter):
 
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
-        count = b.shape[0].as_int()
+        count = b.shape[0]
         size = count * dt.nbytes(b.dtype)
-        if b.scope == "register" and self.stack + size <= STACK_BYTES:
-            self.stack += size
+        if b.scope == "register" and count.const is None:
+            raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a number")
+        if b.scope == "register" and self.stack + size.as_int() <= STACK_BYTES:
+            self.stack += size.as_int()
             slot = self.fresh("r")
             self.allocas.append(f"  {slot} = alloca [{count} x {llvm_type(b.dtype)}], align 64")
             self.base[b] = slot
         else:
-            offset = self.kernel.reserve(size, self.parallel)
-            self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {offset}")
+            foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
+            if foreign:
+                raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
+            offset = self.kernel.arena.reserve(size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
+            self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
         self.statement(n.body)
 
     def _store(self, n: BufferStore) -> None:
@@ -282,9 +241,10 @@ class _Function(ExprEmitter):
         if extent[1] <= 0:
             return
         keys = self._carried(n)
-        starts = [(b, p, self._start_pointer(b, p, n.var, first)) for b, p, c in keys if c]
+        starts = [(b, p, self._start_pointer(b, p, n.var, first)) for b, p, c in keys if c.terms]
+        steps = {(b, p): self.index(c * dt.nbytes(b.dtype)) for b, p, c in keys}
         for b, p, c in keys:
-            if not c and p.terms:
+            if not c.terms and p.terms:
                 self.pointer(b, p)  # loop invariant: computed once, in front
         head, done = self.label("loop"), self.label("done")
         before = self.block
@@ -299,17 +259,16 @@ class _Function(ExprEmitter):
         i = self.fresh("i")
         self.env[n.var] = i
         self.ranges[n.var] = (0, max(extent[1] - 1, 0))
-        carried: list[tuple[str, str, Buffer, int]] = []
-        steps = {(b, p): c for b, p, c in keys}
+        carried: list[tuple[str, str, str]] = []
         for b, p, start in starts:
             r = self.fresh("p")
             self.remember((b, p), r)
-            carried.append((r, start, b, steps[(b, p)]))
+            carried.append((r, start, steps[b, p]))
         self.statement(n.body)
         latch = self.block
         phis = [f"  {i} = phi i64 [ {first}, %{before} ], [ {i}.next, %{latch} ]"]
-        for r, start, b, c in carried:
-            self.do(f"{r}.next = getelementptr inbounds i8, ptr {r}, i64 {c * dt.nbytes(b.dtype)}")
+        for r, start, step in carried:
+            self.do(f"{r}.next = getelementptr inbounds i8, ptr {r}, i64 {step}")
             phis.append(f"  {r} = phi ptr [ {start}, %{before} ], [ {r}.next, %{latch} ]")
         self.lines[slot:slot] = phis
         self.do(f"{i}.next = add nuw nsw i64 {i}, 1")
@@ -322,17 +281,17 @@ class _Function(ExprEmitter):
         root = self.pointer(b, substitute(p, {var: ZERO}))
         if first == "0":
             return root
-        split = coefficient(p, var)
+        split = linear(p, var, self.kernel.sizes)
         assert split is not None
-        step = self.op(f"mul nsw i64 {first}, {split[0] * dt.nbytes(b.dtype)}")
+        step = self.op(f"mul nsw i64 {first}, {self.index(split[0] * dt.nbytes(b.dtype))}")
         return self.op(f"getelementptr inbounds i8, ptr {root}, i64 {step}")
 
-    def _carried(self, n: For) -> list[tuple[Buffer, Poly, int]]:
+    def _carried(self, n: For) -> list[tuple[Buffer, Poly, Poly]]:
         """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
-        out: list[tuple[Buffer, Poly, int]] = []
+        out: list[tuple[Buffer, Poly, Poly]] = []
         for b, p in self._inside(n).addresses:
             if b in self.base and all(v is n.var or v in self.env for v in p.vars):
-                split = coefficient(p, n.var)
+                split = linear(p, n.var, self.kernel.sizes)
                 if split is not None:
                     out.append((b, p, split[0]))
         return out
@@ -380,13 +339,18 @@ class _Function(ExprEmitter):
         body = _Function(k, {}, parallel=True)
         use = body._inside(n)
         captured = [b for b in self.base if b in use.buffers and b.scope != "register"]
-        outer = sorted([v for v in use.variables if v in self.env], key=lambda v: v.key)
-        slots = [*[self.base[b] for b in captured], self.workspace]
+        # Offsets in an arena of sizes depend on what came before in it.
+        needed = use.variables | k.sizes.keys() if k.arena.dynamic else use.variables
+        outer = sorted([v for v in needed if v in self.env], key=lambda v: v.key)
+        pointers = len(captured) + 1
+        slots = [*[self.base[b] for b in captured], self.workspace, *([SHARED_BYTES, PRIVATE_BYTES] if k.arena.dynamic else [])]
+        kinds = [*["ptr"] * pointers, *["i64"] * (len(slots) - pointers)]
+        shared, private = (f"%c{pointers}", f"%c{pointers + 1}") if k.arena.dynamic else (SHARED, PRIVATE)
         body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
         body.ranges = dict(self.ranges)
         head = [f"define internal void @{name}(ptr %context) #0 {{", "start:"]
-        for i in range(len(slots)):
-            head += [f"  %s{i} = getelementptr inbounds i8, ptr %context, i64 {8 * i}", f"  %c{i} = load ptr, ptr %s{i}, align 8"]
+        for i, kind in enumerate(kinds):
+            head += [f"  %s{i} = getelementptr inbounds i8, ptr %context, i64 {8 * i}", f"  %c{i} = load {kind}, ptr %s{i}, align 8"]
         for j, v in enumerate(outer):
             at = len(slots) + j
             head += [f"  %s{at} = getelementptr inbounds i8, ptr %context, i64 {8 * at}", f"  %o{j} = load i64, ptr %s{at}, align 8"]
@@ -409,8 +373,8 @@ class _Function(ExprEmitter):
         body._loop(n, "%first", "%last", bounds(n.extent, self.ranges))
         # The arena is one shared part, then a private part for each thread; the sizes are filled in when all is emitted.
         body.lines[slot:slot] = [
-            f"  %stride = mul i64 %t, {PRIVATE}",
-            f"  %arena = getelementptr inbounds i8, ptr %c{len(slots) - 1}, i64 {SHARED}",
+            f"  %stride = mul i64 %t, {private}",
+            f"  %arena = getelementptr inbounds i8, ptr %c{pointers - 1}, i64 {shared}",
             "  %mine = getelementptr inbounds i8, ptr %arena, i64 %stride",
         ]
         k.module.declares |= {
@@ -423,7 +387,7 @@ class _Function(ExprEmitter):
         self.allocas.append(f"  {context} = alloca [{len(slots) + len(outer)} x i64], align 64")
         for i, value in enumerate([*slots, *[self.env[x] for x in outer]]):
             place = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
-            self.do(f"store {'ptr' if i < len(slots) else 'i64'} {value}, ptr {place}, align 8")
+            self.do(f"store {kinds[i] if i < len(slots) else 'i64'} {value}, ptr {place}, align 8")
         threads = k.module.target.num_cores
         self.do(f"call void @GOMP_parallel(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
         for b in captured:

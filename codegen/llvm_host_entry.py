@@ -37,13 +37,8 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     Raises:
         BuildError: the name is not an identifier, or is emitted twice into one module.
     """
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise BuildError(f"{name!r} cannot name an exported function: use letters, digits and underscores")
     declared = set() if declared is None else declared
-    entry = ENTRY_PREFIX + name
-    if entry in declared:
-        raise BuildError(f"two functions of one module are called {name!r}: rename one of them")
-    declared.add(entry)
+    entry = begin_entry(name, declared)
     constants, signature = _signature(name, params)
     lines = [] if CHECKER in declared else [f"declare i32 @{CHECKER}(ptr, ptr, i32, ptr)"]
     declared.add(CHECKER)
@@ -61,6 +56,17 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     arguments = ", ".join(f"ptr %p{i}" for i in range(len(params)))
     lines += [f'  call void @"{kernel}"({arguments})', "  br label %done", "done:", "  ret i32 %status", "}", ""]
     return "\n".join(lines)
+
+
+def begin_entry(name: str, declared: set[str]) -> str:
+    """The symbol of the entry point of a function, now among what the module text holds; refuses as `emit_entry` does."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise BuildError(f"{name!r} cannot name an exported function: use letters, digits and underscores")
+    entry = ENTRY_PREFIX + name
+    if entry in declared:
+        raise BuildError(f"two functions of one module are called {name!r}: rename one of them")
+    declared.add(entry)
+    return entry
 
 
 def dlpack_dtype(dtype: str) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile
 
+from tunesmith.graph.sized_schedule import schedule_sized
 from tunesmith.ir.analysis.access_regions import plain_iter, writes
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import product
+from tunesmith.ir.poly import Var, product
 from tunesmith.ir.stmt import Block, For, Seq, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.schedule.handles import BlockRV
@@ -33,6 +34,8 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     """
     if not target.is_cpu or not is_unscheduled(func):
         return func
+    if any(isinstance(p, Var) for p in func.params):
+        return schedule_sized(func, target)
     s = Schedule(func)
     for name in [b.name for b in s.blocks()]:
         block = s.get_block(name)

@@ -47,6 +47,10 @@ class Place:
         text = f"the bindings {tuple(values)} are out of range: the extents are {tuple(extents)}; a guard is missing"
         raise InterpretError(f"{text}\n{self._where(sys._getframe(1))}")
 
+    def lookup(self, value: int, extent: int) -> NoReturn:
+        """A looked-up index that is not in its range."""
+        raise InterpretError(f"a lookup gave {value}, and its extent is {extent}\n{self._where(sys._getframe(1))}")
+
     def _where(self, frame: Any) -> str:
         state = [f"{v} = {frame.f_locals[n]}" for n, v in self.names.items() if n in frame.f_locals]
         return f"in function {self.function}, at {self.path}{', where ' if state else ''}{', '.join(state)}"

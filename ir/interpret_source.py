@@ -13,6 +13,7 @@ from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, N
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret_memory import InterpretError, Place, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.visit import walk
@@ -432,6 +433,17 @@ class Compiler:
         self.line(f"{name}[{at}[1]] = {array}[{at}[0]]")
         return name
 
+    def _lookup(self, e: Lookup, active: str | None) -> str:
+        name = self.local(e.var.name)
+        extent = self.index(e.extent)
+        self.line(f"{name} = int({self.value(e.value, active)})")
+        self.line(f"if not 0 <= {name} < {extent}: {self.place()}.lookup({name}, {extent})")
+        self.vars[e.var] = name
+        out = self.value(e.body, active)
+        self.locals.remove(name)
+        del self.vars[e.var]
+        return out
+
     _STMTS: Mapping[type, Callable[[Any, Any], None]] = {
         For: _for,
         Block: _block,
@@ -453,6 +465,7 @@ class Compiler:
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
+        Lookup: _lookup,
     }
 
 

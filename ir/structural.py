@@ -15,10 +15,11 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq
-from tunesmith.ir.structural_digest import digest, literal
+from tunesmith.ir.structural_digest import STRUCTURES, digest, literal
 
 __all__ = ["difference", "digest", "equal"]
 
@@ -39,6 +40,8 @@ def difference(a: Program, b: Program) -> str | None:
     if found is None:
         return None
     match, d = found
+    if d.words is not None:
+        return "".join(reversed(d.path)) + d.words
     left, right = _brief(d.left), _brief(match.in_names_of_a(d.right))
     if left == right:
         left, right = left + _domains(d.left), right + _domains(d.right)
@@ -57,6 +60,10 @@ def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
                 found[1].path.append(f"/{name}")
                 return found
         return None
+    kind = type(a).__name__
+    if not isinstance(a, (PrimFunc, Node)) and type(a) is type(b) and kind in STRUCTURES:
+        words = STRUCTURES.get(kind).difference(a, b)
+        return None if words is None else (match, _Different(a, b, words=words))
     try:
         match.compare(a, b)
     except _Different as d:
@@ -65,11 +72,11 @@ def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
 
 
 class _Different(Exception):
-    """The first difference; the path is collected on the way out, innermost segment first."""
+    """The first difference; the path is collected on the way out, innermost segment first.  `words` say it where they are known."""
 
-    def __init__(self, left: object, right: object, *path: str) -> None:
+    def __init__(self, left: object, right: object, *path: str, words: str | None = None) -> None:
         super().__init__()
-        self.left, self.right, self.path = left, right, list(path)
+        self.left, self.right, self.path, self.words = left, right, list(path), words
 
 
 class _Text(str):
@@ -215,6 +222,12 @@ class _Match:
         return all(self._same_sum(x.terms, y.terms) for x, y in zip(a.args, b.args, strict=True))
 
     # programs
+
+    def _lookup(self, x: Lookup, y: Lookup) -> None:
+        self._field(x, y, "extent")
+        self._field(x, y, "value")
+        self._bind(x.var, y.var)
+        self._field(x, y, "body")
 
     def _function(self, a: PrimFunc, b: PrimFunc) -> None:
         if [type(p) for p in a.params] != [type(p) for p in b.params]:
@@ -363,6 +376,7 @@ class _Match:
         Buffer: _buffer,
         Binary: _binary,
         Const: _const,
+        Lookup: _lookup,
     }
 
 

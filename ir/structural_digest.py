@@ -7,16 +7,36 @@ sorted by that text, never by the creation order of variables, and nothing comes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, For
 from tunesmith.support.errors import InternalError
+from tunesmith.support.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What is structural about functions of a kind that is defined elsewhere.
+
+    Attributes:
+        digest: as `digest`.
+        difference: as `structural.difference`.
+    """
+
+    digest: Callable[[Any], str]
+    difference: Callable[[Any, Any], str | None]
+
+
+STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.structural:STRUCTURE"})
+"""By the name of the function's class."""
 
 
 def digest(a: PrimFunc | IRModule | Node) -> str:
@@ -24,7 +44,7 @@ def digest(a: PrimFunc | IRModule | Node) -> str:
 
     The same in every process and on every machine; programs that are equal have equal digests.
     """
-    return _hash(_FORMAT + _Writer().program(a))
+    return _hash(_FORMAT + Writer().program(a))
 
 
 _FORMAT = "tunesmith.structural.1\n"
@@ -42,8 +62,8 @@ def literal(x: object) -> str:
     return x.hex() if isinstance(x, float) else str(int(x)) if isinstance(x, int) else repr(x)
 
 
-class _Writer:
-    """Writes a program as text in which binders are numbers in program order.
+class Writer:
+    """Writes a program as text in which binders are numbers in program order: `bind` a variable, then `value` of what uses it.
 
     Fields that have their default value are left out, so that a new field with a default changes no digest.
     """
@@ -62,24 +82,27 @@ class _Writer:
 
     def program(self, a: Any) -> str:
         if isinstance(a, IRModule):
-            return "".join([f"module {name!r} {_Writer().program(a[name])}" for name in sorted(a)])
+            return "".join([f"module {name!r} {Writer().program(a[name])}" for name in sorted(a)])
         if type(a) is PrimFunc:
             return self._function(a)
         if isinstance(a, Node):
-            return self._value(a)
+            return self.value(a)
+        if type(a).__name__ in STRUCTURES:
+            return STRUCTURES.get(type(a).__name__).digest(a)
         raise InternalError(f"no digest is defined for {type(a).__name__}")
 
     def _function(self, f: PrimFunc) -> str:
         for p in f.params:
             if not isinstance(p, Buffer):
-                self._bind(p)
+                self.bind(p)
         params = "".join([self._bind_buffer(p) if isinstance(p, Buffer) else "index " for p in f.params])
         allocs = "".join([self._bind_buffer(b) for b in f.allocs])
-        return f"function({params})({allocs}){self._value(f.attrs)}{self._value(f.body)}"
+        return f"function({params})({allocs}){self.value(f.attrs)}{self.value(f.body)}"
 
     # binders
 
-    def _bind(self, v: Var) -> None:
+    def bind(self, v: Var) -> None:
+        """Give the next number to a variable."""
         if v in self.names or v in self.free:
             self.polys.clear()
         self.known.clear()
@@ -127,7 +150,8 @@ class _Writer:
 
     # nodes
 
-    def _value(self, x: Any) -> str:
+    def value(self, x: Any) -> str:
+        """The text of a node, an index expression, a text, a number, None, or a tuple of those."""
         handler = self._HANDLERS.get(type(x))
         if handler is not None:
             return handler(self, x)
@@ -155,29 +179,34 @@ class _Writer:
         for name, default in _plan(type(x)):
             value = getattr(x, name)
             if value is not default and not (type(value) is type(default) and value == default):
-                parts.append(f"{name}={self._value(value)},")
+                parts.append(f"{name}={self.value(value)},")
         return f"{type(x).__name__}({''.join(parts)})"
 
     def _tuple(self, xs: tuple[Any, ...]) -> str:
-        return f"({''.join([self._value(x) + ',' for x in xs])})"
+        return f"({''.join([self.value(x) + ',' for x in xs])})"
 
     def _for(self, x: For) -> str:
         head = f"for {self._poly(x.extent)} {x.kind} {x.thread} {self._tuple(x.annotations) if x.annotations else ''}"
-        self._bind(x.var)
-        return head + self._value(x.body)
+        self.bind(x.var)
+        return head + self.value(x.body)
+
+    def _lookup(self, x: Lookup) -> str:
+        head = f"lookup {self._poly(x.extent)} {self.value(x.value)}"
+        self.bind(x.var)
+        return f"({head} in {self.value(x.body)})"
 
     def _block(self, x: Block) -> str:
         bindings = ",".join([self._poly(p) for p in x.bindings])
         predicate = ",".join([self._poly(p) for p in x.predicate])
         iters = ",".join([i.kind + self._poly(i.extent) for i in x.iters])
         for i in x.iters:
-            self._bind(i.var)
+            self.bind(i.var)
         notes = self._tuple(x.annotations) if x.annotations else ""
-        init = "" if x.init is None else "init " + self._value(x.init)
-        return f"block {x.name!r}[{bindings}][{predicate}][{iters}]{notes}{init}body {self._value(x.body)}"
+        init = "" if x.init is None else "init " + self.value(x.init)
+        return f"block {x.name!r}[{bindings}][{predicate}][{iters}]{notes}{init}body {self.value(x.body)}"
 
     def _allocate(self, x: Allocate) -> str:
-        return f"allocate {self._bind_buffer(x.buffer)}{self._value(x.body)}"
+        return f"allocate {self._bind_buffer(x.buffer)}{self.value(x.body)}"
 
     def _buffer(self, x: Buffer) -> str:
         name = self.buffers.get(x)
@@ -197,6 +226,7 @@ class _Writer:
         Allocate: _allocate,
         Buffer: _buffer,
         Const: _const,
+        Lookup: _lookup,
     }
 
 

@@ -14,6 +14,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.stmt import FOR_KINDS, THREADS, Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq
@@ -390,6 +391,20 @@ class _Verifier:
         self.index(e.stride, "the stride of a Ramp")
         return dt.vector(dt.INDEX, self.lanes(e.lanes, "Ramp"))
 
+    def _lookup(self, e: Lookup) -> str:
+        self.index(e.extent, "the extent of a lookup")
+        if not isinstance(e.var, LookupVar):
+            raise self.fail(f"a lookup binds a LookupVar, got {_kind(e.var)}")
+        if e.var in self.scope:
+            raise self.fail(f"the variable {e.var} of a lookup is bound around it already")
+        if self.value(e.value) != dt.INDEX:
+            raise self.fail(f"the value of a lookup must be {dt.INDEX}, got {self.value(e.value)}")
+        outer, self.scope = self.scope, self.scope | {e.var}
+        self.bound.add(e.var)
+        dtype = self.value(e.body)
+        self.scope = outer
+        return dtype
+
     def _load(self, e: BufferLoad) -> str:
         what = f"the load of {_name(e.buffer)}"
         self.access(e, what)
@@ -417,6 +432,7 @@ class _Verifier:
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
+        Lookup: _lookup,
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
@@ -92,7 +93,7 @@ def substitute(root: N, values: Mapping[Var, Poly], buffers: Mapping[Buffer, Buf
 
 
 def fresh_copy(root: N) -> N:
-    """A copy with new binders: every loop and block iteration variable of `root` is replaced by a new one of the same name."""
+    """A copy with new binders: every variable that a loop, a block or a lookup of `root` binds becomes a new one of the same name."""
     values: dict[Var, Poly] = {}
 
     def rename(v: Var) -> Var:
@@ -115,7 +116,13 @@ def fresh_copy(root: N) -> N:
         init = None if n.init is None else recurse(n.init)
         return n.with_(iters=iters, bindings=bindings, predicate=predicate, init=init, body=recurse(n.body))
 
-    return transform(root, {Poly: on_poly, For: on_for, Block: on_block})
+    def on_lookup(n: Lookup, recurse: Any) -> Lookup:
+        extent, value = recurse(n.extent), recurse(n.value)
+        var = LookupVar(n.var.name)
+        values[n.var] = poly(var)
+        return n.with_(var=var, extent=extent, value=value, body=recurse(n.body))
+
+    return transform(root, {Poly: on_poly, For: on_for, Block: on_block, Lookup: on_lookup})
 
 
 def blocks_under(root: Stmt) -> list[Block]:

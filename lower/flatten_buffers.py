@@ -6,6 +6,7 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Poly, Var, product
 from tunesmith.ir.stmt import Allocate, BufferStore, For
 from tunesmith.ir.target import Target
@@ -38,13 +39,19 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         body = recurse(n.body)
         return n if body is n.body and flat[n.buffer] is n.buffer else Allocate(flat[n.buffer], body)
 
+    def on_lookup(n: Lookup, recurse: Any) -> Lookup:
+        s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+        out: Lookup = n.map_children(recurse)
+        del s.ranges[n.var]
+        return out
+
     def on_for(n: For, recurse: Any) -> For:
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
         out: For = n.map_children(recurse)
         del s.ranges[n.var]
         return out
 
-    body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for})
+    body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for, Lookup: on_lookup})
     if body is func.body and all(b is f for b, f in flat.items()):
         return func
     params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])

@@ -10,6 +10,7 @@ from typing import Any
 
 from tunesmith.ir.expr import Const, Lt0
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For, If, Stmt, seq
 from tunesmith.ir.target import Target
@@ -43,7 +44,7 @@ def hoist_conditions(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _hoist(n: For, s: Simplifier, left: int) -> Stmt:
-    inside: set[Var] = {x.var for x in walk(n) if type(x) is For}
+    inside: set[Var] = {x.var for x in walk(n) if type(x) is For or type(x) is Lookup}
     found: Poly | None = next((x.index for x in walk(n) if type(x) is Lt0 and x.lanes == 1 and x.index.vars.isdisjoint(inside)), None)
     if found is None or left == 0:
         return n

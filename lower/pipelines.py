@@ -11,6 +11,7 @@ from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
+from tunesmith.lower.store_bools import store_bools
 from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vector_math import expand_math
 from tunesmith.lower.vectorize_loops import vectorize_loops
@@ -27,6 +28,7 @@ CPU = Pipeline(
     hoist_conditions,
     simplify,
     flatten_buffers,
+    store_bools,
     vectorize_loops,
     fuse_multiply_add,
     unroll_loops,

@@ -10,6 +10,7 @@ from typing import Any
 from tunesmith.ir.arith.interval import bounds, interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
 from tunesmith.ir.target import Target
@@ -17,6 +18,10 @@ from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
+
+MAX_TILE = 1 << 16
+"""Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
+buffer keeps its dimension."""
 
 
 @function_pass(needs="OPAQUE")
@@ -28,7 +33,7 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """
     body = func.body
     for b in func.allocs:
-        body = _place(body, b, Simplifier(symbol_ranges(func)), target)
+        body = _place(func.name, body, b, Simplifier(symbol_ranges(func)), target)
     _check_private(func.name, body, ())
     return func.with_(body=body, allocs=()) if func.allocs else func
 
@@ -54,7 +59,7 @@ def _uses(n: Any, b: Buffer) -> bool:
     return any(type(x) in (BufferLoad, BufferStore) and x.buffer is b for x in walk(n))
 
 
-def _place(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
     """Descend while a single child statement has all uses."""
     kids: list[Stmt] = []
     n.each_child(lambda k: kids.append(k) if isinstance(k, Stmt) else None)
@@ -66,9 +71,9 @@ def _place(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
         if type(n) is For:
             s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
         child = using[0]
-        new = _place(child, b, s, target)
+        new = _place(name, child, b, s, target)
         return n.map_children(lambda k: new if k is child else k)
-    return _allocate(n, b, s, target)
+    return _allocate(name, n, b, s, target)
 
 
 def _children(n: Stmt) -> list[Any]:
@@ -77,11 +82,15 @@ def _children(n: Stmt) -> list[Any]:
     return out
 
 
-def _allocate(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
     boxes: list[list[tuple[Poly, Poly]]] = []
 
     def collect(x: Any, loops: dict[Var, Poly]) -> None:
         if type(x) is For:
+            collect(x.body, {**loops, x.var: x.extent - 1})
+            return
+        if type(x) is Lookup:
+            collect(x.value, loops)
             collect(x.body, {**loops, x.var: x.extent - 1})
             return
         if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
@@ -99,12 +108,17 @@ def _allocate(n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
             low, extent = ZERO, dim
         else:
             extent = poly(max(e for e in extents if e is not None))
-            if dim.const is not None and extent.const is not None and dim.const < extent.const:
+            if (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
         lows.append(low)
         shape.append(extent)
     if b.scope == "register" and shape:
         width = target.vector_lanes(b.dtype)
+        if any(e.const is None for e in shape):
+            raise BuildError(
+                f"{name}: the buffer {b.name} of scope register holds {' x '.join(map(str, shape))} elements, and registers need numbers. "
+                "Split the loops whose extents come with the call, or give the buffer the scope global (set_scope)"
+            )
         last = shape[-1].as_int()
         shape[-1] = poly(last if last == 1 else -(-last // width) * width)
     new = b.like(shape=shape)

@@ -13,6 +13,7 @@ from tunesmith.ir.arith.simplify import is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not, Select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
@@ -41,6 +42,7 @@ class Simplifier:
             Not: self._not,
             Seq: self._seq,
             Allocate: self._allocate,
+            Lookup: self._lookup,
         }
 
     def __call__(self, n: Any) -> Any:
@@ -151,6 +153,12 @@ class Simplifier:
     def _not(self, n: Not, recurse: Any) -> Expr:
         a = recurse(n.a)
         return Const(not a.value, "bool") if type(a) is Const else n if a is n.a else Not(a)
+
+    def _lookup(self, n: Lookup, recurse: Any) -> Expr:
+        self.ranges[n.var] = (0, max(self.bounds(n.extent)[1] - 1, 0))
+        out: Expr = n.map_children(recurse)
+        del self.ranges[n.var]
+        return out
 
     def _allocate(self, n: Allocate, recurse: Any) -> Stmt | None:
         body = recurse(n.body)

@@ -2,10 +2,12 @@
 
 A loop of E iterations is cut into ceil(E / lanes) vectors; the last is masked.  A guard `lane < n` becomes a mask of n
 leading lanes.  A store that all lanes share is a horizontal reduction.  What cannot be a vector is written out lane by lane.
+Strides and counts may be expressions of sizes that come with the call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ import numpy as np
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ONE, Poly, Var, poly
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
-from tunesmith.lower.clip_loops import coefficient
+from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support import dtype as dt
@@ -31,6 +34,7 @@ class NotAVector(Exception):
 def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Vectorise; see the module's text."""
     s = Simplifier(symbol_ranges(func))
+    sizes = [p for p in func.params if isinstance(p, Var)]
 
     def on_for(n: For, recurse: Any) -> Stmt:
         if n.kind != "vectorized":
@@ -38,37 +42,53 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
             out: Stmt = n.map_children(recurse)
             del s.ranges[n.var]
             return out
-        return _vectorize(n, s, target)
+        return _vectorize(n, s, sizes, target)
 
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _vectorize(n: For, s: Simplifier, target: Target) -> Stmt:
+def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Stmt:
     extent = n.extent.const
     if extent is None:
         return n.with_(kind="serial")
     widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     try:
-        return _as_vectors(n, extent, lanes, s)
+        return _as_vectors(n, extent, lanes, s, sizes)
     except NotAVector:
         return n.with_(kind="unrolled" if extent <= 64 else "serial")
 
 
-def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
-    horizontal = type(n.body) is BufferStore and _is_shared(n.body, n.var)
+def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
     parts: list[Stmt | None] = []
-    if horizontal:
-        return _horizontal(n, extent, lanes, s)
+    folded, active = _under_prefix(n, sizes)
+    if type(folded) is BufferStore and _is_shared(folded, n.var):
+        return _horizontal(n, folded, active, extent, lanes, s, sizes)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         body = s(substitute(n.body, {n.var: poly(start) + lane}))
         if body is not None:
             count = extent - start
-            parts.append(_Lanes(lane, lanes, s).stmt(body, poly(count) if count < lanes else None))
+            parts.append(_Lanes(lane, lanes, s, sizes).stmt(body, poly(count) if count < lanes else None))
         del s.ranges[lane]
     return seq([p for p in parts if p is not None])
+
+
+def _under_prefix(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
+    """(body, how many leading iterations run it); where nothing is known at the call only, the body as it stands runs in all."""
+    b = n.body
+    if sizes and type(b) is If and b.orelse is None and type(b.cond) is Lt0 and b.cond.lanes == 1:
+        split = linear(b.cond.index, n.var, sizes)
+        if split is not None and split[0] == 1:
+            return b.then, -split[1]
+    return b, None
+
+
+def _count(n: Poly, lanes: int, s: Simplifier) -> Poly:
+    """`n` as a count of lanes; sizes that come with the call may make it larger than 32 bits hold, which masks are made of."""
+    low, high = s.bounds(n)
+    return n if -(2**31) <= low and high < 2**31 else maximum(minimum(n, lanes), 0)
 
 
 def _is_shared(st: BufferStore, var: Var) -> bool:
@@ -89,10 +109,11 @@ def _neutral(op: str, dtype: str) -> Const:
     return const(int(limits.min if op == "max" else limits.max), dtype)
 
 
-def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
+def _horizontal(
+    n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]
+) -> BufferStore:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
-    st: Any = n.body
-    v = st.value
+    v: Any = st.value
     own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
     if not own:
         raise NotAVector
@@ -100,12 +121,13 @@ def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
-        count = extent - start
-        tool = _Lanes(lane, lanes, s)
-        part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), poly(count) if count < lanes else None))
-        if count < lanes:
+        count = poly(extent - start) if active is None else _count(active - start, lanes, s)
+        masked = active is not None or extent - start < lanes
+        tool = _Lanes(lane, lanes, s, sizes)
+        part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
+        if masked:
             neutral = Broadcast(_neutral(v.op, st.buffer.dtype), lanes)
-            part = Select(Lt0(poly(-count), lanes, ONE), part, neutral)
+            part = Select(Lt0(-count, lanes, ONE), part, neutral)
         total = part if total is None else Binary(v.op, total, part)
         del s.ranges[lane]
     assert total is not None
@@ -116,16 +138,16 @@ def _horizontal(n: For, extent: int, lanes: int, s: Simplifier) -> Stmt:
 class _Lanes:
     """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
 
-    def __init__(self, lane: Var, lanes: int, s: Simplifier) -> None:
-        self.lane, self.lanes, self.s = lane, lanes, s
+    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var]) -> None:
+        self.lane, self.lanes, self.s, self.sizes = lane, lanes, s, sizes
         self._varies: dict[Any, bool] = {}
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
         return e if dt.lanes(e.dtype) > 1 else Broadcast(e, self.lanes)
 
-    def _linear(self, p: Poly) -> tuple[int, Poly]:
-        split = coefficient(p, self.lane)
+    def _linear(self, p: Poly) -> tuple[Poly, Poly]:
+        split = linear(p, self.lane, self.sizes)
         if split is None:
             raise NotAVector
         return split
@@ -133,17 +155,16 @@ class _Lanes:
     def _and(self, mask: Poly | None, more: Poly) -> Poly | None:
         if mask is None:
             return more
-        a, b = mask.const, more.const
-        if a is None or b is None:
+        if not self.sizes and (mask.const is None or more.const is None):
             raise NotAVector
-        return poly(min(a, b))
+        return minimum(mask, more)
 
     def prefix(self, cond: Expr) -> Poly | None:
         """n when `cond` is `lane < n`, else None."""
         if type(cond) is Lt0 and cond.lanes == 1 and self.lane in cond.index.vars:
             c, rest = self._linear(cond.index)
             if c == 1:
-                return -rest
+                return _count(-rest, self.lanes, self.s)
         return None
 
     def _depends(self, n: Any) -> bool:
@@ -176,7 +197,7 @@ class _Lanes:
         if stride == 0:
             raise NotAVector
         value = self.wide(self.expr(n.value, mask))
-        return BufferStore(n.buffer, (base,), value, poly(stride), mask)
+        return BufferStore(n.buffer, (base,), value, stride, mask)
 
     def expr(self, e: Expr, mask: Poly | None) -> Expr:
         """The vector form of an expression, or the scalar when the lane does not matter."""
@@ -185,13 +206,13 @@ class _Lanes:
         t = type(e)
         if t is BufferLoad:
             stride, base = self._linear(e.indices[0])  # type: ignore[attr-defined]
-            return BufferLoad(e.buffer, (base,), self.lanes, poly(stride), mask)  # type: ignore[attr-defined]
+            return BufferLoad(e.buffer, (base,), self.lanes, stride, mask)  # type: ignore[attr-defined]
         if t is Poly:
             c, rest = self._linear(e)  # type: ignore[arg-type]
-            return Ramp(rest, poly(c), self.lanes)
+            return Ramp(rest, c, self.lanes)
         if t is Lt0:
             c, rest = self._linear(e.index)  # type: ignore[attr-defined]
-            return Lt0(rest, self.lanes, poly(c))
+            return Lt0(rest, self.lanes, c)
         if t is Select:
             return self._select(e, mask)  # type: ignore[arg-type]
         if t is Cast:
@@ -207,6 +228,11 @@ class _Lanes:
             return Not(self.wide(self.expr(e.a, mask)))  # type: ignore[attr-defined]
         if t is Call:
             return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))  # type: ignore[attr-defined]
+        if t is Lookup and not self._depends(e.value) and not self._depends(e.extent):  # type: ignore[attr-defined]
+            self.s.ranges[e.var] = (0, max(self.s.bounds(e.extent)[1] - 1, 0))  # type: ignore[attr-defined]
+            body = self.expr(e.body, mask)  # type: ignore[attr-defined]
+            del self.s.ranges[e.var]  # type: ignore[attr-defined]
+            return Lookup(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
         raise NotAVector
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
@@ -218,7 +244,16 @@ class _Lanes:
             if any(type(x) is BufferLoad for x in (*walk(e.a), *walk(e.b))):
                 raise NotAVector
             return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+        unmasked = [*[x for x in walk(e.a) if not self._depends(x)], *walk(e.b)]
+        if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
+            raise NotAVector
         a = self.wide(self.expr(e.a, self._and(mask, count)))
         if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0:
             return a  # masked-off lanes of a load are zero
         return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
+
+    def _in_range(self, load: BufferLoad) -> bool:
+        """Whether it may be read for all lanes, also those that want the other side of a choice."""
+        low, high = self.s.bounds(load.indices[0])
+        size = load.buffer.shape[0].const
+        return low >= 0 and size is not None and high < size

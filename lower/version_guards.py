@@ -4,6 +4,8 @@ A register tile is written out; a test for every element of it, in the innermost
 `c * Q + t < k`, with t going over the tile and Q over whole tiles, holds for all of t, for none, or, for exactly one
 value of Q, for the first few t: a constant number.  So the code around the tile becomes: if all pass, the tile without
 the guard; else if some pass, the tile with a constant guard.  Unrolling and vectorising then make a smaller tile of it.
+
+Where k comes with the call, there is a tile for each number of t, if they are few; else the guard stays in the tile of which some pass.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from tunesmith.lower.simplify import Range, Simplifier, symbol_ranges
 
 MAX_VERSIONS = 24
 """Copies of one tile at most: past this guards stay where they are, slow but small."""
+MAX_RESTS = 3
+"""Tiles of different sizes for a rest that comes with the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ def version_guards(func: PrimFunc, target: Target) -> PrimFunc:
 class _Versioner:
     def __init__(self, ranges: dict[Var, Range]) -> None:
         self.s = Simplifier(ranges)
+        self.sized = bool(ranges)
         self.facts: dict[Poly, Range] = {}
         self.hidden: list[Poly] = []
         self._conditions: dict[BufferStore, bool] = {}
@@ -132,6 +137,16 @@ class _Versioner:
         if mixed is not None:
             if mixed[0] == mixed[1]:
                 part = self._under(steps, mixed, self._settle(n, g, unit * mixed[0] + offset), more)
+            elif self.sized and mixed[1] - mixed[0] < MAX_RESTS:
+                rests = range(mixed[0], mixed[1] + 1)
+                settled = [self._under(steps, (q, q), self._settle(n, g, unit * q + offset), more * len(rests)) for q in rests]
+                part = settled.pop()
+                for q, rest in zip(reversed(rests[:-1]), reversed(settled), strict=True):
+                    part = _if(below(steps, q + 1), rest, part)
+            elif self.sized:
+                self.hidden.append(g.condition)
+                part = self._under(steps, mixed, n, more)
+                self.hidden.pop()
             else:
                 part = self._keep(n, g, more)
             if failing is not None:

@@ -21,6 +21,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq
@@ -38,6 +39,7 @@ __all__ = [
     "const",
     "create_prim_func",
     "if_then_else",
+    "lookup",
     "max",
     "maximum",
     "min",
@@ -204,6 +206,22 @@ def if_then_else(condition: Expr, a: Value, b: Value) -> Expr:
     return select(condition, a, b)
 
 
+def lookup(value: Expr, extent: Index, body: Callable[[Poly], Expr], name: str = "at") -> Expr:
+    """body(v), where v is an index that has to be computed or loaded first.
+
+    Args:
+        value: int64; it must be in [0, extent) in every call, so restrict it if callers may pass anything.
+        extent: of what v is an index into.
+        body: the formula, which uses v in indices.
+        name: of v.
+    """
+    if not isinstance(value, Expr) or value.dtype != dt.INDEX:
+        got = value.dtype if isinstance(value, Expr) else repr(value)
+        raise ScriptError(f"lookup {name}: the index must be an expression of type {dt.INDEX}, got {got}")
+    var = LookupVar(name)
+    return Lookup(var, _shape(extent, f"lookup {name}")[0], value, body(poly(var)))
+
+
 def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
     """The function that computes tensors from others.
 
@@ -350,7 +368,7 @@ def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
             parts += [a.extent for a in t.value.axes]
         parts += [] if t.value is None else walk(t.value)
     used = dict.fromkeys([v for n in parts for v in _variables(n)])
-    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis))]
+    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis, LookupVar))]
 
 
 def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:

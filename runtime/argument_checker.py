@@ -5,6 +5,9 @@ an error raised through TVM-FFI.  It refuses what a kernel would misread: anothe
 device, strides that are not compact (those of extents 1 do not count), null or misaligned addresses, and memory that
 a written argument shares with another one.
 
+Functions whose sizes come with the call have two checks of their own, in `runtime.size_checker`; the tables they make of what is
+expected are read by the same code.
+
 Entry points of all kernels call it, and it is compiled once a process: inside each kernel's object it would double the
 time of building one (14 ms).  The loader of objects binds it, and an exported library holds a copy.
 
@@ -17,8 +20,13 @@ tensor object (type 70; type 7 is a bare `DLTensor*`); `type_key` at 8 of `TVMFF
 
 from __future__ import annotations
 
+from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
+
 CHECKER = "tunesmith_check_v1"
 """Symbol of the checker."""
+
+CHECKERS = (CHECKER, CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES)
+"""All symbols that the text defines."""
 
 SIGNATURE = "{ ptr, i32, ptr, ptr }"
 PARAM = "{ ptr, ptr, ptr, i32, i32, i64, i64, i64 }"
@@ -248,7 +256,21 @@ entry:
   %params.p = getelementptr i8, ptr %signature, i64 16
   %params = load ptr, ptr %params.p
   %same = icmp eq i32 %num, %count
-  br i1 %same, label %head, label %bad.count
+  br i1 %same, label %tensors, label %bad.count
+tensors:
+  %status = call i32 @tunesmith.check_tensors(ptr %signature, ptr %params, ptr %args, ptr null, ptr %first)
+  ret i32 %status
+bad.count:
+  call void @tunesmith.fail_count(ptr %signature, i32 %count, i32 %num)
+  ret i32 -1
+}
+
+; The same for tensors that %params describes; %sizes, or null, are the sizes in what it says.
+define internal i32 @tunesmith.check_tensors(ptr %signature, ptr %params, ptr %args, ptr %sizes, ptr %first) nounwind {
+entry:
+  %count.p = getelementptr i8, ptr %signature, i64 8
+  %count = load i32, ptr %count.p
+  br label %head
 head:
   %i = phi i32 [ 0, %entry ], [ %i.next, %next ]
   %more = icmp slt i32 %i, %count
@@ -273,10 +295,7 @@ good:
 bad:
   %why = phi i32 [ %wrong, %one ], [ 8, %pairs ]
   %with = phi i32 [ 0, %one ], [ %other, %pairs ]
-  call void @tunesmith.fail(ptr %signature, i32 %i, ptr %arg, i32 %why, i32 %with)
-  ret i32 -1
-bad.count:
-  call void @tunesmith.fail_count(ptr %signature, i32 %num)
+  call void @tunesmith.fail(ptr %signature, ptr %params, ptr %sizes, i32 %i, ptr %arg, i32 %why, i32 %with)
   ret i32 -1
 }
 
@@ -311,12 +330,10 @@ close:
   ret void
 }
 
-define internal void @tunesmith.fail_count(ptr %signature, i32 %got) cold noinline nounwind {
+define internal void @tunesmith.fail_count(ptr %signature, i32 %count, i32 %got) cold noinline nounwind {
   %text = alloca [128 x i8], align 16
   %parts = alloca [4 x ptr], align 16
   %function = load ptr, ptr %signature
-  %count.p = getelementptr i8, ptr %signature, i64 8
-  %count = load i32, ptr %count.p
   %usage.p = getelementptr i8, ptr %signature, i64 24
   %usage = load ptr, ptr %usage.p
   %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %text, i64 128, ptr @tunesmith.text.count, i32 %count, i32 %got)
@@ -331,21 +348,22 @@ define internal void @tunesmith.fail_count(ptr %signature, i32 %got) cold noinli
   ret void
 }
 
-; Raises "<function>: argument <i> (<name>): expected <dtype[shape]>, got ...".  %why: 1 kind, 2 dtype, 3 shape,
+; Raises "<function>: argument <i> (<name>): expected <dtype[shape]> with <sizes>, got ...".  %why: 1 kind, 2 dtype, 3 shape,
 ; 4 strides, 5 device, 6 null, 7 address, 8 memory shared with argument %other.
-define internal void @tunesmith.fail(ptr %signature, i32 %i, ptr %arg, i32 %why, i32 %other) cold noinline nounwind {
+define internal void @tunesmith.fail(ptr %signature, ptr %params, ptr %sizes, i32 %i, ptr %arg, i32 %why, i32 %other) \
+cold noinline nounwind {
 entry:
   %index = alloca [16 x i8], align 16
   %detail = alloca [1024 x i8], align 16
-  %parts = alloca [9 x ptr], align 16
+  %given = alloca [1024 x i8], align 16
+  %parts = alloca [10 x ptr], align 16
   %function = load ptr, ptr %signature
-  %params.p = getelementptr i8, ptr %signature, i64 16
-  %params = load ptr, ptr %params.p
   %i64 = zext i32 %i to i64
   %param = getelementptr [56 x i8], ptr %params, i64 %i64
   %name = load ptr, ptr %param
   %expected.p = getelementptr i8, ptr %param, i64 8
   %expected = load ptr, ptr %expected.p
+  %with.sizes = call ptr @tunesmith.sizes_of(ptr %signature, i32 %i, ptr %sizes, ptr %given)
   %t = call ptr @tunesmith.tensor(ptr %arg)
   %ndim.p = getelementptr i8, ptr %t, i64 16
   %wrote.i = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %index, i64 16, ptr @tunesmith.text.decimal, i32 %i)
@@ -440,6 +458,7 @@ raise:
   %p6 = getelementptr ptr, ptr %parts, i64 6
   %p7 = getelementptr ptr, ptr %parts, i64 7
   %p8 = getelementptr ptr, ptr %parts, i64 8
+  %p9 = getelementptr ptr, ptr %parts, i64 9
   store ptr %function, ptr %parts
   store ptr @tunesmith.text.of_argument, ptr %p1
   store ptr %index, ptr %p2
@@ -447,9 +466,10 @@ raise:
   store ptr %name, ptr %p4
   store ptr @tunesmith.text.expected, ptr %p5
   store ptr %expected, ptr %p6
-  store ptr %detail, ptr %p7
-  store ptr %hint, ptr %p8
-  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr %class, ptr %parts, i32 9)
+  store ptr %with.sizes, ptr %p7
+  store ptr %detail, ptr %p8
+  store ptr %hint, ptr %p9
+  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr %class, ptr %parts, i32 10)
   ret void
 }
 """
@@ -457,7 +477,8 @@ raise:
 
 def checker_text() -> str:
     """A module that defines the checker, and needs libtvm_ffi and libc."""
-    return "\n".join([*(c_string(f"@tunesmith.text.{key}", text) for key, text in _TEXTS.items()), _FUNCTIONS])
+    texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS).items()]
+    return "\n".join([*texts, _FUNCTIONS, SIZE_FUNCTIONS])
 
 
 def c_string(symbol: str, text: str) -> str:

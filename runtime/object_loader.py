@@ -13,7 +13,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from tunesmith.runtime.argument_checker import CHECKER, checker_text
+from tunesmith.runtime.argument_checker import CHECKERS, checker_text
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.threads import is_openmp_symbol, openmp_address
@@ -116,7 +116,7 @@ def _bound(name: str) -> bool:
     if name in _BOUND:
         return True
     address: int | None
-    if name == CHECKER:
+    if name in CHECKERS:
         address = _checker().address(name)
     elif is_openmp_symbol(name):
         address = openmp_address(name)

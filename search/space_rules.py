@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules import contraction, fallback, pointwise, reductions, rows
 from tunesmith.search.sketch import Sketch, Space, collect
@@ -22,8 +24,10 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] = CPU_RULES) 
     """The sketches of all rules for `func`.
 
     Raises:
-        BuildError: no rule knows this kind of function.
+        BuildError: no rule knows this kind of function, or it looks indices up in memory, which no model can judge.
     """
+    if any(type(n) is Lookup for n in walk(func.body)):
+        raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
     out: list[Sketch] = []
     for rule in rules:
         out.extend(collect(rule(func, target), func))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For
 
@@ -96,6 +97,8 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
                 index(p)
             seen.update([i.var for i in n.iters])
             notes(n.annotations)
+        elif t is Lookup:
+            seen.add(n.var)
         elif t is BufferLoad or t is BufferStore:
             use(n.buffer)
         elif t is Allocate:

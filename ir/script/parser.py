@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -22,18 +22,33 @@ from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
 from tunesmith.ir.stmt import Annotations
 from tunesmith.support.errors import ScriptError
+from tunesmith.support.registry import Registry
 
 MAX_TEXT = 16_000_000
 MAX_DOMAIN = 65_536
 """Characters of a text, values of a Param."""
 
 
-def parse(text: str, file: str = "<script>") -> PrimFunc | IRModule:
-    """The program that `text` describes: one `@T.prim_func`, or one `@T.ir_module` class of them.
+class FunctionReader(Protocol):
+    """Reads a function whose decorator is another one than `@T.prim_func`, from its place in `source`; the result has a `name`.
+
+    `constants` are arrays that the text names by a digest.
+    """
+
+    def __call__(self, source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> Any: ...
+
+
+DIALECTS: Registry[FunctionReader] = Registry("script dialect", {"G.function": "tunesmith.graph.script_parser:parse_function"})
+"""The reader for each decorator."""
+
+
+def parse(text: str, file: str = "<script>", constants: Mapping[str, Any] | None = None) -> PrimFunc | IRModule | Any:
+    """The program that `text` describes: one function, such as a `@T.prim_func`, or one `@T.ir_module` class of them.
 
     Args:
         text: as `printer.script` writes it.
         file: what messages call the text.
+        constants: arrays that functions of a dialect name by their digest.
 
     Raises:
         ScriptError: the text is not a program; the message shows the place.
@@ -47,7 +62,7 @@ def parse(text: str, file: str = "<script>") -> PrimFunc | IRModule:
             at, f"one function or module is expected, found {len(tree.body)} statements", "Put several functions into a @T.ir_module class."
         )
     try:
-        return _program(source, Budget(len(text)), tree.body[0])
+        return _program(source, Budget(len(text)), tree.body[0], constants or {})
     except RecursionError:
         raise _too_deep(source) from None
 
@@ -118,37 +133,40 @@ def _decorator(d: ast.FunctionDef | ast.ClassDef) -> tuple[str, ast.expr | None]
     return "T", None
 
 
-def _program(source: Source, budget: Budget, d: ast.stmt) -> PrimFunc | IRModule:
+def _program(source: Source, budget: Budget, d: ast.stmt, constants: Mapping[str, Any]) -> PrimFunc | IRModule | Any:
     if isinstance(d, ast.FunctionDef):
-        return _function(source, budget, d)
+        return _function(source, budget, d, constants)
     if not isinstance(d, ast.ClassDef):
         raise source.error(
             d, f"unsupported at the top of a script: {statement_word(d)}", "A script is a @T.prim_func function or a @T.ir_module class."
         )
     if d.bases or d.keywords or [ast.unparse(x) for x in d.decorator_list] != ["T.ir_module"]:
         raise source.error(d, "a module is a class without bases under the decorator @T.ir_module")
-    functions: dict[str, PrimFunc] = {}
+    functions: dict[str, Any] = {}
     for i, s in enumerate(d.body):
         if isinstance(s, ast.Pass) or (i == 0 and _is_docstring(s)):
             continue
         if not isinstance(s, ast.FunctionDef):
             raise source.error(s, f"unsupported in a module: {statement_word(s)}", "A module holds @T.prim_func functions.")
-        f = _function(source, budget, s)
+        f = _function(source, budget, s, constants)
         if f.name in functions:
             raise source.error(s, f"the module has two functions named {shorten(f.name)!r}")
         functions[f.name] = f
     return IRModule(functions)
 
 
-def _function(source: Source, budget: Budget, d: ast.FunctionDef) -> PrimFunc:
-    """A function of a text, where the decorator must be spelled `@T.prim_func`."""
+def _function(source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> PrimFunc | Any:
+    """A function of a text, where the decorator must be spelled `@T.prim_func`, or be one of a dialect."""
     e = d.decorator_list[0] if len(d.decorator_list) == 1 else None
-    f = e.func if isinstance(e, ast.Call) and not e.args and [k.arg for k in e.keywords] == ["name"] else e
-    if f is None or not isinstance(f, ast.Attribute) or ast.unparse(f) != "T.prim_func":
-        raise source.error(
-            e or d, f"the function {shorten(d.name)} needs the decorator @T.prim_func and no other", "Or @T.prim_func(name=...)."
-        )
-    return FunctionParser(source, budget).function(d, _decorator(d)[1])
+    f = e.func if isinstance(e, ast.Call) else e
+    word = f"{f.value.id}.{f.attr}" if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) else ""
+    if word == "T.prim_func" and (f is e or (isinstance(e, ast.Call) and not e.args and [k.arg for k in e.keywords] == ["name"])):
+        return FunctionParser(source, budget).function(d, _decorator(d)[1])
+    if word != "T.prim_func" and word in DIALECTS:
+        return DIALECTS.get(word)(source, budget, d, constants)
+    raise source.error(
+        e or d, f"the function {shorten(d.name)} needs the decorator @T.prim_func and no other", "Or @T.prim_func(name=...)."
+    )
 
 
 def _is_docstring(s: ast.stmt) -> bool:

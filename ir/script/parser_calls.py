@@ -11,6 +11,7 @@ from tunesmith.ir import poly as ip
 from tunesmith.ir.buffer import BufferLoad, load
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Ramp, cast
 from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
@@ -122,6 +123,27 @@ class CallParser(ExprParser):
         lanes = self.integer(a["lanes"], "lanes") if "lanes" in a else 1
         return Lt0(self.index(a["index"]), lanes, self.index(a["stride"]) if "stride" in a else None)
 
+    def _lookup(self, e: ast.Call) -> Expr:
+        a = self.arguments(e, ("value", "extent", "body"), 3)
+        body = a["body"]
+        args = body.args.args if isinstance(body, ast.Lambda) else []
+        if not isinstance(body, ast.Lambda) or len(args) != 1 or ast.unparse(body.args) != args[0].arg:
+            self.fail(body, "the last argument of T.lookup is a lambda of one variable", "T.lookup(value, extent, lambda v: X[v])")
+        value, extent, name = self.value(a["value"], dt.INDEX), self.index(a["extent"]), args[0].arg
+        if value.dtype != dt.INDEX:
+            self.fail(a["value"], f"the value of a lookup is {dt.INDEX}, got {value.dtype}", f'Write T.cast("{dt.INDEX}", ...).')
+        if name in self.scope or name in self.hidden:
+            self.fail(body, f"`{shorten(name)}` is the name of something else already")
+        if len(name) > MAX_NAME:
+            self.fail(body, f"the name {shorten(name)} is too long")
+        var = LookupVar(name)
+        self.scope[name] = ip.poly(var)
+        self.enter(body)
+        made = self.value(body.body)
+        self.leave()
+        del self.scope[name]
+        return Lookup(var, extent, value, made)
+
     def _extremum(self, e: ast.Call) -> Parsed:
         op = e.func.attr  # type: ignore[attr-defined]
         if e.keywords or len(e.args) < 2:
@@ -148,6 +170,7 @@ _CALLS: Mapping[str, Callable[[CallParser, Any], Parsed]] = {
     "Broadcast": CallParser._broadcast,
     "Ramp": CallParser._ramp,
     "lt0": CallParser._lt0,
+    "lookup": CallParser._lookup,
     "index": CallParser._index,
     "const": CallParser._const,
     "binary": CallParser._raw_binary,

@@ -6,8 +6,9 @@ The text is a function of the structure and the names of the program, whatever t
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -25,7 +26,14 @@ _PLAIN_TEXT = re.compile(r"[\w .:;,+*/=<>()\[\]{}@!?#$%&|^~-]*", re.ASCII)
 _WRAP = 120
 
 
-def script(obj: PrimFunc | IRModule | Stmt | Expr, underline: Collection[Any] = ()) -> str:
+@runtime_checkable
+class Scripted(Protocol):
+    """A function of a kind that is defined elsewhere, such as a graph function: it knows its own text, under any name."""
+
+    def script(self, name: str | None = None) -> str: ...
+
+
+def script(obj: PrimFunc | IRModule | Scripted | Stmt | Expr, underline: Collection[Any] = ()) -> str:
     """The program text of `obj`.
 
     Args:
@@ -35,6 +43,8 @@ def script(obj: PrimFunc | IRModule | Stmt | Expr, underline: Collection[Any] = 
     Raises:
         ScriptError: `obj` has no script form.
     """
+    if isinstance(obj, Scripted):
+        return obj.script()
     printer = Printer(frozenset(map(id, underline)))
     if isinstance(obj, PrimFunc):
         printer.function(obj, 0)
@@ -70,14 +80,19 @@ class Printer(ExprPrinter):
     # ---- functions -------------------------------------------------------------------------------------------------
 
     def module(self, mod: IRModule) -> None:
-        """Every function of `mod`; ScriptError for one that is not TIR."""
+        """Every function of `mod`; ScriptError for one that has no text."""
         self._line(0, "@T.ir_module", mod)
         self._line(0, "class Module:")
         for i, (name, f) in enumerate(mod.items()):
-            if not isinstance(f, PrimFunc):
-                raise ScriptError(f"function {name!r} of the module is a {type(f).__name__}; only a PrimFunc has a script form")
             if i:
                 self.lines.append("")
+            if isinstance(f, Scripted):
+                self.lines += textwrap.indent(f.script(name), "    ").split("\n")
+                continue
+            if not isinstance(f, PrimFunc):
+                raise ScriptError(
+                    f"function {name!r} of the module is a {type(f).__name__}; only a PrimFunc has a script form, and what prints itself"
+                )
             inner = Printer(self.marks)
             inner.function(f, 1)
             self.lines += inner.lines

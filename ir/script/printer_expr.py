@@ -9,6 +9,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN
 from tunesmith.ir.script.naming import identifier
@@ -174,6 +175,13 @@ class ExprPrinter(IndexPrinter):
         where = ", ".join([self.index(i) for i in e.indices])
         return (f"{name}.vload([{where}]{self.lane_arguments(e.lanes, e.stride, e.mask)})", ATOM)
 
+    def _lookup(self, e: Lookup) -> Text:
+        extent, value = self.index(e.extent), self.value(e.value)
+        name = self.bind_var(e.var)
+        text = f"T.lookup({value}, {extent}, lambda {name}: {self.value(e.body)})"
+        self.names.release([e.var])
+        return (text, ATOM)
+
 
 _EXPR: dict[type, Callable[[ExprPrinter, Any], Text]] = {
     Poly: ExprPrinter._poly,
@@ -187,4 +195,5 @@ _EXPR: dict[type, Callable[[ExprPrinter, Any], Text]] = {
     Broadcast: ExprPrinter._broadcast,
     Ramp: ExprPrinter._ramp,
     BufferLoad: ExprPrinter._load,
+    Lookup: ExprPrinter._lookup,
 }

@@ -135,6 +135,7 @@ Broadcast: Any = _Word("Broadcast", "T.Broadcast(x, lanes): a scalar in every la
 Ramp: Any = _Word("Ramp", "T.Ramp(base, stride, lanes): the index vector base + lane * stride.")
 lt0: Any = _Word("lt0", "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.")
 index: Any = _Word("index", "T.index(3): a number as an index expression, where a value stands.")
+lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): v is the int64 value, 0 <= v < extent, in the lambda.")
 const: Any = _Word("const", 'T.const(0.0, "float32x4"): a literal of any dtype.')
 binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is kept as it stands.')
 

@@ -1,0 +1,71 @@
+"""The plain schedule of functions whose sizes come with the call; that it keeps their meaning is tested in tests/fuzz/test_symbolic.py."""
+
+from __future__ import annotations
+
+from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.matmul import matmul
+from tunesmith.ops.softmax import softmax
+from tunesmith.schedule.schedule import Schedule
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
+
+
+def loops(func: PrimFunc, block: str) -> list[tuple[str, str]]:
+    """Kind and extent of the loops around a block, outermost first."""
+    s = Schedule(func)
+    return [(s.loop(x).kind, str(s.loop(x).extent)) for x in s.get_loops(s.get_block(block))]
+
+
+def product_of_rows(columns: int = 40) -> PrimFunc:
+    n = te.var("n")
+    x, w = te.placeholder((n, 24), name="x"), te.placeholder((24, columns), name="w")
+    return te.create_prim_func([x, w, matmul(x, w)], "f")
+
+
+def test_contractions_are_tiles_in_registers() -> None:
+    func = default_schedule(product_of_rows(), TARGET)
+    assert [b.scope for b in func.allocs] == ["register"]
+    parallel = ("parallel", "3*ceildiv(n, 4)")
+    assert loops(func, "C") == [parallel, ("serial", "24"), ("unrolled", "4"), ("vectorized", "16")]
+    assert loops(func, "C_init") == [parallel, ("unrolled", "4"), ("vectorized", "16")]
+    assert loops(func, "C_write") == [parallel, ("unrolled", "4"), ("vectorized", "16")]
+
+
+def test_tiles_are_no_wider_than_the_result() -> None:
+    assert loops(default_schedule(product_of_rows(9), TARGET), "C")[-1] == ("vectorized", "8")
+    func = default_schedule(product_of_rows(3), TARGET)
+    assert not func.allocs and all(kind != "vectorized" for kind, _ in loops(func, "C"))
+
+
+def test_reductions_along_memory_are_folded() -> None:
+    n = te.var("n")
+    x = te.placeholder((50, n), name="x")
+    func = default_schedule(te.create_prim_func([x, softmax(x)], "f"), TARGET)
+    assert loops(func, "M") == [("parallel", "50"), ("serial", "ceildiv(n, 16)"), ("vectorized", "16")]
+    assert loops(func, "M_init") == [("parallel", "50")]
+    assert loops(func, "E") == [("parallel", "50"), ("serial", "ceildiv(n, 4)"), ("vectorized", "4")]
+
+
+def test_only_numbers_are_divided_by_where_there_is_a_choice() -> None:
+    n, m = te.var("n"), te.var("m")
+    x = te.placeholder((n, m), name="x")
+    twice = te.compute((n, m), lambda i, j: x[i, j] * 2.0, "Y")
+    assert loops(default_schedule(te.create_prim_func([x, twice], "f"), TARGET), "Y")[0] == ("parallel", "n")
+    row = te.placeholder((1, m), name="x")
+    twice = te.compute((1, m), lambda i, j: row[i, j] * 2.0, "Y")
+    assert loops(default_schedule(te.create_prim_func([row, twice], "f"), TARGET), "Y")[0] == ("parallel", "ceildiv(m, 4)")
+
+
+def test_one_core_has_no_tasks() -> None:
+    func = default_schedule(product_of_rows(), TARGET.with_attributes(num_cores=1))
+    assert not any(type(x) is For and x.kind == "parallel" for x in walk(func.body))
+
+
+def test_what_somebody_scheduled_stays() -> None:
+    func = default_schedule(product_of_rows(), TARGET)
+    assert default_schedule(func, TARGET) is func
