@@ -1,5 +1,7 @@
 """Linking: object bytes become a shared library that TVM-FFI loads without tunesmith.
 
+A library may hold a whole model: an executable's program and constants go in as they are, for `runtime.module.load_module` to find.
+
 The library names libgomp.so.1 as what it needs (only if it has parallel loops), so that it loads into any process;
 libtvm_ffi, whose process it is loaded into, is not named.  Equal objects give equal bytes: the linker is told to
 leave out whatever tells one run from another.
@@ -19,8 +21,11 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from tunesmith.runtime.argument_checker import CHECKER
+from tunesmith.codegen.data_object import DataSymbol, write_data_object
+from tunesmith.runtime.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import read_symbols
+from tunesmith.runtime.executable import Executable, payload_of
+from tunesmith.runtime.library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
 from tunesmith.runtime.object_loader import checker_object
 from tunesmith.runtime.threads import is_openmp_symbol
 from tunesmith.support.errors import BuildError, RunError
@@ -28,9 +33,15 @@ from tunesmith.support.errors import BuildError, RunError
 _FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack", "-z,nodelete", "-z,text", "-z,now", "--as-needed")
 """now: a symbol that is missing is an error of loading, not the end of the process at the first call.  nodelete: if the
 library could be unloaded at exit, libgomp would go with it while its idle workers still run in it."""
+PARAMETERS = ("inside", "beside")
+"""Where the constants of a model go."""
+_MOST_INSIDE = 1 << 30
+"""Bytes of constants: code reaches its data by 32-bit distances across them."""
 
 
-def export_library(path: str | PathLike[str], objects: Sequence[bytes]) -> Path:
+def export_library(
+    path: str | PathLike[str], objects: Sequence[bytes], executable: Executable | None = None, parameters: str = "inside"
+) -> Path:
     """Link ELF objects, compiled as position-independent code, into one shared library.
 
     Tried in turn: `ld`, `cc`, and the linker inside the package `ziglang`.
@@ -38,6 +49,9 @@ def export_library(path: str | PathLike[str], objects: Sequence[bytes]) -> Path:
     Args:
         path: where the library goes; a file there is replaced as a whole, never half-written.
         objects: the objects; two may not define the same function.
+        executable: a model that the library shall hold; its code is linked too.
+        parameters: where its constants go, one of `PARAMETERS`.  Beside the library they are a file, its name with `.params` behind, which
+            the library recognises by its digest, so that libraries can be small and models exchanged without their weights.
     Returns:
         The path.
     Raises:
@@ -45,6 +59,10 @@ def export_library(path: str | PathLike[str], objects: Sequence[bytes]) -> Path:
             command that was tried with what it said.
     """
     target = Path(fspath(path))
+    if parameters not in PARAMETERS:
+        raise BuildError(f"parameters={parameters!r}: constants go {' or '.join(PARAMETERS)} the library")
+    if executable is not None and executable.data is not None:
+        objects = [*objects, executable.data]
     if not objects:
         raise BuildError(f"cannot export {target}: there are no objects to link")
     if not target.parent.is_dir():
@@ -55,7 +73,7 @@ def export_library(path: str | PathLike[str], objects: Sequence[bytes]) -> Path:
         for i, data in enumerate(objects):
             inputs.append(f"object{i}.o")
             Path(folder, inputs[-1]).write_bytes(data)
-        if CHECKER in needed:
+        if needed.intersection(CHECKERS):
             inputs.append("checker.o")
             Path(folder, inputs[-1]).write_bytes(checker_object())
         openmp = sorted(filter(is_openmp_symbol, needed))
@@ -64,9 +82,33 @@ def export_library(path: str | PathLike[str], objects: Sequence[bytes]) -> Path:
             Path(folder, "openmp.o").write_bytes(_stand_in(openmp))
             _link(target, Path(folder), ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
             inputs.append("libgomp.so.1")
+        if executable is not None:
+            _write_model(Path(folder), target, executable, objects[-1], parameters)
+            inputs.append("model.o")
         _link(target, Path(folder), [], inputs, "library.so")
+        if Path(folder, "parameters").exists():
+            os.replace(Path(folder, "parameters"), parameters_path(target))
         os.replace(Path(folder, "library.so"), target)
     return target
+
+
+def _write_model(folder: Path, target: Path, executable: Executable, like: bytes, parameters: str) -> None:
+    """The object `model.o` with program and constants, or with the program alone, and the constants in the file `parameters`."""
+    inside = parameters == "inside"
+    pieces, size = payload_of(executable.constants)
+    if inside and size > _MOST_INSIDE:
+        raise BuildError(
+            f"cannot export {target}: {size} bytes of constants are too many for one library, whose code reaches 2 GB. "
+            'Put them into a file of their own: parameters="beside"'
+        )
+    digest = None
+    if not inside:
+        with open(folder / "parameters", "wb") as file:
+            digest = write_parameters(file, executable.constants)
+    program = library_program(executable, digest)
+    symbols = [DataSymbol(PROGRAM, [program], len(program)), *([DataSymbol(CONSTANTS, pieces, size)] if inside else [])]
+    with open(folder / "model.o", "wb") as file:
+        write_data_object(file, symbols, like)
 
 
 def linkers() -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from mmap import mmap
 
 from tunesmith.support.errors import RunError
 
@@ -48,11 +49,11 @@ class ElfSymbols:
     movable: bool
 
 
-def read_symbols(data: bytes, what: str = "the object") -> ElfSymbols:
+def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
     """The symbols of an ELF file (64 bit, little endian).
 
     Args:
-        data: the whole file.
+        data: the whole file, best mapped if it is large.
         what: how an error message calls it.
     Raises:
         RunError: the bytes are not such a file, or are damaged.
@@ -65,7 +66,7 @@ def read_symbols(data: bytes, what: str = "the object") -> ElfSymbols:
         raise RunError(f"{what} is damaged: its symbol table cannot be read ({error}). Build it again") from error
 
 
-def _read(data: bytes) -> ElfSymbols:
+def _read(data: bytes | mmap) -> ElfSymbols:
     _, kind, machine, _, _, _, table, _, _, _, _, size, count, _ = _HEADER.unpack_from(data)
     sections = [_SECTION.unpack_from(data, table + i * size) for i in range(count)]
     wanted = _DYNSYM if kind == LIBRARY else _SYMTAB
@@ -86,10 +87,18 @@ def _read(data: bytes) -> ElfSymbols:
             name, info, other, home, _, _ = _SYMBOL.unpack_from(data, at)
             if info >> 4 not in (_GLOBAL, _WEAK) or not name:
                 continue
-            text = data[names + name : data.index(b"\0", names + name)].decode()
+            text = _text(data, names + name)
             if home:
                 if other & 3 == _DEFAULT:
                     defined.add(text)
             elif info >> 4 == _GLOBAL:
                 needed.add(text)
     return ElfSymbols(kind, name_of_machine, tuple(sorted(defined)), tuple(sorted(needed)), movable)
+
+
+def _text(data: bytes | mmap, start: int) -> str:
+    """The text that ends with a zero byte."""
+    end = data.find(b"\0", start)
+    if end < 0:
+        raise ValueError("a name has no end")
+    return data[start:end].decode()

@@ -2,25 +2,35 @@
 
 A module comes from object bytes (just compiled, no file involved) or from a shared library on disk.  Either way a call
 goes straight from Python to the entry point through TVM-FFI; a module and its functions keep the code alive.
+
+A library may hold a whole model, an executable, besides; loading it gives the executor.  That needs neither a compiler nor the rest of
+tunesmith: LLVM is imported only where object bytes are loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
 from pathlib import Path
 
-from tunesmith.runtime.elf_symbols import LIBRARY, read_symbols
+from tunesmith.runtime.elf_symbols import LIBRARY, ElfSymbols, read_symbols
+from tunesmith.runtime.executable import Executable
+from tunesmith.runtime.executor import Executor
 from tunesmith.runtime.ffi import tvm_ffi
-from tunesmith.runtime.object_loader import load_object
+from tunesmith.runtime.graph_executor import GraphExecutor
+from tunesmith.runtime.library import PROGRAM, read_library
 from tunesmith.runtime.threads import is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
+from tunesmith.runtime.virtual_machine import VirtualMachine
 from tunesmith.support.errors import RunError
 
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
 """What TVM-FFI itself keeps under the prefix."""
+_EXECUTORS: Mapping[str, type[GraphExecutor] | type[VirtualMachine]] = {"graph": GraphExecutor, "vm": VirtualMachine}
+"""What runs executables of each kind."""
 
 
 class CompiledFunction:
@@ -99,6 +109,8 @@ class Module:
         Raises:
             RunError: the bytes are no object for this machine, hold no entry point, or need what is nowhere defined.
         """
+        from tunesmith.runtime.object_loader import load_object  # imports llvmlite, which a process without a compiler need not have
+
         loaded = load_object(data)
         functions = {}
         for name in _entries(loaded.symbols.defined, "the object"):
@@ -140,37 +152,67 @@ class Module:
         return f"<module of {', '.join(self._functions)} ({self._origin})>"
 
 
-def load_module(path: str | PathLike[str]) -> Module:
+def load_module(path: str | PathLike[str]) -> Module | Executor:
     """Load a shared library with TVM-FFI functions: one that tunesmith exported, or any other.
 
     The library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it;
     one that is overwritten in place changes under the feet of whoever has loaded it.
 
+    Returns:
+        Its functions; of a library that holds a model, the executor that runs it.  Both have `functions` and `[name]`.
     Raises:
-        RunError: there is no such file, it is no shared library of this machine, or it holds no TVM-FFI function.
+        RunError: there is no such file, it is no shared library of this machine, or it holds no TVM-FFI function; or the parameters that
+            should lie beside it are not there, or not those that it was exported with.
     """
     file = Path(fspath(path)).absolute()
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise RunError(f"cannot read the library {file}: {error.strerror}") from error
-    symbols = read_symbols(data, str(file))
+    symbols = _symbols(file)
     if symbols.kind != LIBRARY:
         raise RunError(f"{file} is not a shared library. Link object code with export_library first")
-    names = _entries(symbols.defined, str(file))
+    whole = PROGRAM in symbols.defined
+    names = _entries(symbols.defined, str(file), least=0 if whole else 1)
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):
         load_openmp()
     try:
         library = tvm_ffi.load_module(str(file))
     except Exception as error:
         raise RunError(f"cannot load the library {file}: {error}") from error
-    return Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
+    module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
+    return _executor(read_library(file), module, str(file)) if whole else module
 
 
-def _entries(symbols: Sequence[str], what: str) -> list[str]:
+def load_executable(executable: Executable) -> Executor:
+    """The executor that runs an executable in this process.
+
+    Raises:
+        RunError: its code is not for this machine, or its program is malformed.
+    """
+    module = Module({}, "an executable without code") if executable.data is None else Module.from_object(executable.data)
+    return _executor(executable, module, "the executable")
+
+
+def _executor(executable: Executable, module: Module, what: str) -> Executor:
+    make = _EXECUTORS.get(executable.kind)
+    if make is None:
+        raise RunError(f"{what} is of the kind {executable.kind!r}, which no executor runs; there are those for {', '.join(_EXECUTORS)}")
+    return make(executable.program, executable.constants, {name: module[name] for name in module.functions})
+
+
+def _symbols(file: Path) -> ElfSymbols:
+    """The symbols of a file, of which only the pages with symbols are read."""
+    try:
+        with open(file, "rb") as opened:
+            if not file.stat().st_size:
+                raise RunError(f"{file} is an empty file, not a shared library. Export it again")
+            with mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
+                return read_symbols(data, str(file))
+    except OSError as error:
+        raise RunError(f"cannot read the library {file}: {error.strerror}") from error
+
+
+def _entries(symbols: Sequence[str], what: str, least: int = 1) -> list[str]:
     """Names of the functions among the symbols."""
     names = [symbol.removeprefix(_PREFIX) for symbol in symbols if symbol.startswith(_PREFIX)]
     names = [name for name in names if not name.startswith(_RESERVED)]
-    if not names:
+    if len(names) < least:
         raise RunError(f"{what} holds no function: no symbol starts with {_PREFIX}. Emit an entry point for each kernel")
     return names

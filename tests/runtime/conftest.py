@@ -1,13 +1,25 @@
-"""A kernel with a parallel loop, and a small compiler of IR text: what the tests of the runtime load and call."""
+"""A kernel with a parallel loop, a small compiler of IR text, and two lowered models: what the tests of the runtime load and call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import llvmlite.binding as llvm
+import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm_build import build
 from tunesmith.codegen.llvm_host_entry import emit_entry
+from tunesmith.graph.builder import GraphBuilder
+from tunesmith.graph.emit_graph_program import emit_graph_program
+from tunesmith.graph.emit_vm_program import emit_vm_program
+from tunesmith.graph.function import TensorType
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Index, Var, poly
+from tunesmith.ir.target import Target
+from tunesmith.ops import tensor_expression as te
+from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.param_spec import ParamSpec
 
 VADD = """
@@ -80,3 +92,61 @@ def vadd_text() -> str:
 @pytest.fixture(scope="session")
 def vadd_object(vadd_text: str) -> bytes:
     return compile_text(vadd_text)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A lowered model: its programs, object code, and what it computes."""
+
+    graph: Executable
+    vm: Executable
+    reference: Callable[..., tuple[np.ndarray, ...]]
+
+
+def _dense(m: Index, k: int, n: int, name: str) -> PrimFunc:
+    x, w, b = te.placeholder((m, k), name="x"), te.placeholder((k, n), name="w"), te.placeholder((n,), name="b")
+    r = te.reduce_axis(k)
+    product = te.compute((m, n), lambda i, j: te.sum(x[i, r] * w[r, j], axis=r), "product")
+    return te.create_prim_func([x, w, b, te.compute((m, n), lambda i, j: product[i, j] + b[j], "y")], name)
+
+
+def _plus(n: Index, name: str) -> PrimFunc:
+    a, b = te.placeholder((n,), name="a"), te.placeholder((n,), name="b")
+    return te.create_prim_func([a, b, te.compute((n,), lambda i: a[i] + b[i], "c")], name)
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """y = (x @ w + b), flat, twice added to c, as [2, 32]; also x @ w + b itself, and x."""
+    rng = np.random.default_rng(0)
+    w, b, c = [rng.integers(-3, 4, shape).astype("float32") for shape in ((8, 16), (16,), (64,))]
+    g = GraphBuilder()
+    x = g.input("x", (4, 8))
+    (h,) = g.call_function("dense", [x, g.constant(w, "w"), g.constant(b, "b")], [TensorType.of((4, 16))], name="h")
+    flat = g.reshape(h, shape=(64,))
+    (once,) = g.call_function("plus", [flat, g.constant(c, "c")], [TensorType.of((64,))])
+    (twice,) = g.call_function("plus", [once, g.constant(c, "c")], [TensorType.of((64,))])
+    func = g.finish(g.reshape(twice, shape=(2, 32), name="y"), h, x)
+    functions = [_dense(4, 8, 16, "dense"), _plus(64, "plus")]
+    module = IRModule({"main": func, **{f.name: f for f in functions}})
+    code = build(functions, Target.detect()).data
+
+    def reference(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        h = x @ w + b
+        return (h.reshape(64) + c + c).reshape(2, 32), h, x
+
+    return Model(Executable("graph", *emit_graph_program(module), code), Executable("vm", *emit_vm_program(module), code), reference)
+
+
+@pytest.fixture(scope="session")
+def sized_model() -> Executable:
+    """y = x @ w + b, flat, for x of n < 129 rows; w[i, j] = i - j, b[j] = j."""
+    n = poly(Var("n"))
+    w, b = np.subtract.outer(np.arange(8), np.arange(16)).astype("float32"), np.arange(16, dtype="float32")
+    g = GraphBuilder()
+    x = g.input("x", (n, 8))
+    (h,) = g.call_function("dense", [x, g.constant(w, "w"), g.constant(b, "b")], [TensorType.of((n, 16))], [n])
+    g.assume(n < 129)
+    dense = _dense(te.var("n"), 8, 16, "dense")
+    module = IRModule({"main": g.finish(g.reshape(h, shape=(n * 16,), name="y")), "dense": dense})
+    return Executable("vm", *emit_vm_program(module), build([dense], Target.detect()).data)
