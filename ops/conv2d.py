@@ -20,51 +20,75 @@ from tunesmith.support.errors import ScriptError, UserError
 _LOOPS = {"NHWC": ("n", "h", "w", "c"), "NCHW": ("n", "c", "h", "w")}
 
 
-def pad_image(x: Tensor, pad: int, layout: str) -> Tensor:
-    """`x` with `pad` rows and columns of zeros on all four sides, as the stage Pad."""
+Pair = int | tuple[int, int]
+"""One number for height and width, or one for each."""
+
+Sides = int | tuple[int, int, int, int]
+"""One number for all four sides, or (top, left, bottom, right)."""
+
+
+def pad_image(x: Tensor, pad: Sides, layout: str) -> Tensor:
+    """`x` with rows and columns of zeros on its four sides, as the stage Pad; `pad` of them on each, or (top, left, bottom, right)."""
     names = _LOOPS[layout]
-    h, w = names.index("h"), names.index("w")
-    shape = [e + 2 * pad if d in (h, w) else e for d, e in enumerate(x.shape)]
+    top, left, bottom, right = _sides(pad)
+    edges = {names.index("h"): (top, bottom), names.index("w"): (left, right)}
+    shape = [e + sum(edges.get(d, ())) for d, e in enumerate(x.shape)]
 
     def element(*index: Poly) -> Expr:
-        inside = te.all(*[c for d in (h, w) for c in (index[d] >= pad, index[d] < x.shape[d] + pad)])
-        at = [i - pad if d in (h, w) else i for d, i in enumerate(index)]
-        return te.if_then_else(inside, x[tuple(at)], 0.0)
+        inside = [c for d, (low, high) in edges.items() for c in _within(index[d], low, high, x.shape[d])]
+        at = [i - edges[d][0] if d in edges else i for d, i in enumerate(index)]
+        return te.if_then_else(te.all(*inside), x[tuple(at)], 0.0)
 
     return te.compute(shape, element, "Pad", axes=names)
 
 
-def conv2d(x: Tensor, w: Tensor, stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, layout: str = "NHWC") -> Tensor:
+def _within(i: Poly, low: int, high: int, extent: Poly) -> list[Expr]:
+    """Conditions that index `i` of a padded dimension is no padding; an end without padding needs none."""
+    return [*([i >= low] if low else []), *([i < extent + low] if high else [])]
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
+
+
+def _sides(pad: Sides) -> tuple[int, int, int, int]:
+    return (pad, pad, pad, pad) if isinstance(pad, int) else pad
+
+
+def conv2d(x: Tensor, w: Tensor, stride: Pair = 1, pad: Sides = 0, dilation: Pair = 1, groups: int = 1, layout: str = "NHWC") -> Tensor:
     """The convolution (cross-correlation, as everywhere in deep learning): a stage C under n, h, w, c in the order of `layout`,
-    then the reduction axes rh, rw, rc (NCHW: rc, rh, rw), after a stage Pad if `pad` > 0.
+    then the reduction axes rh, rw, rc (NCHW: rc, rh, rw), after a stage Pad if there is padding.
 
     Args:
         x: X[n, h, w, ci], or X[n, ci, h, w] for NCHW.
         w: W[kh, kw, ci / groups, co], or W[co, ci / groups, kh, kw] for NCHW.  Of rank 3, W[kh, kw, c] or W[c, kh, kw], it
             is a depthwise filter: one for each channel, and no reduction over channels; `groups` counts nothing then.
-        stride: distance of output pixels in the input, in both directions.
-        pad: rows and columns of zeros on each side.
-        dilation: distance of taps in the input.
-        groups: the channels of an output see only those of X in its group.
+        stride: distance of output pixels in the input, in both directions or (vertical, horizontal).
+        pad: rows and columns of zeros on each side, or (top, left, bottom, right).
+        dilation: distance of taps in the input, in both directions or (vertical, horizontal).
+        groups: the channels of an output see only those of X in its group.  As many groups as channels of X and of the result
+            are a depthwise convolution, too, whose W has an extent of 1.
         layout: NHWC or NCHW; the result has the layout of X.
     Raises:
         ScriptError: the shapes do not fit together.
     """
-    depthwise = len(w.shape) == 3
     nhwc = layout == "NHWC"
     if len(x.shape) != 4 or len(w.shape) not in (3, 4):
         raise ScriptError(f"conv2d: X has 4 dimensions and W 4 (3 for depthwise), got {x!r} and {w!r}")
     n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
     kh, kw = w.shape[:2] if nhwc else w.shape[-2:]
     co = w.shape[-1] if nhwc else w.shape[0]
-    if (ci != co) if depthwise else w.shape[2 if nhwc else 1] * groups != ci:
+    flat = len(w.shape) == 3
+    if (ci != co) if flat else w.shape[2 if nhwc else 1] * groups != ci or co != co // groups * groups:
         raise ScriptError(f"conv2d: the channels of {x!r} and {w!r} do not fit together with {groups} groups")
-    oh, ow = ((size + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for size, k in ((height, kh), (width, kw)))
-    padded = pad_image(x, pad, layout) if pad else x
+    (sh, sw), (top, left, bottom, right), (dh, dw) = _pair(stride), _sides(pad), _pair(dilation)
+    oh = (height + (top + bottom) - dh * (kh - 1) - 1) // sh + 1
+    ow = (width + (left + right) - dw * (kw - 1) - 1) // sw + 1
+    padded = pad_image(x, pad, layout) if top or left or bottom or right else x
     rh, rw = te.reduce_axis(kh, "rh"), te.reduce_axis(kw, "rw")
 
     def tap(b: Poly, h: Poly, v: Poly, channel: Poly) -> Expr:
-        i, j = h * stride + rh * dilation, v * stride + rw * dilation
+        i, j = h * sh + rh * dh, v * sw + rw * dw
         return padded[b, i, j, channel] if nhwc else padded[b, channel, i, j]
 
     def direct(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
@@ -75,9 +99,10 @@ def conv2d(x: Tensor, w: Tensor, stride: int = 1, pad: int = 0, dilation: int = 
         return te.sum(tap(b, h, v, channel) * w[c, rc, rh, rw], axis=[rc, rh, rw])
 
     def filtered(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
-        return te.sum(tap(b, h, v, c) * (w[rh, rw, c] if nhwc else w[c, rh, rw]), axis=[rh, rw])
+        only = () if flat else (0,)
+        return te.sum(tap(b, h, v, c) * (w[(rh, rw, *only, c)] if nhwc else w[(c, *only, rh, rw)]), axis=[rh, rw])
 
-    element = filtered if depthwise else direct
+    element = filtered if flat or (groups > 1 and ci == groups and co == groups) else direct
     if nhwc:
         return te.compute((n, oh, ow, co), element, "C", axes=_LOOPS[layout])
     return te.compute((n, co, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=_LOOPS[layout])

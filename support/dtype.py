@@ -87,3 +87,10 @@ def to_numpy(dtype: str) -> np.dtype:
     """The numpy type that holds one lane.  bfloat16 has none in numpy: it is held in float32 by the interpreter."""
     scalar = element(dtype)
     return np.dtype("float32" if scalar == "bfloat16" else scalar)
+
+
+def from_numpy(dtype: np.dtype) -> str:
+    """The data type of a numpy array's elements; ScriptError for one that we do not have (complex numbers, texts, records)."""
+    if dtype.name not in SCALARS:
+        raise ScriptError(f"arrays of numpy type {dtype} have no dtype here. Known scalar types: {', '.join(SCALARS)}")
+    return dtype.name

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tunesmith import script, te
     from tunesmith.bench import bench
     from tunesmith.compile import CompiledModule, build, compile
+    from tunesmith.compile_model import CompiledModel
+    from tunesmith.graph.onnx_import import from_onnx
+    from tunesmith.graph.torch_import import from_torch
     from tunesmith.ir.target import Target
     from tunesmith.measure.database import Database
     from tunesmith.replay import replay
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from tunesmith.tune import tune
 
 __all__ = [
+    "CompiledModel",
     "CompiledModule",
     "Database",
     "Schedule",
@@ -28,6 +32,8 @@ __all__ = [
     "bench",
     "build",
     "compile",
+    "from_onnx",
+    "from_torch",
     "load_module",
     "replay",
     "script",
@@ -46,6 +52,7 @@ if _here.parent.name == "src" and not (_here / "ir").exists() and (_root / "pypr
 del _Path, _here, _root
 
 _HOMES = {
+    "CompiledModel": "tunesmith.compile_model",
     "CompiledModule": "tunesmith.compile",
     "Database": "tunesmith.measure.database",
     "Schedule": "tunesmith.schedule.schedule",
@@ -55,6 +62,8 @@ _HOMES = {
     "bench": "tunesmith.bench",
     "build": "tunesmith.compile",
     "compile": "tunesmith.compile",
+    "from_onnx": "tunesmith.graph.onnx_import",
+    "from_torch": "tunesmith.graph.torch_import",
     "load_module": "tunesmith.runtime.module",
     "replay": "tunesmith.replay",
     "tune": "tunesmith.tune",

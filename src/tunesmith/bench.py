@@ -241,5 +241,6 @@ def _disturbance(window: Window) -> tuple[bool, float]:
 
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
     """The setting with the best record, compiled.  RecordError if there is none."""
-    module: CompiledModule = compile(w, target, database, strict=True)
+    module = compile(w, target, database, strict=True)
+    assert isinstance(module, CompiledModule)
     return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())

@@ -150,26 +150,46 @@ def show(what: str, space: bool, script: bool, trace: bool, target: str | None, 
 @click.option("--records", metavar="LOG", type=LOG, help="Where the schedules are.")
 @click.option("-o", "library", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The shared library to write.")
 @click.option("--strict", is_flag=True, help="Refuse functions without a record.")
+@click.option("--executor", metavar="KIND", help="Of a model: graph or vm; by default the first that can run it.")
+@click.option("--parameters", type=click.Choice(["inside", "beside"]), default="inside", help="Of a model: where its weights go.")
 @json_option
-def compile_(workloads: tuple[str, ...], target: str | None, records: Path | None, library: Path, strict: bool, out: str | None) -> None:
-    """Compile workloads into a shared library, with the best schedules of a log; no search."""
-    from tunesmith.compile import compile as run
-    from tunesmith.ir.function import IRModule
-    from tunesmith.workloads import find_subjects
+def compile_(
+    workloads: tuple[str, ...],
+    target: str | None,
+    records: Path | None,
+    library: Path,
+    strict: bool,
+    executor: str | None,
+    parameters: str,
+    out: str | None,
+) -> None:
+    """Compile workloads, or one model, into a shared library, with the best schedules of a log; no search.
 
-    functions = IRModule([s.func for s in find_subjects(list(workloads))])
-    made = run(functions, target, records, strict)
-    path = made.export_library(library)
+    A model is path.py:function, where the function gives a module, as from_torch and from_onnx do.
+    """
+    from tunesmith.compile import compile as run
+    from tunesmith.compile_model import CompiledModel
+    from tunesmith.ir.function import IRModule
+    from tunesmith.workloads import find_model, find_subjects
+
+    model = find_model(workloads[0]) if len(workloads) == 1 else None
+    made = run(model or IRModule([s.func for s in find_subjects(list(workloads))]), target, records, strict, executor)
+    if isinstance(made, CompiledModel):
+        path = made.export_library(library, parameters)
+        functions = [c.function for c in made.coverage]
+    else:
+        path = made.export_library(library)
+        functions = list(made.artifact.functions)
     covered = [c.function for c in made.coverage if c.status == "used"]
     for c in made.coverage:
         say(str(c))
     data = {
-        "functions": list(made.artifact.functions),
+        "functions": functions,
         "with_record": covered,
-        "without_record": [name for name in made.artifact.functions if name not in covered],
+        "without_record": [name for name in functions if name not in covered],
         "bytes_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
-    finish(f"{path}: {len(made.artifact.functions)} functions, {len(covered)} with a record", data, out, True)
+    finish(f"{path}: {len(functions)} functions, {len(covered)} with a record", data, out, True)
 
 
 @main.command()

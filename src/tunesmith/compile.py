@@ -15,8 +15,10 @@ from typing import cast
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.llvm_build import build as build_llvm
 from tunesmith.codegen.llvm_export import export_library
+from tunesmith.compile_model import CompiledModel, compile_model
 from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.graph.function import GraphFunc
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
@@ -24,7 +26,7 @@ from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.workloads import WorkloadLike, find_subjects
+from tunesmith.workloads import WorkloadLike, find_model, find_subjects
 
 Records = Database | str | PathLike[str]
 """A log, or one that was loaded."""
@@ -94,17 +96,25 @@ class CompiledModule(Module):
 
 
 def compile(
-    mod: WorkloadLike | Schedule, target: str | Target | None = None, records: Records | None = None, strict: bool = False
-) -> CompiledModule:
-    """Compile functions, with the best schedules that a log has for them.
+    mod: WorkloadLike | Schedule,
+    target: str | Target | None = None,
+    records: Records | None = None,
+    strict: bool = False,
+    executor: str | None = None,
+) -> CompiledModule | CompiledModel:
+    """Compile functions, or a model, with the best schedules that a log has for them.
 
     Args:
-        mod: a PrimFunc, a module, an operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors
-            (inputs and then outputs), or a Schedule.
+        mod: a model, that is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
+            operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
+            Schedule.
         target: where the code will run; by default this machine.
         records: the log.  A function with no record that can be used gets a plain schedule, and `coverage` says so.  Without
             a log programs are compiled as they are, and what nobody can have scheduled (text, tensors) gets a plain schedule.
         strict: refuse, instead of compiling anything that has no record.
+        executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.
+    Returns:
+        A CompiledModel for a model; functions by name for everything else.
     Raises:
         RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
         BuildError: a function cannot be compiled for the target.
@@ -112,6 +122,10 @@ def compile(
     """
     target = as_target(target)
     module = _module(mod)
+    if isinstance(module.functions.get("main"), GraphFunc):
+        return compile_model(module, target, None if records is None else open_records(records), strict, executor)
+    if executor is not None:
+        raise UserError(f"executor={executor!r} is for models; this module has no graph function `main`")
     coverage: tuple[Coverage, ...] = ()
     if records is not None:
         applied = ApplyRecords(open_records(records), target, strict).apply(module)
@@ -153,6 +167,9 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
         return mod.mod
     if isinstance(mod, IRModule):
         return mod
+    model = find_model(mod)
+    if model is not None:
+        return model
     return IRModule([s.func for s in find_subjects(mod)])
 
 

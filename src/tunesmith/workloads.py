@@ -1,6 +1,6 @@
-"""What can be tuned, compiled, timed: an operator's text, a function in a Python file, a PrimFunc, a module, tensor expressions.
+"""What can be tuned, compiled, timed: an operator's text, a function in a Python file, a PrimFunc, a module, tensor expressions, a model.
 
-Each of them becomes a `Subject`, a named function with what is known of it.
+Each of them becomes a `Subject`, a named function with what is known of it; a model becomes one for each of its tasks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunesmith.datasets.suites import expand
+from tunesmith.graph.function import GraphFunc
+from tunesmith.graph.pipelines import GRAPH
+from tunesmith.graph.tasks import extract_tasks
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
@@ -24,8 +27,8 @@ POSITIVE: Range = (0.5, 1.5)
 """Values of an input that must be positive."""
 
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
-"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, a program, an operator's workload, or tensors as
-`create_prim_func` takes them."""
+"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, a program, a model (a module with the graph function `main`), an
+operator's workload, or tensors as `create_prim_func` takes them."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,13 @@ class Subject:
         name: what people call it; for an operator its canonical text.
         func: the function, not scheduled.
         operator: the operator's workload that it is, with reference and flops, or None.
+        weight: how often it is called by the model that it was extracted from.
     """
 
     name: str
     func: PrimFunc
     operator: Workload | None = None
+    weight: float = 1.0
 
     @property
     def flops(self) -> int:
@@ -66,13 +71,14 @@ class Subject:
             target,
             None if op is None else op.reference,
             self.flops,
+            self.weight,
             rules=CPU_RULES if rules is None else tuple(rules),
             ranges=self.ranges,
         )
 
 
 def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]:
-    """The subjects of one workload or of several.  A module gives one for each of its functions.
+    """The subjects of one workload or of several.  A module gives one for each of its functions, a model one for each of its tasks.
 
     Raises:
         UserError: there is none, one is of no known form, or two different programs have one name.
@@ -105,34 +111,61 @@ def subject_of_text(text: str) -> Subject:
     The file is run as Python; the function is a PrimFunc, or makes one, or makes the tensors of one.
 
     Raises:
-        UserError: the text is neither, or what it names is not there.
+        UserError: the text is neither, or what it names is not there, or is a model, which has many functions.
     """
+    found = _of_text(text)
+    if len(found) != 1:
+        raise UserError(f"one function is wanted, and {text!r} has {', '.join(s.name for s in found)}")
+    return found[0]
+
+
+def find_model(given: object) -> IRModule | None:
+    """The model that `path.py:function` names: a module with a graph function `main`; None for everything else."""
+    if not isinstance(given, str) or not names_a_file(given):
+        return None
+    found = load_from_file(given)
+    if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found):
+        found = found()
+    return found if isinstance(found, IRModule) and isinstance(found.functions.get("main"), GraphFunc) else None
+
+
+def _of_text(text: str) -> list[Subject]:
     if not names_a_file(text):
         op = workload(text)
-        return Subject(op.text, op.func, op)
+        return [Subject(op.text, op.func, op)]
     found = load_from_file(text)
-    if not isinstance(found, (PrimFunc, Workload)) and callable(found):
+    if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found):
         found = found()
+    if isinstance(found, IRModule):
+        return _of_module(found, f"{text}/")
     if _are_tensors(found):
         found = create_prim_func(list(found), text.rpartition(":")[2])  # type: ignore[call-overload]
     if isinstance(found, Workload):
-        return Subject(found.text, found.func, found)
+        return [Subject(found.text, found.func, found)]
     if not isinstance(found, PrimFunc):
         raise UserError(
-            f"{text!r} is a {type(found).__name__}. It must be a PrimFunc, or a function that returns one, or a list of tensors"
+            f"{text!r} is a {type(found).__name__}. It must be a PrimFunc or a module, or a function that returns one, or a list of tensors"
         )
-    return Subject(text, found)
+    return [Subject(text, found)]
+
+
+def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
+    """The functions of a module; of one with a graph function `main`, the tasks of that model."""
+    if isinstance(mod.functions.get("main"), GraphFunc):
+        tasks = extract_tasks(GRAPH(mod, Target.detect()))
+        return [Subject(prefix + t.name, t.func, weight=float(t.weight)) for t in tasks]
+    return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]
 
 
 def _subjects_of(given: object) -> list[Subject]:
     if isinstance(given, str):
-        return [subject_of_text(text) for text in expand(given)]
+        return [s for text in expand(given) for s in _of_text(text)]
     if isinstance(given, Workload):
         return [Subject(given.text, given.func, given)]
     if isinstance(given, PrimFunc):
         return [Subject(given.name, given)]
     if isinstance(given, IRModule):
-        return [Subject(name, f) for name, f in given.items() if isinstance(f, PrimFunc)]
+        return _of_module(given)
     if _are_tensors(given):
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(

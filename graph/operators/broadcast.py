@@ -1,0 +1,133 @@
+"""Elementwise operators of several tensors, each repeated along the axes where its extent is 1 or that it lacks, as in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.operator import BROADCAST, GraphOperator
+from tunesmith.graph.operators import formulas
+from tunesmith.graph.operators.element_types import ALL, NUMBERS, TRUTHS, require
+from tunesmith.ir.expr import Expr, compare, select
+from tunesmith.ir.poly import ONE, ZERO, Poly
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.binary import BINARY
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support.errors import ScriptError
+
+
+def broadcast_shapes(*shapes: Sequence[Poly]) -> tuple[Poly, ...]:
+    """The shape that all of them are repeated to: aligned at the last axis, extents are equal, or 1.
+
+    Raises:
+        ScriptError: two extents differ and neither is 1; a size that is a variable is taken not to be 1.
+    """
+    rank = max([len(s) for s in shapes])
+    aligned = [(*[ONE] * (rank - len(s)), *s) for s in shapes]
+    out = []
+    for axis, extents in enumerate(zip(*aligned, strict=True)):
+        other = list(dict.fromkeys(e for e in extents if e != 1))
+        if len(other) > 1:
+            texts = " and ".join([f"[{', '.join(map(repr, s))}]" for s in dict.fromkeys(tuple(s) for s in shapes)])
+            raise ScriptError(
+                f"the shapes {texts} cannot be repeated to one: axis {axis - rank} is {other[0]} in one and {other[1]} in another"
+                " (sizes are equal if they are the same expression of the same variables)"
+            )
+        out.append(other[0] if other else ONE)
+    return tuple(out)
+
+
+def element_of(x: Tensor, shape: Sequence[Poly], index: Sequence[Poly]) -> Expr:
+    """The element of `x`, repeated to `shape`, at `index`."""
+    lead = len(shape) - len(x.shape)
+    return x[tuple([ZERO if e == 1 and f != 1 else i for e, f, i in zip(x.shape, shape[lead:], index[lead:], strict=True)])]
+
+
+def combined(formula: Callable[..., Expr], *operands: Tensor) -> Tensor:
+    """The stage that applies a formula to elements of all operands."""
+    shape = broadcast_shapes(*[x.shape for x in operands])
+    return te.compute(shape, lambda *index: formula(*[element_of(x, shape, index) for x in operands]), "Y")
+
+
+def _comparison(op: str) -> Callable[[Expr, Expr], Expr]:
+    return lambda a, b: compare(op, a, b)
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.asarray(np.divide(a, b))
+    quotient = np.floor_divide(a, b)
+    inexact = (np.mod(a, b) != 0) & ((a < 0) != (b < 0))
+    return np.asarray(quotient + inexact.astype(a.dtype))
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.asarray(np.power(x.astype(np.float64), y.astype(np.float64))).astype(x.dtype)
+    if x.dtype.kind == "u":
+        return np.asarray(np.power(x, y))
+    # Negative powers, which numpy refuses: those of 1 and -1, of which only the parity of the exponent matters, and 0.
+    unit = np.abs(x) == 1
+    return np.where((y < 0) & ~unit, 0, np.power(x, np.where(y < 0, y & 1, y))).astype(x.dtype)
+
+
+_TABLE: dict[str, tuple[str, Callable[[Expr, Expr], Expr], Callable[[np.ndarray, np.ndarray], Any]]] = {
+    "add": (NUMBERS, *BINARY["add"]),
+    "subtract": (NUMBERS, *BINARY["sub"]),
+    "multiply": (NUMBERS, *BINARY["mul"]),
+    "maximum": (NUMBERS, *BINARY["maximum"]),
+    "minimum": (NUMBERS, *BINARY["minimum"]),
+    "divide": (NUMBERS, formulas.divide, _divide),
+    "floor_divide": (NUMBERS, formulas.floor_divide, np.floor_divide),
+    "mod": (NUMBERS, formulas.mod, np.mod),
+    "fmod": (NUMBERS, formulas.fmod, np.fmod),
+    "power": (NUMBERS, formulas.power, _power),
+    "equal": (ALL, _comparison("eq"), np.equal),
+    "not_equal": (ALL, _comparison("ne"), np.not_equal),
+    "less": (NUMBERS, _comparison("lt"), np.less),
+    "less_equal": (NUMBERS, _comparison("le"), np.less_equal),
+    "greater": (NUMBERS, _comparison("gt"), np.greater),
+    "greater_equal": (NUMBERS, _comparison("ge"), np.greater_equal),
+    "logical_and": (TRUTHS, formulas.both, np.logical_and),
+    "logical_or": (TRUTHS, formulas.either, np.logical_or),
+    "logical_xor": (TRUTHS, _comparison("ne"), np.logical_xor),
+    "prelu": (NUMBERS, lambda x, slope: select(x < 0, x * slope, x), lambda x, slope: np.where(x < 0, x * slope, x)),
+}
+"""The types that each takes, what it does to expressions, and to arrays."""
+
+
+def _operator(name: str) -> GraphOperator:
+    takes, formula, numpy = _TABLE[name]
+
+    def compute(a: Tensor, b: Tensor) -> Tensor:
+        require(takes, a, b)
+        return combined(formula, a, b)
+
+    def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(numpy(a, b))
+
+    return GraphOperator(name, BROADCAST, compute, reference)
+
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE = [_operator(n) for n in ("add", "subtract", "multiply", "divide")]
+FLOOR_DIVIDE, MOD, FMOD, POWER = [_operator(n) for n in ("floor_divide", "mod", "fmod", "power")]
+MAXIMUM, MINIMUM, EQUAL, NOT_EQUAL = [_operator(n) for n in ("maximum", "minimum", "equal", "not_equal")]
+LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = [_operator(n) for n in ("less", "less_equal", "greater", "greater_equal")]
+LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, PRELU = [_operator(n) for n in ("logical_and", "logical_or", "logical_xor", "prelu")]
+
+
+def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    if condition.dtype != "bool":
+        raise ScriptError(f"the condition is {condition.dtype}, not bool; compare it, or insert a cast")
+    require(ALL, a, b)
+    return combined(select, condition, a, b)
+
+
+def _np_where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(condition, a, b)
+
+
+WHERE = GraphOperator("where", BROADCAST, _where, _np_where)

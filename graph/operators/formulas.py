@@ -1,0 +1,213 @@
+"""Functions of one element that are no intrinsics: remainders, powers, and forms that do not lose digits near zero.
+
+A formula is written out as a tree wherever it is used, and several passes walk it as one.  So these stay within a few hundred nodes, and
+take a function that lowering expands (exp2, log2, tanh) as often as they need its value, but no oftener.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tunesmith.ir.expr import Binary, Expr, Not, call, cast, compare, const, equal, maximum, minimum, select
+from tunesmith.support import dtype as dt
+
+_INV_PI = 1 / math.pi
+_PI_PARTS = (math.pi, 1.2246467991473532e-16, -2.9947698097183397e-33)
+"""pi is their sum."""
+_SIN_TERMS = 11
+"""Of the series of sin: at pi / 2 the next one is 1e-18."""
+_POWER_BITS = 6
+"""Exponents below 2**6 are multiplied out; of the integers only 0, 1 and -1 have a larger power that 64 bits can hold."""
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """a and b."""
+    return Binary("and", a, b)
+
+
+def either(a: Expr, b: Expr) -> Expr:
+    """a or b."""
+    return Binary("or", a, b)
+
+
+def magnitude(x: Expr) -> Expr:
+    """|x|; the least integer stays as it is, as in numpy."""
+    if dt.is_float(x.dtype):
+        return call("abs", x)
+    return x if dt.is_unsigned(x.dtype) else maximum(x, -x)
+
+
+def sign(x: Expr) -> Expr:
+    """-1, 0 or 1; NaN for NaN."""
+    if dt.is_unsigned(x.dtype):
+        return minimum(x, 1)
+    return select(x > 0, 1, select(x < 0, -1, x))
+
+
+def log1p(x: Expr) -> Expr:
+    """log(1 + x) for x >= 0, to the last digits also where 1 + x is nearly or exactly 1 (Kahan's quotient, HP-15C handbook)."""
+    u = x + 1.0
+    return select(equal(u, 1.0), x, call("log", u) * x / (u - 1.0))
+
+
+def expm1(x: Expr) -> Expr:
+    """e**x - 1 for x <= 0 as 2t / (1 - t), t = tanh(x / 2), which keeps its digits near 0."""
+    t = call("tanh", x * 0.5)
+    return (t + t) / (1.0 - t)
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + e**x), which neither overflows nor becomes 0 early."""
+    return maximum(x, 0.0) + log1p(call("exp", -call("abs", x)))
+
+
+def sine(x: Expr) -> Expr:
+    """sin x; lowering has no float64 form, so that one is written out (see `_sine`)."""
+    return _sine(x, 0.0) if x.dtype == "float64" else call("sin", x)
+
+
+def cosine(x: Expr) -> Expr:
+    """cos x; see `sine`."""
+    return _sine(x, 0.5) if x.dtype == "float64" else call("cos", x)
+
+
+def _sine(x: Expr, turn: float) -> Expr:
+    """sin(x + turn * pi) in float64 for |x| < 2**50, NaN beyond.
+
+    x = h pi + r with h a multiple of 1/2, by Cody and Waite: the first fma is exact, because no bit of x or of the product is
+    below the last one of r, and the others round numbers that are as small as r.
+    """
+    k = call("round", x * _INV_PI + turn)
+    h = k - turn if turn else k
+    r = select(call("abs", x) < 2.0**50, x, math.nan)
+    for part in _PI_PARTS:
+        r = call("fma", h, const(-part, x.dtype), r)
+    square, series = r * r, const((-1.0) ** (_SIN_TERMS - 1) / math.factorial(2 * _SIN_TERMS - 1), x.dtype)
+    out: Expr = series
+    for n in reversed(range(_SIN_TERMS - 1)):
+        out = call("fma", out, square, const((-1.0) ** n / math.factorial(2 * n + 1), x.dtype))
+    odd = k - call("floor", k * 0.5) * 2.0
+    return out * r * (1.0 - odd * 2.0)
+
+
+# ---- quotients and remainders ------------------------------------------------------------------------------------------
+
+
+def _divisor(b: Expr) -> Expr:
+    """An integer to divide by: 1 instead of 0 and of -1, which trap, the latter under the least integer."""
+    bad = equal(b, 0) if dt.is_unsigned(b.dtype) else either(equal(b, 0), equal(b, -1))
+    return select(bad, 1, b)
+
+
+def _settled(a: Expr, b: Expr, quotient: Expr) -> Expr:
+    """A quotient by `_divisor` made one by b: that by 0 is 0, as in numpy, and that by -1 is -a."""
+    by_minus_one = quotient if dt.is_unsigned(b.dtype) else select(equal(b, -1), -a, quotient)
+    return select(equal(b, 0), 0, by_minus_one)
+
+
+def _differ(a: Expr, b: Expr) -> Expr:
+    """Whether one is negative and the other is not."""
+    return compare("ne", a < 0, b < 0)
+
+
+def _wide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """In float64, where quotients of float32 have digits enough."""
+    return cast("float64", a), cast("float64", b)
+
+
+def _remainder(a: Expr, b: Expr, whole: str) -> tuple[Expr, Expr]:
+    """(q, a - q b) for q = whole(a / b), exact for |q| < 2**52, where rounding can have made q one too large and no more."""
+    q = call(whole, a / b)
+    # 0 times an infinite divisor would be NaN.
+    return q, select(equal(q, 0.0), a, call("fma", q, -b, a))
+
+
+def divide(a: Expr, b: Expr) -> Expr:
+    """a / b; integers towards zero, 0 by zero."""
+    if dt.is_float(a.dtype):
+        return a / b
+    d = _divisor(b)
+    if dt.is_unsigned(a.dtype):
+        return _settled(a, b, a // d)
+    inexact = both(compare("ne", a % d, 0), _differ(a, b))
+    return _settled(a, b, a // d + cast(a.dtype, inexact))
+
+
+def floor_divide(a: Expr, b: Expr) -> Expr:
+    """The quotient that belongs to `mod`; integers: 0 by zero."""
+    if not dt.is_float(a.dtype):
+        return _settled(a, b, a // _divisor(b))
+    x, y = _wide(a, b)
+    q, r = _remainder(x, y, "floor")
+    wrong = both(compare("ne", r, 0.0), _differ(r, y))
+    known = select(call("isnan", r, dtype="bool"), r, select(wrong, q - 1.0, q))
+    return cast(a.dtype, select(equal(y, 0.0), x / y, known))
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    """The remainder with the sign of b, as in Python; integers: 0 by zero."""
+    if not dt.is_float(a.dtype):
+        return a % _divisor(b)
+    x, y = _wide(a, b)
+    _, r = _remainder(x, y, "floor")
+    return cast(a.dtype, select(both(compare("ne", r, 0.0), _differ(r, y)), r + y, r))
+
+
+def fmod(a: Expr, b: Expr) -> Expr:
+    """The remainder with the sign of a, as in C; integers: 0 by zero."""
+    if dt.is_unsigned(a.dtype):
+        return mod(a, b)
+    if not dt.is_float(a.dtype):
+        d = _divisor(b)
+        return select(both(compare("ne", a % d, 0), _differ(a, b)), a % d - d, a % d)
+    x, y = _wide(a, b)
+    _, r = _remainder(x, y, "trunc")
+    return cast(a.dtype, select(both(compare("ne", r, 0.0), _differ(r, x)), r + call("copysign", y, x), r))
+
+
+# ---- powers ------------------------------------------------------------------------------------------------------------
+
+
+def power(x: Expr, y: Expr) -> Expr:
+    """x**y by the rules of C99 for floats; integers wrap, and a negative power of one is 1 / x**-y rounded towards zero, 0 for 0."""
+    if x.dtype == "float64":
+        return _float64_power(x, y)
+    return Binary("pow", x, y) if dt.is_float(x.dtype) else _integer_power(x, y)
+
+
+def _multiplied(x: Expr, n: Expr) -> Expr:
+    """x**n for an integer 0 <= n < 2**_POWER_BITS, by squares."""
+    one = const(1, x.dtype)
+    out: Expr | None = None
+    for k in range(_POWER_BITS):
+        factor = select(compare("ne", Binary("bitand", n, const(1 << k, n.dtype)), 0), x, one)
+        out = factor if out is None else out * factor
+        x = x * x
+    assert out is not None
+    return out
+
+
+def _integer_power(x: Expr, y: Expr) -> Expr:
+    end = 1 << _POWER_BITS
+    parity = Binary("bitand", y, const(1, y.dtype))
+    if dt.is_unsigned(x.dtype):
+        return _multiplied(x, select(y < end, y, parity + (end - 2)))
+    # Of numbers with a meaningful power beyond the end, or a negative one, only the parity of the exponent matters.
+    known = _multiplied(x, select(both(y < end, y >= 0), y, parity + (end - 2)))
+    return select(both(y < 0, compare("ne", magnitude(x), 1)), 0, known)
+
+
+def _float64_power(x: Expr, y: Expr) -> Expr:
+    """Whole exponents below 64 are multiplied out, exactly if the result is a whole number below 2**53, else to at most one ulp for
+    each factor; others go through 2**(y log2 |x|), with a relative error of |y log2 x| * 2**-52, at most 3e-13."""
+    whole = equal(call("trunc", y), y)
+    few = both(call("abs", y) < float(1 << _POWER_BITS), whole)
+    product = _multiplied(x, cast("int64", select(few, call("abs", y), 0.0)))
+    # With 2**80 in place of infinity, 1 has a power; any other number still over- or underflows.
+    exponent = minimum(maximum(y, -(2.0**80)), 2.0**80)
+    size = call("exp2", call("log2", call("abs", x)) * exponent)
+    half = y * 0.5
+    odd = both(whole, compare("ne", call("trunc", half), half))
+    invalid = both(Not(whole), both(x < 0.0, x > -math.inf))
+    other = select(equal(x, 1.0), 1.0, select(invalid, math.nan, select(odd, call("copysign", size, x), size)))
+    return select(few, select(y < 0.0, 1.0 / product, product), other)

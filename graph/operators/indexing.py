@@ -1,0 +1,360 @@
+"""Operators whose elements are chosen by the values of a tensor of indices, or by their own position.
+
+Indices count from the end if they are negative.  One that is out of range is moved to the nearest end, as jax does it, where numpy
+raises an error: code cannot, and must not read what lies beyond.
+
+A scatter asks every update whether it is meant, which takes time in proportion to the number of updates for each element of the
+result.  The case that generation of text lives on is linear: rows put at a few indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tunesmith.graph.operator import FUSABLE, INJECTIVE, GraphOperator
+from tunesmith.graph.operators.axes import axis_of, loop_names
+from tunesmith.ir.expr import Expr, const, equal, maximum, minimum, select
+from tunesmith.ir.poly import Index, Poly, poly
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.reduction import number
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+FEW_ROWS = 8
+"""Up to so many indices, `index_put_rows` asks each element which of them is its row, and reads no more than it writes."""
+
+
+def _integers(indices: Tensor) -> None:
+    if not dt.is_int(indices.dtype):
+        raise ScriptError(f"indices are integers, got {indices!r}")
+
+
+def _wrapped(index: Expr, extent: Poly) -> Expr:
+    """An index as int64, counted from the start."""
+    if dt.is_unsigned(index.dtype):
+        return te.cast(dt.INDEX, index)
+    wide = te.cast(dt.INDEX, index)
+    return select(wide < 0, wide + number(extent, dt.INDEX), wide)
+
+
+def _within(index: Expr, extent: Poly) -> Expr:
+    """An index that may be looked up: wrapped, and held in range, because code would read whatever lies there."""
+    return maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0)
+
+
+def _looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Callable[[list[Poly]], tuple[Poly, ...]]) -> Expr:
+    """The element of `x` at a place that depends on loaded indices.
+
+    Args:
+        x: what is read.
+        loaded: indices.
+        extents: of the dimensions that they are indices of.
+        at: the place, from variables with the values of the indices.
+    """
+
+    def inner(found: list[Poly]) -> Expr:
+        if len(found) == len(loaded):
+            return x[at(found)]
+        extent = extents[len(found)]
+        return te.lookup(_within(loaded[len(found)], extent), extent, lambda v: inner([*found, v]))
+
+    return inner([])
+
+
+def _take(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    _integers(indices)
+    a, many = axis_of(axis, len(x.shape)), len(indices.shape)
+
+    def element(*i: Poly) -> Expr:
+        return _looked_up(x, [indices[i[a : a + many]]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + many :]))
+
+    shape = (*x.shape[:a], *indices.shape, *x.shape[a + 1 :])
+    return te.compute(shape, element, "take", axes=loop_names(len(shape)))
+
+
+def _take_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+    return np.take(x, indices, axis)
+
+
+TAKE = GraphOperator("take", INJECTIVE, _take, _take_reference)
+"""numpy.take: slices of `x` along an axis, one for each index."""
+
+
+def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    _integers(indices)
+    a = axis_of(axis, len(x.shape))
+    _check_beside(x, indices, a)
+
+    def element(*i: Poly) -> Expr:
+        return _looked_up(x, [indices[i]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + 1 :]))
+
+    return te.compute(indices.shape, element, "gather_elements", axes=loop_names(len(indices.shape)))
+
+
+def _check_beside(x: Tensor, indices: Tensor, a: int) -> None:
+    """Refuse indices that reach over `x` in an axis that is not indexed."""
+    numbers = [(e.const, f.const) for d, (e, f) in enumerate(zip(indices.shape, x.shape, strict=False)) if d != a]
+    if len(indices.shape) != len(x.shape) or any(m is not None and n is not None and m > n for m, n in numbers):
+        raise ScriptError(f"{indices!r} must have the dimensions of {x!r}, none but axis {a} larger than its")
+
+
+def _beside(indices: np.ndarray, a: int) -> tuple[np.ndarray, ...]:
+    """The positions of all elements of `indices`, with the indices themselves for axis a."""
+    places: list[np.ndarray] = [*np.indices(indices.shape)]
+    return (*places[:a], indices, *places[a + 1 :])
+
+
+def _gather_elements_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+    return x[_beside(indices, axis % x.ndim)]
+
+
+GATHER_ELEMENTS = GraphOperator("gather_elements", INJECTIVE, _gather_elements, _gather_elements_reference)
+"""out[i, j] = x[indices[i, j], j] for axis 0; ONNX GatherElements, torch.gather."""
+
+
+def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    _integers(indices)
+    depth = indices.shape[-1].const if indices.shape else None
+    if depth is None or not 0 <= batch_dims < len(indices.shape) or not 1 <= depth <= len(x.shape) - batch_dims:
+        raise ScriptError(
+            f"the last axis of {indices!r} must hold 1 to {len(x.shape) - batch_dims} indices of {x!r} after {batch_dims} batch axes"
+        )
+    if x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        raise ScriptError(f"{x!r} and {indices!r} differ in their first {batch_dims} extents")
+    many, end = len(indices.shape) - 1, batch_dims + depth
+    extents = x.shape[batch_dims:end]
+
+    def element(*i: Poly) -> Expr:
+        loaded = [indices[(*i[:many], poly(c))] for c in range(depth)]
+        return _looked_up(x, loaded, extents, lambda v: (*i[:batch_dims], *v, *i[many:]))
+
+    shape = (*indices.shape[:-1], *x.shape[end:])
+    return te.compute(shape, element, "gather_nd", axes=loop_names(len(shape)))
+
+
+def _gather_nd_reference(x: np.ndarray, indices: np.ndarray, *, batch_dims: int = 0) -> np.ndarray:
+    batch = np.indices(indices.shape[:-1])[:batch_dims]
+    return x[(*batch, *np.moveaxis(indices, -1, 0))]
+
+
+GATHER_ND = GraphOperator("gather_nd", INJECTIVE, _gather_nd, _gather_nd_reference)
+"""Each vector along the last axis of `indices` names an element or a slice of `x`; ONNX GatherND."""
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _scattered(
+    x: Tensor, updates: Tensor, extents: Sequence[Poly], reduction: str, matching: Callable[..., tuple[Expr, tuple[Poly, ...]]]
+) -> Tensor:
+    """`x` with updates written into it, or combined with it.
+
+    Args:
+        x: what is written into.
+        updates: what is written.
+        extents: of the axes over which the updates of an element lie.
+        reduction: of `REDUCTIONS`; for `none` the last update in the order of these axes counts.
+        matching: from the position in `x` and the variables of `extents`: whether that update is meant for it, and which it is.
+    """
+    if reduction not in REDUCTIONS:
+        raise ScriptError(f"unknown reduction {reduction!r}; it is one of {', '.join(REDUCTIONS)}")
+    if x.dtype != updates.dtype:
+        raise ScriptError(f"{x!r} and {updates!r} have different element types")
+    if x.dtype == "bool" and reduction != "none":
+        raise ScriptError(f"truth values cannot be combined by {reduction!r}")
+    loops = loop_names(len(x.shape))
+    axes = [te.reduce_axis(e, f"r{d}" if len(extents) > 1 else "r") for d, e in enumerate(extents)]
+    if reduction == "none":
+        return _overwritten(x, updates, axes, matching, loops)
+    combine, start = _COMBINE[reduction]
+
+    def contribution(*i: Poly) -> Expr:
+        here, at = matching(i, axes)
+        return combine[0](select(here, updates[at], const(start(x.dtype), x.dtype)), axes)
+
+    made = te.compute(x.shape, contribution, "S", axes=loops)
+    return te.compute(x.shape, lambda *i: combine[1](x[i], made[i]), "Y", axes=loops)
+
+
+def _overwritten(
+    x: Tensor, updates: Tensor, axes: list[Poly], matching: Callable[..., tuple[Expr, tuple[Poly, ...]]], loops: list[str]
+) -> Tensor:
+    """The last update counts: its number is found first, then it is picked."""
+    order = poly(0)
+    for r in axes:
+        order = order * r.as_var().extent + r  # type: ignore[union-attr]
+
+    def last(*i: Poly) -> Expr:
+        return te.max(select(matching(i, axes)[0], te.cast(dt.INDEX, order), const(-1, dt.INDEX)), axes)
+
+    held = "uint8" if x.dtype == "bool" else x.dtype
+    number_of = te.compute(x.shape, last, "L", axes=loops)
+
+    def picked(*i: Poly) -> Expr:
+        here, at = matching(i, axes)
+        # `here` guards the load as well: it may lie beside the updates.
+        return te.sum(select(here, select(equal(number_of[i], order), te.cast(held, updates[at]), const(0, held)), const(0, held)), axes)
+
+    value = te.compute(x.shape, picked, "S", axes=loops)
+
+    def element(*i: Poly) -> Expr:
+        new = value[i] > 0 if x.dtype == "bool" else value[i]
+        return select(number_of[i] < 0, x[i], new)
+
+    return te.compute(x.shape, element, "Y", axes=loops)
+
+
+def _lowest(dtype: str) -> float:
+    return -np.inf if dt.is_float(dtype) else int(np.iinfo(dt.to_numpy(dtype)).min)
+
+
+def _highest(dtype: str) -> float:
+    return np.inf if dt.is_float(dtype) else int(np.iinfo(dt.to_numpy(dtype)).max)
+
+
+_COMBINE: dict[str, tuple[tuple[Callable[..., Expr], Callable[..., Expr]], Callable[[str], float]]] = {
+    "add": ((te.sum, lambda a, b: a + b), lambda _: 0),
+    "mul": ((te.prod, lambda a, b: a * b), lambda _: 1),
+    "max": ((te.max, maximum), _lowest),
+    "min": ((te.min, minimum), _highest),
+}
+_COMBINE_NUMPY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _scatter(x: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
+    """Update by update in order; sums and products are rounded once."""
+    wide = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
+    if reduction == "none":
+        for where in np.ndindex(at[0].shape):
+            wide[tuple([a[where] for a in at])] = updates[where]
+    else:
+        _COMBINE_NUMPY[reduction].at(wide, at, updates)
+    return wide.astype(x.dtype)
+
+
+def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str = "none") -> Tensor:
+    _integers(indices)
+    a = axis_of(axis, len(x.shape))
+    _check_beside(x, indices, a)
+    if indices.shape != updates.shape:
+        raise ScriptError(f"{indices!r} and {updates!r} must have one shape")
+    beside = [d for d in range(len(x.shape)) if d != a and indices.shape[d] != x.shape[d]]
+
+    def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
+        at = (*i[:a], axes[0], *i[a + 1 :])
+        here = equal(_wrapped(indices[at], x.shape[a]), i[a])
+        return (select(te.all(*[i[d] < indices.shape[d] for d in beside]), here, const(False, "bool")) if beside else here), at
+
+    return _scattered(x, updates, [indices.shape[a]], reduction, matching)
+
+
+def _scatter_elements_reference(
+    x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, axis: int, reduction: str = "none"
+) -> np.ndarray:
+    return _scatter(x, _beside(indices, axis % x.ndim), updates, reduction)
+
+
+SCATTER_ELEMENTS = GraphOperator("scatter_elements", FUSABLE, _scatter_elements, _scatter_elements_reference)
+"""x with out[indices[i, j], j] = updates[i, j] for axis 0; the last of several updates counts, or all of them with a `reduction`."""
+
+
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    _integers(indices)
+    depth = indices.shape[-1].const if indices.shape else None
+    if depth is None or not 1 <= depth <= len(x.shape):
+        raise ScriptError(f"the last axis of {indices!r} must hold 1 to {len(x.shape)} indices of {x!r}")
+    if updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
+        raise ScriptError(f"{updates!r} must have an element or a slice of {x!r} for each of the vectors of {indices!r}")
+    if len(indices.shape) == 1:
+        return _scatter_nd(
+            x, *[te.compute((1, *t.shape), lambda *i, t=t: t[i[1:]], "one") for t in (indices, updates)], reduction=reduction
+        )
+
+    def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
+        return te.all(*[equal(_wrapped(indices[(*axes, c)], x.shape[c]), i[c]) for c in range(depth)]), (*axes, *i[depth:])
+
+    return _scattered(x, updates, indices.shape[:-1], reduction, matching)
+
+
+def _scatter_nd_reference(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, reduction: str = "none") -> np.ndarray:
+    return _scatter(x, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
+
+
+SCATTER_ND = GraphOperator("scatter_nd", FUSABLE, _scatter_nd, _scatter_nd_reference)
+"""x with an element or a slice replaced for each vector along the last axis of `indices`; ONNX ScatterND."""
+
+
+def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) -> Tensor:
+    _integers(indices)
+    a = axis_of(axis, len(x.shape))
+    if len(indices.shape) != 1 or values.shape != (*x.shape[:a], *indices.shape, *x.shape[a + 1 :]) or values.dtype != x.dtype:
+        raise ScriptError(f"{indices!r} must be a vector, and {values!r} must have a slice of axis {a} of {x!r} for each index")
+    count = indices.shape[0].const
+    if count is None or count > FEW_ROWS:
+
+        def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
+            return equal(_wrapped(indices[axes[0]], x.shape[a]), i[a]), (*i[:a], axes[0], *i[a + 1 :])
+
+        return _scattered(x, values, indices.shape, "none", matching)
+
+    def element(*i: Poly) -> Expr:
+        made: Expr = x[i]
+        for r in range(count):
+            made = select(equal(_wrapped(indices[r], x.shape[a]), i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
+        return made
+
+    return te.compute(x.shape, element, "index_put_rows", axes=loop_names(len(x.shape)))
+
+
+def _index_put_rows_reference(x: np.ndarray, indices: np.ndarray, values: np.ndarray, *, axis: int) -> np.ndarray:
+    out = x.copy()
+    for k, row in enumerate(indices):
+        out[(slice(None),) * (axis % x.ndim) + (row,)] = np.take(values, k, axis)
+    return out
+
+
+INDEX_PUT_ROWS = GraphOperator("index_put_rows", INJECTIVE, _index_put_rows, _index_put_rows_reference)
+"""x with whole slices along an axis replaced, one for each index; torch.index_copy, the update of a key-value cache."""
+
+
+def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: int = -1) -> Tensor:
+    _integers(indices)
+    if on.shape or off.shape or on.dtype != off.dtype:
+        raise ScriptError(f"{on!r} and {off!r} must be scalars of one type")
+    a, extent = axis_of(axis, len(indices.shape) + 1), poly(depth)
+
+    def element(*i: Poly) -> Expr:
+        return select(equal(_wrapped(indices[(*i[:a], *i[a + 1 :])], extent), i[a]), on[()], off[()])
+
+    return te.compute((*indices.shape[:a], extent, *indices.shape[a:]), element, "one_hot", axes=loop_names(len(indices.shape) + 1))
+
+
+def _one_hot_reference(indices: np.ndarray, on: np.ndarray, off: np.ndarray, *, depth: int, axis: int = -1) -> np.ndarray:
+    places = np.arange(depth).reshape([-1 if d == axis % (indices.ndim + 1) else 1 for d in range(indices.ndim + 1)])
+    wide = np.expand_dims(indices.astype(np.int64), axis)
+    return np.where(np.where(wide < 0, wide + depth, wide) == places, on, off)
+
+
+ONE_HOT = GraphOperator("one_hot", INJECTIVE, _one_hot, _one_hot_reference)
+"""A new axis of `depth` elements, `on` at the index and `off` elsewhere; only `off` for an index out of range."""
+
+
+def _trilu(x: Tensor, *, upper: bool, k: Index = 0) -> Tensor:
+    if len(x.shape) < 2:
+        raise ScriptError(f"{x!r} has no matrices")
+
+    def element(*i: Poly) -> Expr:
+        beyond = i[-1] - i[-2] - k
+        return select(beyond >= 0 if upper else beyond <= 0, x[i], const(0, x.dtype))
+
+    return te.compute(x.shape, element, "trilu", axes=loop_names(len(x.shape)))
+
+
+def _trilu_reference(x: np.ndarray, *, upper: bool, k: int = 0) -> np.ndarray:
+    return np.triu(x, k) if upper else np.tril(x, k)
+
+
+TRILU = GraphOperator("trilu", INJECTIVE, _trilu, _trilu_reference)
+"""The upper or lower triangles of matrices, from diagonal k; the rest is zero."""

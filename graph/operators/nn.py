@@ -1,0 +1,217 @@
+"""Contractions: matrix products and convolutions.
+
+Plain cases are those of `ops/`, stage by stage and loop by loop, so that records of workloads serve graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tunesmith.graph.operator import FUSABLE, GraphOperator
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.poly import ZERO, Poly, ceildiv, minimum, mod
+from tunesmith.ops import conv2d as convolution
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.matmul import matmul as plain_matmul
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support.errors import ScriptError
+
+LAYOUTS = ("NCHW", "NHWC")
+
+
+def _batch(a: Sequence[Poly], b: Sequence[Poly]) -> list[Poly]:
+    """The batch extents of both repeated to each other."""
+    out = list(a if len(a) >= len(b) else b)
+    for d in range(1, min(len(a), len(b)) + 1):
+        if a[-d] != 1 and b[-d] != 1 and a[-d] != b[-d]:
+            raise ScriptError(f"the batch extents {a[-d]} and {b[-d]} do not fit together")
+        out[-d] = b[-d] if a[-d] == 1 else a[-d]
+    return out
+
+
+def _batch_index(extents: Sequence[Poly], index: Sequence[Poly]) -> tuple[Poly, ...]:
+    """The part of a batch index that an operand with these batch extents has."""
+    return tuple([ZERO if e == 1 else i for e, i in zip(extents, index[len(index) - len(extents) :], strict=True)])
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    if not a.shape or not b.shape:
+        raise ScriptError("a scalar has no matrix product; use multiply")
+    if a.dtype != b.dtype:
+        raise ScriptError("the operands have different element types; cast one of them")
+    if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
+        raise ScriptError(
+            f"{a.shape[-1]} columns of the first and {b.shape[-2 if len(b.shape) > 1 else 0]} rows of the second do not fit together"
+        )
+    if len(a.shape) == len(b.shape) and len(a.shape) in (2, 3) and a.shape[:-2] == b.shape[:-2]:
+        return plain_matmul(a, b)
+    batch = _batch(a.shape[:-2], b.shape[:-2])
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
+    r = te.reduce_axis(a.shape[-1], "k")
+
+    def element(*index: Poly) -> Expr:
+        at, inner = index[: len(batch)], index[len(batch) :]
+        left, right = _batch_index(a.shape[:-2], at), _batch_index(b.shape[:-2], at)
+        return te.sum(a[(*left, *inner[: len(rows)], r)] * b[(*right, r, *inner[len(rows) :])], axis=r)
+
+    names = ["b"] if len(batch) == 1 else [f"b{d}" for d in range(len(batch))]
+    return te.compute((*batch, *rows, *columns), element, "C", axes=[*names, *(["i"] if rows else []), *(["j"] if columns else [])])
+
+
+def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    wide = (np.float64,) if a.dtype.kind == "f" else (a.dtype,)
+    return np.asarray(a.astype(*wide) @ b.astype(*wide)).astype(a.dtype)
+
+
+MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference)
+"""numpy.matmul: vectors, matrices, and batches of matrices that are repeated to each other."""
+
+
+def _window(strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], layout: str) -> None:
+    """Refuse attributes that make no windows."""
+    if layout not in LAYOUTS:
+        raise ScriptError(f"unknown layout {layout!r}; layouts are {', '.join(LAYOUTS)}")
+    if not len(strides) == len(dilation) == 2 or len(padding) != 4:
+        raise ScriptError(
+            f"strides {strides} and dilation {dilation} are (vertical, horizontal), padding {padding} is (top, left, bottom, right)"
+        )
+    if min(*strides, *dilation) < 1 or min(padding) < 0:
+        raise ScriptError(f"strides {strides} and dilation {dilation} must be positive, padding {padding} not negative")
+
+
+def _conv2d(
+    x: Tensor,
+    w: Tensor,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> Tensor:
+    _window(strides, padding, dilation, layout)
+    if x.dtype != w.dtype:
+        raise ScriptError("the image and the filter have different element types; cast one of them")
+    return convolution.conv2d(x, w, strides, padding, dilation, groups, layout)
+
+
+def _conv2d_reference(
+    x: np.ndarray,
+    w: np.ndarray,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> np.ndarray:
+    """Tap by tap, in float64: a shifted view of the padded image times a matrix for each group."""
+    nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
+    filters = np.expand_dims(w, 2 if nhwc else 1) if w.ndim == 3 else w
+    filters = (filters if nhwc else filters.transpose(2, 3, 1, 0)).astype(np.float64)
+    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    (kh, kw, inner, co), (n, height, width, _ci) = filters.shape, image.shape
+    groups = groups if w.ndim == 4 else co
+    oh, ow = (height - dh * (kh - 1) - 1) // sh + 1, (width - dw * (kw - 1) - 1) // sw + 1
+    filters = filters.reshape(kh, kw, inner, groups, co // groups).transpose(0, 1, 3, 2, 4)
+    total = np.zeros((groups, n * oh * ow, co // groups))
+    for i, j in np.ndindex(kh, kw):
+        view = image[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+        total += view.reshape(n * oh * ow, groups, inner).swapaxes(0, 1) @ filters[i, j]
+    out = total.swapaxes(0, 1).reshape(n, oh, ow, co)
+    return (out if nhwc else out.transpose(0, 3, 1, 2)).astype(x.dtype)
+
+
+CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference)
+"""Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; those of a depthwise one may leave out the axis of
+extent 1, which makes it the program of the workload.  Padding is (top, left, bottom, right)."""
+
+
+def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:
+    """What meets in row i of the result of a transposed convolution: the axis to sum over, the row of the filter and that of the image,
+    both as functions of it, and conditions that they exist.
+
+    Filter row k and image row p meet in i = p * stride + k * dilation - low.  Without dilation only every stride-th row of the filter does,
+    beginning with (i + low) % stride; so no zeros are multiplied but at the edges.
+    """
+    moved = i + low
+    if dilation == 1:
+        r = te.reduce_axis(ceildiv(kernel, stride), name)
+        k, p = mod(moved, stride) + r * stride, moved // stride - r
+        exists = [] if mod(kernel, stride) == 0 else [k < kernel]
+    else:
+        r = te.reduce_axis(kernel, name)
+        k, p = r, (moved - r * dilation) // stride
+        exists = [mod(moved - r * dilation, stride) < 1] if stride > 1 else []
+    return r, minimum(k, kernel - 1) if exists and dilation == 1 else k, p, [*exists, p >= 0, p < extent]
+
+
+def _conv2d_transpose(
+    x: Tensor,
+    w: Tensor,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    output_padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> Tensor:
+    _window(strides, padding, dilation, layout)
+    if len(x.shape) != 4 or len(w.shape) != 4 or x.dtype != w.dtype:
+        raise ScriptError("image and filter have 4 dimensions and one element type")
+    nhwc, (top, left, bottom, right) = layout == "NHWC", padding
+    n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
+    kh, kw, each, wi = w.shape if nhwc else (w.shape[2], w.shape[3], w.shape[1], w.shape[0])
+    if ci != wi or mod(ci, groups) != 0:
+        raise ScriptError(f"the image has {ci} channels and the filter {wi}; they must be equal, and a multiple of the {groups} groups")
+    if min(output_padding) < 0 or any(o >= max(s, d) for o, s, d in zip(output_padding, strides, dilation, strict=True)):
+        raise ScriptError(f"output_padding {output_padding} must be less than the strides {strides} or the dilation {dilation}")
+    oh = (height - 1) * strides[0] - (top + bottom) + (kh - 1) * dilation[0] + 1 + output_padding[0]
+    ow = (width - 1) * strides[1] - (left + right) + (kw - 1) * dilation[1] + 1 + output_padding[1]
+
+    def element(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
+        rh, i, p, rows = _taps(h, height, kh, strides[0], dilation[0], top, "rh")
+        rw, j, q, columns = _taps(v, width, kw, strides[1], dilation[1], left, "rw")
+        rc = te.reduce_axis(ci // groups, "rc")
+        channel, out = (rc, c) if groups == 1 else (c // each * (ci // groups) + rc, mod(c, each))
+        pixel = te.if_then_else(te.all(*rows, *columns), x[b, p, q, channel] if nhwc else x[b, channel, p, q], 0.0)
+        return te.sum(pixel * (w[i, j, out, channel] if nhwc else w[channel, out, i, j]), axis=[rh, rw, rc] if nhwc else [rc, rh, rw])
+
+    if nhwc:
+        return te.compute((n, oh, ow, each * groups), element, "C", axes=("n", "h", "w", "c"))
+    return te.compute((n, each * groups, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=("n", "c", "h", "w"))
+
+
+def _conv2d_transpose_reference(
+    x: np.ndarray,
+    w: np.ndarray,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    output_padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> np.ndarray:
+    """Every tap adds a scaled image to the result."""
+    nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
+    image = (x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64)
+    filters = (w if nhwc else w.transpose(2, 3, 1, 0)).astype(np.float64)
+    (n, height, width, ci), (kh, kw, each, _) = image.shape, filters.shape
+    oh, ow = (height - 1) * sh + (kh - 1) * dh + 1 + output_padding[0], (width - 1) * sw + (kw - 1) * dw + 1 + output_padding[1]
+    out = np.zeros((n, oh, ow, groups, each))
+    parts, taps = image.reshape(n, height, width, groups, ci // groups), filters.reshape(kh, kw, each, groups, ci // groups)
+    for i, j in np.ndindex(kh, kw):
+        view = out[:, i * dh : i * dh + (height - 1) * sh + 1 : sh, j * dw : j * dw + (width - 1) * sw + 1 : sw]
+        view += np.einsum("nhwgi,ogi->nhwgo", parts, taps[i, j])
+    cut = out.reshape(n, oh, ow, groups * each)[:, top : oh - bottom, left : ow - right]
+    return (cut if nhwc else cut.transpose(0, 3, 1, 2)).astype(x.dtype)
+
+
+CONV2D_TRANSPOSE = GraphOperator("conv2d_transpose", FUSABLE, _conv2d_transpose, _conv2d_transpose_reference)
+"""The gradient of a convolution with respect to its image (torch.conv_transpose2d, ONNX ConvTranspose).  Filters are
+[ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is cut off, and output_padding adds rows below and
+columns to the right."""

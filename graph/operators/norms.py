@@ -1,0 +1,272 @@
+"""Normalisations: softmax, and means and variances over rows, groups and channels.
+
+Statistics are stages of their own, so that each is computed once; means and variances take two passes, which do not cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tunesmith.graph.operator import BROADCAST, FUSABLE, GraphOperator
+from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
+from tunesmith.ir.expr import Expr, call, const
+from tunesmith.ir.poly import Poly, mod, product
+from tunesmith.ops import layer_norm as plain_layer_norm
+from tunesmith.ops import softmax as plain_softmax
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.reduction import divide_by_count, number, reduce
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError
+
+
+def _floats(x: Tensor, *others: Tensor | None) -> None:
+    for t in (x, *others):
+        if t is not None and (not dt.is_float(t.dtype) or t.dtype != x.dtype):
+            raise ScriptError(f"all operands must be of one floating point type, got {t.dtype}")
+
+
+def _without(index: Sequence[Poly], axis: int) -> tuple[Poly, ...]:
+    return (*index[:axis], *index[axis + 1 :])
+
+
+# ---- softmax -----------------------------------------------------------------------------------------------------------
+
+
+def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    _floats(x)
+    a = axis_of(axis, len(x.shape))
+    if a == len(x.shape) - 1:
+        return plain_softmax.softmax(x)
+    top = reduce("max", x, (a,), "M")
+    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[_without(i, a)]), "E")
+    total = reduce("sum", powers, (a,), "S")
+    return te.compute(x.shape, lambda *i: powers[i] / total[_without(i, a)], "Y")
+
+
+def _softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
+    wide = x.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis, keepdims=True))
+    return (powers / powers.sum(axis, keepdims=True)).astype(x.dtype)
+
+
+SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, _softmax_reference)
+
+
+def _log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    _floats(x)
+    a = axis_of(axis, len(x.shape))
+    top = reduce("max", x, (a,), "M")
+    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[_without(i, a)]), "E")
+    total = reduce("sum", powers, (a,), "S")
+    log = te.compute(total.shape, lambda *i: call("log", total[i]), "L", axes=[v.name for v in total.axes])
+    return te.compute(x.shape, lambda *i: x[i] - top[_without(i, a)] - log[_without(i, a)], "Y")
+
+
+def _log_softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
+    wide = x.astype(np.float64)
+    low = wide - wide.max(axis, keepdims=True)
+    return (low - np.log(np.exp(low).sum(axis, keepdims=True))).astype(x.dtype)
+
+
+LOG_SOFTMAX = GraphOperator("log_softmax", FUSABLE, _log_softmax, _log_softmax_reference)
+
+
+# ---- means and variances -----------------------------------------------------------------------------------------------
+
+At = Callable[[Sequence[Poly]], tuple[Poly, ...]]
+
+
+def _deviations(x: Tensor, kept: Sequence[Poly], rows: Sequence[str], axes: Sequence[Poly], at: At, eps: float) -> tuple[Tensor, Tensor]:
+    """The stages M and R, the mean and the reciprocal of the deviation of each set of elements, after S and V; see `ops.layer_norm`.
+
+    Args:
+        x: the elements.
+        kept: shape of the statistics.
+        rows: names of their loops.
+        axes: over which a set is summed.
+        at: from the position of a statistic to that of the element in `x` that `axes` stand at.
+        eps: added to the variance.
+    """
+    count = product([a.as_var().extent for a in axes])  # type: ignore[union-attr]
+    mean = divide_by_count(te.compute(kept, lambda *i: te.sum(x[at(i)], axis=axes), "S", axes=rows), count, "M")
+
+    def squared(*i: Poly) -> Expr:
+        return te.sum((x[at(i)] - mean[i]) * (x[at(i)] - mean[i]), axis=axes)
+
+    spread = te.compute(kept, squared, "V", axes=rows)
+    return mean, _reciprocal_root(spread, count, eps)
+
+
+def _reciprocal_root(total: Tensor, count: Poly, eps: float) -> Tensor:
+    """The stage R, 1 / sqrt(total / count + eps)."""
+    loops = [v.name for v in total.axes]
+    return te.compute(
+        total.shape, lambda *i: call("rsqrt", total[i] / number(count, total.dtype) + const(eps, total.dtype)), "R", axes=loops
+    )
+
+
+def _scaled(value: Expr, at: Sequence[Poly], gamma: Tensor | None, beta: Tensor | None) -> Expr:
+    if gamma is not None:
+        value = value * gamma[tuple(at)]
+    return value if beta is None else value + beta[tuple(at)]
+
+
+def _rows(x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int], list[str], list[Poly], At]:
+    """Sets of elements along `axes`: the axes gone and kept, loops of statistics, axes to reduce over, and where an element lies."""
+    _floats(x, *scales)
+    gone = sorted(axes_of(axes, len(x.shape)))
+    kept = [d for d in range(len(x.shape)) if d not in gone]
+    for scale in scales:
+        if scale is not None and scale.shape != tuple([x.shape[d] for d in gone]):
+            raise ScriptError(f"{scale!r} must have the extents of the axes {gone} of {x!r}")
+    names = loop_names(len(x.shape))
+    reduced = {d: te.reduce_axis(x.shape[d], names[d]) for d in gone}
+
+    def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
+        where = {**reduced, **dict(zip(kept, i, strict=True))}
+        return tuple([where[d] for d in range(len(x.shape))])
+
+    return gone, kept, [names[d] for d in kept], list(reduced.values()), at
+
+
+def _layer_norm(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
+) -> Tensor:
+    gone, kept, rows, reduced, at = _rows(x, axes, gamma, beta)
+    if gone == [len(x.shape) - 1] and gamma is not None and beta is not None:
+        return plain_layer_norm.layer_norm(x, gamma, beta, eps)
+    mean, scale = _deviations(x, [x.shape[d] for d in kept], rows, reduced, at, eps)
+
+    def element(*i: Poly) -> Expr:
+        row = tuple([i[d] for d in kept])
+        return _scaled((x[i] - mean[row]) * scale[row], [i[d] for d in gone], gamma, beta)
+
+    return te.compute(x.shape, element, "Y")
+
+
+def _normal(wide: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarray:
+    return (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + eps)
+
+
+def _spread(scale: np.ndarray, rank: int, axes: Sequence[int]) -> np.ndarray:
+    """A scale along some axes, in order, with 1 for the others."""
+    return np.expand_dims(scale, [d for d in range(rank) if d not in {a % rank for a in axes}])
+
+
+def _affine(normal: np.ndarray, gamma: np.ndarray | None, beta: np.ndarray | None, axes: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    if gamma is not None:
+        normal = normal * _spread(gamma, normal.ndim, axes)
+    return (normal if beta is None else normal + _spread(beta, normal.ndim, axes)).astype(dtype)
+
+
+def _layer_norm_reference(
+    x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
+) -> np.ndarray:
+    return _affine(_normal(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
+
+
+LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference)
+"""(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`, of which gamma and beta have the extents, in the order of x."""
+
+
+def _rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> Tensor:
+    gone, kept, rows, reduced, at = _rows(x, axes, gamma)
+    squares = te.compute([x.shape[d] for d in kept], lambda *i: te.sum(x[at(i)] * x[at(i)], axis=reduced), "S", axes=rows)
+    scale = _reciprocal_root(squares, product([x.shape[d] for d in gone]), eps)
+    return te.compute(x.shape, lambda *i: _scaled(x[i] * scale[tuple([i[d] for d in kept])], [i[d] for d in gone], gamma, None), "Y")
+
+
+def _rms_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return _affine(wide / np.sqrt((wide * wide).mean(tuple(axes), keepdims=True) + eps), gamma, None, axes, x.dtype)
+
+
+RMS_NORM = GraphOperator("rms_norm", FUSABLE, _rms_norm, _rms_norm_reference)
+"""x / sqrt(mean of squares + eps) * gamma over `axes` (Zhang and Sennrich, 2019)."""
+
+
+def _channels(x: Tensor, axis: int, *scales: Tensor | None) -> None:
+    _floats(x, *scales)
+    for scale in scales:
+        if scale is not None and scale.shape != (x.shape[axis],):
+            raise ScriptError(f"{scale!r} must be a vector along axis {axis} of {x!r}")
+
+
+def _group_norm(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, groups: int, eps: float, layout: str = "NCHW"
+) -> Tensor:
+    rank = len(x.shape)
+    if layout not in ("NCHW", "NHWC") or rank < 2:
+        raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} have a batch and channels")
+    c = 1 if layout == "NCHW" else rank - 1
+    _channels(x, c, gamma, beta)
+    if groups < 1 or mod(x.shape[c], groups) != 0:
+        raise ScriptError(f"the {x.shape[c]} channels of {x!r} cannot be cut into {groups} groups")
+    each, names = x.shape[c] // groups, loop_names(rank)
+    reduced = {d: te.reduce_axis(each if d == c else x.shape[d], names[d]) for d in range(1, rank)}
+
+    def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
+        return (i[0], *[i[1] * each + r if d == c else r for d, r in reduced.items()])
+
+    mean, scale = _deviations(x, (x.shape[0], x.shape[c] // each), (names[0], "g"), list(reduced.values()), at, eps)
+
+    def element(*i: Poly) -> Expr:
+        group = (i[0], i[c] // each)
+        return _scaled((x[i] - mean[group]) * scale[group], [i[c]], gamma, beta)
+
+    return te.compute(x.shape, element, "Y")
+
+
+def _group_norm_reference(
+    x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, groups: int, eps: float, layout: str = "NCHW"
+) -> np.ndarray:
+    c = 1 if layout == "NCHW" else x.ndim - 1
+    cut = x.astype(np.float64).reshape(*x.shape[:c], groups, x.shape[c] // groups, *x.shape[c + 1 :])
+    normal = _normal(cut, tuple([d for d in range(1, cut.ndim) if d != c]), eps)
+    return _affine(normal.reshape(x.shape), gamma, beta, (c,), x.dtype)
+
+
+GROUP_NORM = GraphOperator("group_norm", FUSABLE, _group_norm, _group_norm_reference)
+"""Normalised over groups of channels and all places (Wu and He, 2018); gamma and beta are for each channel."""
+
+
+def _instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, eps: float) -> Tensor:
+    if len(x.shape) < 3:
+        raise ScriptError(f"{x!r} has no places beside batch and channels")
+    _channels(x, 1, gamma, beta)
+    _gone, _kept, rows, reduced, at = _rows(x, range(2, len(x.shape)))
+    mean, scale = _deviations(x, x.shape[:2], rows, reduced, at, eps)
+    return te.compute(x.shape, lambda *i: _scaled((x[i] - mean[i[:2]]) * scale[i[:2]], [i[1]], gamma, beta), "Y")
+
+
+def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, eps: float) -> np.ndarray:
+    return _affine(_normal(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
+
+
+INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference)
+"""Each channel of each image normalised by itself (Ulyanov, Vedaldi and Lempitsky, 2016)."""
+
+
+def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *, eps: float, axis: int = 1) -> Tensor:
+    a = axis_of(axis, len(x.shape))
+    _channels(x, a, gamma, beta, mean, var)
+
+    def element(*i: Poly) -> Expr:
+        c = i[a]
+        return (x[i] - mean[c]) * (gamma[c] * call("rsqrt", var[c] + const(eps, x.dtype))) + beta[c]
+
+    return te.compute(x.shape, element, "batch_norm")
+
+
+def _batch_norm_reference(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, var: np.ndarray, *, eps: float, axis: int = 1
+) -> np.ndarray:
+    wide = [_spread(t.astype(np.float64), x.ndim, (axis,)) for t in (mean, var)]
+    return _affine((x - wide[0]) / np.sqrt(wide[1] + eps), gamma, beta, (axis,), x.dtype)
+
+
+BATCH_NORM = GraphOperator("batch_norm", BROADCAST, _batch_norm, _batch_norm_reference)
+"""Normalised by given statistics of each channel (Ioffe and Szegedy, 2015), as at inference."""

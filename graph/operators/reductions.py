@@ -1,0 +1,151 @@
+"""Reductions over some or all axes: sums, products, means, extremes and where they are, and truths of all or any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.operator import REDUCTION, GraphOperator
+from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
+from tunesmith.graph.operators.element_types import FLOATS, NUMBERS, TRUTHS, require
+from tunesmith.graph.operators.elementwise import mapped
+from tunesmith.graph.operators.formulas import either
+from tunesmith.ir.expr import Expr, call, cast, compare, equal, select
+from tunesmith.ir.poly import Poly, product
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.reduction import divide_by_count
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
+
+Axes = int | Sequence[int] | None
+Combine = Callable[[Expr, list[Poly]], Expr]
+
+
+def _positions(axes: Axes, rank: int) -> tuple[int, ...]:
+    """Axes counted from 0, in order; None means all of them."""
+    return tuple(range(rank)) if axes is None else tuple(sorted(axes_of(axes, rank)))
+
+
+def reduced(x: Tensor, axes: tuple[int, ...], keepdims: bool, combine: Combine, value: Callable[[Expr], Expr], name: str) -> Tensor:
+    """The stage that combines `value` of the elements over normalised axes, which remain with the extent 1 if `keepdims`.
+
+    Loops are named as those of `ops.reduction`, so that the program is the same.
+    """
+    rank = len(x.shape)
+    loops = loop_names(rank)
+    over = {d: te.reduce_axis(x.shape[d], loops[d]) for d in axes}
+    left = [d for d in range(rank) if keepdims or d not in over]
+
+    def element(*index: Poly) -> Expr:
+        at = {**dict(zip(left, index, strict=True)), **over}
+        found = value(x[tuple([at[d] for d in range(rank)])])
+        return combine(found, list(over.values())) if over else found
+
+    shape = [1 if d in over else x.shape[d] for d in left]
+    return te.compute(shape, element, name, axes=[f"{loops[d]}_one" if d in over else loops[d] for d in left])
+
+
+def _wider(dtype: str) -> str:
+    """The type to accumulate in: half precision has too few digits for it."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _accumulated(combine: Combine) -> Callable[..., Tensor]:
+    """A sum or a product."""
+
+    def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        require(NUMBERS, x)
+        over, wide = _positions(axes, len(x.shape)), _wider(x.dtype)
+        made = reduced(x, over, keepdims, combine, lambda e: cast(wide, e), "Y" if wide == x.dtype else "S")
+        return made if wide == x.dtype else mapped(made, lambda e: cast(x.dtype, e))
+
+    return compute
+
+
+def _extreme(combine: Combine) -> Callable[..., Tensor]:
+    def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        require(NUMBERS, x)
+        return reduced(x, _positions(axes, len(x.shape)), keepdims, combine, lambda e: e, "Y")
+
+    return compute
+
+
+def _mean(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
+    require(FLOATS, x)
+    over, wide = _positions(axes, len(x.shape)), _wider(x.dtype)
+    total = reduced(x, over, keepdims, te.sum, lambda e: cast(wide, e), "S")
+    quotient = divide_by_count(total, product([x.shape[d] for d in over]), "Y")
+    return quotient if wide == x.dtype else mapped(quotient, lambda e: cast(x.dtype, e))
+
+
+def _truth(combine: Combine) -> Callable[..., Tensor]:
+    """`all` as the least of 0 and 1, `any` as the greatest."""
+
+    def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        require(TRUTHS, x)
+        found = reduced(x, _positions(axes, len(x.shape)), keepdims, combine, lambda e: cast("int32", e), "S")
+        return mapped(found, lambda e: compare("ne", e, 0))
+
+    return compute
+
+
+def _place(combine: Combine) -> Callable[..., Tensor]:
+    """The first index of the extreme: the least index of an element that equals it; NaN is beyond all numbers, as in numpy."""
+
+    def compute(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
+        require(NUMBERS, x)
+        rank = len(x.shape)
+        along = axis_of(axis, rank)
+        extreme = reduced(x, (along,), False, combine, lambda e: e, "M")
+        loops = loop_names(rank)
+        extent = x.shape[along]
+        position = te.reduce_axis(extent, loops[along])
+
+        def element(*index: Poly) -> Expr:
+            rest = index[:along] + index[along + keepdims :]
+            e = x[(*rest[:along], position, *rest[along:])]
+            found = equal(e, extreme[rest])
+            if dt.is_float(x.dtype):
+                found = either(found, call("isnan", e, dtype="bool"))
+            return te.min(select(found, position, extent), position)
+
+        left = [d for d in range(rank) if keepdims or d != along]
+        names = [f"{loops[d]}_one" if d == along else loops[d] for d in left]
+        return te.compute([1 if d == along else x.shape[d] for d in left], element, "Y", axes=names)
+
+    return compute
+
+
+def _numpy(name: str) -> Callable[..., np.ndarray]:
+    """The reference of a reduction over several axes: floats are accumulated in float64, integers in their own type."""
+    reduce: Callable[..., Any] = getattr(np, name)
+
+    def reference(x: np.ndarray, *, axes: Axes = None, keepdims: bool = False) -> np.ndarray:
+        over = _positions(axes, x.ndim)
+        wide = {"dtype": np.float64 if x.dtype.kind == "f" else x.dtype} if name in ("sum", "prod", "mean") else {}
+        with np.errstate(all="ignore"):
+            return np.asarray(reduce(x, axis=over, keepdims=keepdims, **wide)).astype(x.dtype)
+
+    return reference
+
+
+def _numpy_place(name: str) -> Callable[..., np.ndarray]:
+    place: Callable[..., Any] = getattr(np, name)
+
+    def reference(x: np.ndarray, *, axis: int, keepdims: bool = False) -> np.ndarray:
+        return np.asarray(place(x, axis=axis, keepdims=keepdims)).astype(np.int64)
+
+    return reference
+
+
+SUM = GraphOperator("sum", REDUCTION, _accumulated(te.sum), _numpy("sum"))
+PROD = GraphOperator("prod", REDUCTION, _accumulated(te.prod), _numpy("prod"))
+MEAN = GraphOperator("mean", REDUCTION, _mean, _numpy("mean"))
+MAX = GraphOperator("max", REDUCTION, _extreme(te.max), _numpy("max"))
+MIN = GraphOperator("min", REDUCTION, _extreme(te.min), _numpy("min"))
+ALL = GraphOperator("all", REDUCTION, _truth(te.min), _numpy("all"))
+ANY = GraphOperator("any", REDUCTION, _truth(te.max), _numpy("any"))
+ARGMAX = GraphOperator("argmax", REDUCTION, _place(te.max), _numpy_place("argmax"))
+ARGMIN = GraphOperator("argmin", REDUCTION, _place(te.min), _numpy_place("argmin"))

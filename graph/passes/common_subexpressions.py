@@ -1,0 +1,72 @@
+"""common_subexpressions: of calls that compute the same, the first one stays (operators have no effects)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from tunesmith.graph.function import Binding, Call, CallFunction, Constant, GraphFunc, If, Operand, Region, Value
+from tunesmith.ir.function import IRModule
+
+
+def common_subexpressions(mod: IRModule) -> IRModule:
+    """A call with the operator, the operands and the attributes of an earlier one, in this region or one around it, is replaced by it.
+
+    Constants with equal elements are one operand.
+    """
+    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+def _function(func: GraphFunc) -> GraphFunc:
+    seen = _Seen()
+    body = _region(func.body, seen)
+    return func.with_(body=body) if seen.found else func
+
+
+class _Seen:
+    """What is known at a point of the program."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Hashable, tuple[Value, ...]] = {}
+        self.same: dict[Operand, Operand] = {}
+        self.constants: dict[str, Constant] = {}
+        self.found = False
+
+    def operand(self, o: Operand) -> Operand:
+        """The first operand with the value of `o`."""
+        if isinstance(o, Constant):
+            first = self.constants.setdefault(o.digest, o)
+            self.found |= first is not o
+            return first
+        return self.same.get(o, o)
+
+
+def _region(region: Region, seen: _Seen) -> Region:
+    kept: list[Binding] = []
+    keys: list[Hashable] = []
+    for b in region.bindings:
+        op = b.operation
+        if isinstance(op, If):
+            condition = seen.operand(op.condition)
+            kept.append(Binding(b.results, If(condition, _region(op.then, seen), _region(op.otherwise, seen))))
+            continue
+        args = tuple([seen.operand(a) for a in op.args])
+        key: Hashable = (op.operator, args, _exactly(op.attrs)) if isinstance(op, Call) else (op.function, args, op.sizes)
+        first = seen.calls.get(key)
+        if first is not None:
+            seen.same.update(zip(b.results, first, strict=True))
+            seen.found = True
+            continue
+        seen.calls[key] = b.results
+        keys.append(key)
+        new = Call(op.operator, args, op.attrs) if isinstance(op, Call) else CallFunction(op.function, args, op.sizes)
+        kept.append(Binding(b.results, new))
+    for key in keys:  # what a region computes is not known outside
+        del seen.calls[key]
+    return Region(tuple(kept), tuple([seen.operand(r) for r in region.results]))
+
+
+def _exactly(value: object) -> Hashable:
+    """A key that tells 1 from True and 1.0, and 0.0 from -0.0."""
+    if isinstance(value, tuple):
+        return tuple([_exactly(v) for v in value])
+    return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)

@@ -1,0 +1,131 @@
+"""convert_layout: image tensors are kept as NHWC, so that vectors run along channels everywhere (source: TVM's ConvertLayout).
+
+Operators that know a layout, or do not care, are computed on twins (graph.twins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tunesmith.graph.builder import RegionBuilder
+from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operation, TensorType
+from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.twins import TwinRewriter
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import ONE
+
+TO, BACK = (0, 2, 3, 1), (0, 3, 1, 2)
+"""permute_dims axes from NCHW to NHWC, and back."""
+_WHERE = {0: 0, 1: 3, 2: 1, 3: 2}
+"""Axis of NCHW -> axis of NHWC."""
+
+
+def convert_layout(mod: IRModule) -> IRModule:
+    """Convolutions and pools of NCHW images, and what lies between them, work on NHWC images; weights become HWIO."""
+    return mod.update({name: _Convert()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+class _Convert(TwinRewriter):
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        if not isinstance(operation, Call):
+            return None
+        if operation.operator in _RULES:
+            return _RULES[operation.operator](self, operation, build)
+        if GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST) and any(a in self.twins for a in operation.args):
+            return self.pointwise(operation, build)
+        return None
+
+    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+        return build.permute_dims(o, axes=TO, name=o.name)
+
+    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+        return build.permute_dims(twin, axes=BACK, name=twin.name)
+
+    def image(self, twin: Operand, build: RegionBuilder) -> list[Operand]:
+        """The NCHW image of a twin that was computed."""
+        return self.back(twin, twin.type, build)
+
+    def pointwise(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        """Operands of rank 4 are taken as twins; smaller ones, which repeat, in the shape in which they do."""
+        if any(len(a.type.shape) > 4 for a in call.args):
+            return None
+        args = [self._aligned(a, build) for a in call.args]
+        return self.image(build.call(call.operator, *args, **call.keywords), build)
+
+    def _aligned(self, o: Operand, build: RegionBuilder) -> Operand:
+        shape = o.type.shape
+        if len(shape) == 4 and (not isinstance(o, Constant) or o.data.size > 1):
+            others = [e for d, e in enumerate(shape) if d != 1]
+            return build.reshape(o, shape=shape[1:2]) if all(e == ONE for e in others) else self.twin(o, build)
+        if all(e == ONE for e in shape):
+            return build.reshape(o, shape=()) if shape else o
+        full = (ONE,) * (4 - len(shape)) + shape
+        if all(e == ONE for d, e in enumerate(full) if d != 1):
+            return build.reshape(o, shape=full[1:2])
+        return build.permute_dims(build.reshape(o, shape=full), axes=TO)
+
+
+def _convolution(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    if call.attr("layout") != "NCHW":
+        return None
+    x, w = call.args
+    weight = build.permute_dims(w, axes=(2, 3, 1, 0), name=w.name)
+    return c.image(build.call(call.operator, c.twin(x, build), weight, **{**call.keywords, "layout": "NHWC"}), build)
+
+
+def _pool(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    if call.attr("layout") != "NCHW":
+        return None
+    return c.image(build.call(call.operator, c.twin(call.args[0], build), **{**call.keywords, "layout": "NHWC"}), build)
+
+
+def _reduction(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    """Over an image's rows and columns the result is the same in both layouts, unless axes are kept."""
+    x = call.args[0]
+    axes = call.attr("axes")
+    if x not in c.twins or axes is None or {a % 4 for a in axes} != {2, 3}:
+        return None
+    out = build.call(call.operator, c.twins[x], **{**call.keywords, "axes": (1, 2)})
+    return c.image(out, build) if call.attr("keepdims") else [out]
+
+
+def _concat(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    if not any(a in c.twins for a in call.args):
+        return None
+    return c.image(build.concat(*[c.twin(a, build) for a in call.args], axis=_WHERE[call.attr("axis") % 4]), build)
+
+
+def _slice(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    x = call.args[0]
+    if x not in c.twins:
+        return None
+    axes = tuple([_WHERE[a % 4] for a in call.attr("axes")])
+    return c.image(build.call(call.operator, c.twins[x], **{**call.keywords, "axes": axes}), build)
+
+
+def _pad(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    x = call.args[0]
+    if x not in c.twins:
+        return None
+    moved = {key: tuple([call.attr(key)[d] for d in TO]) for key in ("before", "after")}
+    return c.image(build.call(call.operator, c.twins[x], **{**call.keywords, **moved}), build)
+
+
+def _reshape(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    """Of an image of one pixel, which has its elements in one order in both layouts."""
+    x = call.args[0]
+    if x not in c.twins or x.type.shape[2:] != (ONE, ONE):
+        return None
+    return [build.reshape(c.twins[x], shape=call.attr("shape"))]
+
+
+_RULES: dict[str, Callable[[_Convert, Call, RegionBuilder], Sequence[Operand] | None]] = {
+    "conv2d": _convolution,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "concat": _concat,
+    "strided_slice": _slice,
+    "pad": _pad,
+    "reshape": _reshape,
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod"), _reduction),
+}

@@ -1,0 +1,50 @@
+"""dead_code: what nothing depends on goes: bindings, and functions that no entry reaches."""
+
+from __future__ import annotations
+
+from tunesmith.graph.function import Binding, CallFunction, GraphFunc, If, Operand, Region, all_bindings, used
+from tunesmith.ir.function import IRModule
+
+
+def dead_code(mod: IRModule) -> IRModule:
+    """Bindings without users are dropped, inner regions included; so are functions that graph functions called and none calls any more.
+
+    Functions that no graph function has ever called stay: they are entries.
+    """
+    before = _called(mod)
+    functions = {name: _alive(f) if isinstance(f, GraphFunc) else f for name, f in mod.items()}
+    kept = IRModule(functions)
+    while gone := {n for n in before if n in kept} - _called(kept):
+        kept = IRModule({name: f for name, f in kept.items() if name not in gone})
+    return mod if len(kept) == len(mod) and all(kept[n] is mod[n] for n in kept) else kept
+
+
+def _called(mod: IRModule) -> set[str]:
+    graphs = [f for f in mod.values() if isinstance(f, GraphFunc)]
+    return {b.operation.function for f in graphs for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)}
+
+
+def _alive(func: GraphFunc) -> GraphFunc:
+    body = _region(func.body)
+    return func if body is func.body else func.with_(body=body)
+
+
+def _region(region: Region) -> Region:
+    needed: set[Operand] = set(region.results)
+    kept: list[Binding] = []
+    for b in reversed(region.bindings):
+        if needed.isdisjoint(b.results):
+            continue
+        op = b.operation
+        if isinstance(op, If):
+            then, otherwise = _region(op.then), _region(op.otherwise)
+            if then is not op.then or otherwise is not op.otherwise:
+                b = Binding(b.results, If(op.condition, then, otherwise))
+        needed.update(used(b.operation))
+        kept.append(b)
+    kept.reverse()
+    return (
+        region
+        if len(kept) == len(region.bindings) and all(a is b for a, b in zip(kept, region.bindings, strict=True))
+        else Region(tuple(kept), region.results)
+    )

@@ -1,0 +1,76 @@
+"""flatten_rows: a product of a tensor of higher rank with a matrix is a product of matrices, and so is what follows row by row.
+
+Batch and sequence become one axis of rows, which schedules tile as a whole; programs do not depend on how rows are grouped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.graph.builder import RegionBuilder
+from tunesmith.graph.function import Call, GraphFunc, Operand, Operation, TensorType
+from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.twins import TwinRewriter
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import ONE, Poly, product
+
+_ROWWISE = {"layer_norm": "axes", "rms_norm": "axes", "softmax": "axis", "log_softmax": "axis"}
+"""Operators of rows, and the attribute that says along which axis these run."""
+
+
+def flatten_rows(mod: IRModule) -> IRModule:
+    """matmul(x[a, b, k], w[k, n]) becomes a matmul of x[a * b, k]; elementwise operators and norms of its rows work on rows too."""
+    return mod.update({name: _Flatten()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+class _Flatten(TwinRewriter):
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        if not isinstance(operation, Call):
+            return None
+        ranks = [len(a.type.shape) for a in operation.args]
+        if operation.operator == "matmul" and ranks[0] > 2 and ranks[1] == 2:
+            x, w = operation.args
+            return self._made(build.matmul(self.twin(x, build), w), x.type.shape[:-1], build)
+        if operation.operator == "reshape" and operation.args[0] in self.twins:
+            return [build.reshape(self.twins[operation.args[0]], shape=operation.attr("shape"))]
+        if operation.operator in _ROWWISE and operation.args[0] in self.twins:
+            return self._rows(operation, build)
+        pointwise = GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST)
+        return self._pointwise(operation, build) if pointwise and any(a in self.twins for a in operation.args) else None
+
+    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+        shape = o.type.shape
+        return build.reshape(o, shape=(product(shape[:-1]), shape[-1]), name=o.name)
+
+    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+        return build.reshape(twin, shape=type.shape, name=twin.name)
+
+    def _made(self, twin: Operand, lead: tuple[Poly, ...], build: RegionBuilder) -> list[Operand]:
+        return self.back(twin, TensorType((*lead, twin.type.shape[-1]), twin.type.dtype), build)
+
+    def _rows(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        x, key = call.args[0], _ROWWISE[call.operator]
+        axes = call.attr(key) if key == "axes" else (call.attr(key),)
+        rank = len(x.type.shape)
+        if tuple([a % rank for a in axes]) != (rank - 1,):
+            return None
+        last = {key: (-1,) if key == "axes" else -1}
+        return self._made(build.call(call.operator, self.twins[x], *call.args[1:], **{**call.keywords, **last}), x.type.shape[:-1], build)
+
+    def _pointwise(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        """Where every operand has the shape of the twins' values, or is one row, or one number."""
+        shape = next(a.type.shape for a in call.args if a in self.twins)
+        args = [self._aligned(a, shape, build) for a in call.args]
+        if any(a is None for a in args):
+            return None
+        return self._made(build.call(call.operator, *[a for a in args if a is not None], **call.keywords), shape[:-1], build)
+
+    def _aligned(self, o: Operand, shape: tuple[Poly, ...], build: RegionBuilder) -> Operand | None:
+        own = o.type.shape
+        if own == shape:
+            return self.twin(o, build)
+        if all(e == ONE for e in own):
+            return build.reshape(o, shape=()) if own else o
+        if len(own) <= len(shape) and own[-1] == shape[-1] and all(e == ONE for e in own[:-1]):
+            return o if len(own) == 1 else build.reshape(o, shape=own[-1:])
+        return None

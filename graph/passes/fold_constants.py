@@ -1,0 +1,37 @@
+"""fold_constants: calls whose operands are all known are computed now, by the operators' numpy references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.graph.builder import RegionBuilder
+from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operation, expressions
+from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.rewrite import Rewriter
+from tunesmith.ir.function import IRModule
+
+ROOM = 1 << 16
+"""Bytes by which a folded result may be larger than its operands: a mask made of two numbers is better made where it is used."""
+
+
+def fold_constants(mod: IRModule) -> IRModule:
+    """Calls of operators on constants become constants, unless that makes the module much larger."""
+    return mod.update({name: _Fold()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+class _Fold(Rewriter):
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        if not isinstance(operation, Call) or not all(isinstance(a, Constant) for a in operation.args):
+            return None
+        if any(p.const is None for _, value in operation.attrs for p in expressions(value)):
+            return None
+        operator = GRAPH_OPERATORS.get(operation.operator)
+        types = operator.infer([a.type for a in operation.args], operation.attrs)
+        if not all(t.is_static for t in types):
+            return None
+        before = sum([a.type.nbytes for a in operation.args])
+        if sum([t.nbytes for t in types]) > before + ROOM:
+            return None
+        name = operation.args[0].name if operation.args else operation.operator
+        arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
+        return [Constant(name, a) for a in arrays]

@@ -1,0 +1,111 @@
+"""fold_scale_axis: a constant factor for each output channel moves into the weights of the contraction in front of it (source: TVM's
+FoldScaleAxis, the forward half of which is not needed once batch normalisation stands behind its convolution).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tunesmith.graph.builder import RegionBuilder
+from tunesmith.graph.function import Binding, Call, Constant, GraphFunc, If, Operand, Region, Value, used
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import ONE
+
+
+def fold_scale_axis(mod: IRModule) -> IRModule:
+    """Rewrites, where the result of the contraction is used nowhere else and `s` is a constant along its channels:
+
+    conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
+    (y + b) * s               ->  y * s + b * s              for such a y, and a constant b
+    """
+    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+def _function(func: GraphFunc) -> GraphFunc:
+    body = func.body
+    while (new := _region(body)) is not body:
+        body = new
+    return func if body is func.body else func.with_(body=body)
+
+
+def _region(region: Region) -> Region:
+    """One round; the same object when nothing was found."""
+    uses = Counter([o for b in region.bindings for o in used(b.operation)] + list(region.results))
+    made = {v: b for b in region.bindings for v in b.results}
+    gone: set[Binding] = set()
+    out: list[Binding] = []
+    changed = False
+    for b in region.bindings:
+        op = b.operation
+        if isinstance(op, If):
+            then, otherwise = _region(op.then), _region(op.otherwise)
+            if then is not op.then or otherwise is not op.otherwise:
+                b, changed = Binding(b.results, If(op.condition, then, otherwise)), True
+        found = _match(b, made, uses) if isinstance(op, Call) and op.operator == "multiply" else None
+        if found is not None and found[0] not in gone:
+            source, scale = found
+            gone.add(source)
+            out += _moved(source, scale, b)
+            changed = True
+        else:
+            out.append(b)
+    return Region(tuple([b for b in out if b not in gone]), region.results) if changed else region
+
+
+def _match(b: Binding, made: dict[Value, Binding], uses: Counter[Operand]) -> tuple[Binding, Constant] | None:
+    """The call in front of a multiplication that the constant can move into or past."""
+    for value, scale in (b.operation.args, b.operation.args[::-1]):
+        if not isinstance(scale, Constant) or not isinstance(value, Value) or value.type != b.results[0].type or uses[value] != 1:
+            continue
+        source = made.get(value)
+        call = source.operation if source is not None else None
+        if source is None or not isinstance(call, Call):
+            continue
+        axis = _channel(call)
+        if axis is not None and _along(scale, axis, len(value.type.shape)):
+            return source, scale
+        if call.operator == "add" and any(isinstance(a, Constant) for a in call.args) and any(a.type == value.type for a in call.args):
+            inner = [made[a].operation for a in call.args if isinstance(a, Value) and a in made and uses[a] == 1]
+            if any(isinstance(i, Call) and (c := _channel(i)) is not None and _along(scale, c, len(value.type.shape)) for i in inner):
+                return source, scale
+    return None
+
+
+def _moved(source: Binding, scale: Constant, multiply: Binding) -> Iterable[Binding]:
+    """What takes the place of the multiplication."""
+    call = source.operation
+    assert isinstance(call, Call)
+    build = RegionBuilder()
+    if call.operator == "add":
+        sides = [build.multiply(a, scale, name=a.name) for a in call.args]
+        return [*build.bindings, Binding(multiply.results, Call("add", tuple(sides)))]
+    x, w = call.args
+    scaled = build.multiply(w, build.reshape(scale, shape=_weight_shape(call, scale)), name=w.name)
+    return [*build.bindings, Binding(multiply.results, Call(call.operator, (x, scaled), call.attrs))]
+
+
+def _channel(call: Call) -> int | None:
+    """The channel axis of a contraction with constant weights."""
+    if call.operator not in ("conv2d", "conv2d_transpose", "matmul") or not isinstance(call.args[1], Constant):
+        return None
+    if call.operator == "matmul":
+        return len(call.args[0].type.shape) - 1 if len(call.args[1].type.shape) == 2 else None
+    if call.operator == "conv2d_transpose" and call.attr("groups") != 1:
+        return None
+    return 1 if call.attr("layout") == "NCHW" else 3
+
+
+def _along(scale: Constant, axis: int, rank: int) -> bool:
+    """Whether a constant varies along one axis of a result of this rank only."""
+    shape = (ONE,) * (rank - len(scale.type.shape)) + scale.type.shape
+    return len(shape) == rank and all(e == ONE for d, e in enumerate(shape) if d != axis)
+
+
+def _weight_shape(call: Call, scale: Constant) -> tuple[int, ...]:
+    """The shape in which the factors meet the weights."""
+    n = scale.data.size
+    if call.operator == "matmul":
+        return (n,)
+    at = {("conv2d", "NCHW"): 0, ("conv2d", "NHWC"): 3, ("conv2d_transpose", "NCHW"): 1}.get((call.operator, call.attr("layout")), 2)
+    return tuple([n if d == at else 1 for d in range(4)])

@@ -1,0 +1,262 @@
+"""fuse_operators: calls that are worth one loop nest become one primitive function (source: TVM's FuseOps; Chen et al., OSDI 2018).
+
+A group grows from a call towards the first call that everything computed from it must pass, its immediate post-dominator, as long as
+all calls on the way have kinds that allow it:
+
+    elementwise, broadcast, injective   join an elementwise, broadcast or injective one, or a reduction
+    reduction, fusable                  take elementwise and broadcast calls behind them, on results of their own shape
+    opaque                              stay alone
+
+Every group has one last call, and all that leaves the group are its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tunesmith.graph import structural
+from tunesmith.graph.function import Binding, Call, CallFunction, Constant, GraphFunc, If, Operand, Region, TensorType, Value, used
+from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import poly
+
+PRIMITIVE = "primitive"
+"""Attribute of graph functions that become one TIR function each."""
+MAX_CALLS = 64
+"""Calls of one group at most: a loop nest has registers for so many."""
+
+_POINTWISE = (ELEMENTWISE, BROADCAST)
+_MAPS = (ELEMENTWISE, BROADCAST, INJECTIVE)
+_ANCHORS = (FUSABLE, REDUCTION)
+
+
+def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
+    """Every call of an operator in the graph functions moves into a primitive function; equal ones share it.
+
+    Calls of views (reshape) that are alone in their group stay where they are: nothing is computed for them.
+
+    Args:
+        mod: the module.
+        most: calls of one group at most; 1 fuses nothing.
+    """
+    made = _Primitives({name for name in mod}, most)
+    functions = {
+        name: f.with_(body=_region(f.body, made)) for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None
+    }
+    return mod.update({**functions, **made.functions})
+
+
+class _Primitives:
+    """The primitive functions made so far, by digest."""
+
+    def __init__(self, taken: set[str], most: int) -> None:
+        self.functions: dict[str, GraphFunc] = {}
+        self.most = most
+        self._taken = taken
+        self._names: dict[str, str] = {}
+
+    def add(self, func: GraphFunc) -> str:
+        """The name under which the module has `func`."""
+        key = structural.digest(func.with_(name=""))
+        if key not in self._names:
+            name, count = func.name, 0
+            while name in self._taken:
+                count += 1
+                name = f"{func.name}_{count}"
+            self._taken.add(name)
+            self._names[key] = name
+            self.functions[name] = func.with_(name=name)
+        return self._names[key]
+
+
+def _region(region: Region, made: _Primitives) -> Region:
+    """The region with its groups replaced by calls, each where its last call was."""
+    groups = Groups(region, made.most)
+    out: list[Binding] = []
+    for i, b in enumerate(region.bindings):
+        op = b.operation
+        if isinstance(op, If):
+            out.append(Binding(b.results, If(op.condition, _region(op.then, made), _region(op.otherwise, made))))
+        elif not isinstance(op, Call):
+            out.append(b)
+        elif i in groups.members:
+            members = [region.bindings[j] for j in groups.members[i]]
+            alone = GRAPH_OPERATORS.get(op.operator)
+            out.append(b if len(members) == 1 and alone.view else _call(members, made))
+    return Region(tuple(out), region.results)
+
+
+def _call(members: Sequence[Binding], made: _Primitives) -> Binding:
+    """The group as a call of a primitive function.  Constants of one element stay inside, where they become literals."""
+    inside = {v for b in members for v in b.results}
+    params: dict[Operand, Value] = {}
+    for call in [b.operation for b in members]:
+        assert isinstance(call, Call)
+        for i, o in enumerate(call.args):
+            if o not in inside and not is_literal(o) and o not in params:
+                params[o] = Value(_fresh(GRAPH_OPERATORS.get(call.operator).operand_name(i), params.values()), o.type)
+    outer = list(params)
+    held = " ".join(str(i) for i, o in enumerate(outer) if isinstance(o, Constant))
+    env: dict[Operand, Operand] = dict(params)
+    bindings = []
+    for b in members:
+        call = b.operation
+        assert isinstance(call, Call)
+        results = tuple([Value(v.name, v.type) for v in b.results])
+        bindings.append(Binding(results, Call(call.operator, tuple([env.get(a, a) for a in call.args]), call.attrs)))
+        env.update(zip(b.results, results, strict=True))
+    attrs = ((("constants", held),) if held else ()) + ((PRIMITIVE, "1"),)
+    sink = members[-1]
+    func = GraphFunc(_name(bindings), tuple(params.values()), Region(tuple(bindings), bindings[-1].results), attrs)
+    return Binding(sink.results, CallFunction(made.add(func), tuple(outer), tuple([poly(v) for v in func.sizes])))
+
+
+def _fresh(name: str, taken: Iterable[Value]) -> str:
+    """Parameters are named after what they are to their operators, not after values: equal groups are equal to the letter."""
+    names, fresh, count = {v.name for v in taken}, name, 1
+    while fresh in names:
+        count += 1
+        fresh = f"{name}{count}"
+    return fresh
+
+
+def _name(bindings: Iterable[Binding]) -> str:
+    names = [b.operation.operator for b in bindings if isinstance(b.operation, Call)]
+    short = [n for i, n in enumerate(names) if i == 0 or n != names[i - 1]]
+    text = "_".join(short[:6]) + ("_etc" if len(short) > 6 else "")
+    return f"fused_{text}" if len(names) > 1 else f"op_{text}"
+
+
+def is_literal(o: Operand) -> bool:
+    """Whether an operand is a constant that programs hold as a number."""
+    return isinstance(o, Constant) and o.data.size == 1
+
+
+class Groups:
+    """The groups of the calls of one region, by positions of bindings.
+
+    Args:
+        region: its bindings are the nodes; whatever is no call stands alone.
+        most: calls of one group at most.
+    Attributes:
+        members: last position of a group -> all positions in it, ascending.
+    """
+
+    def __init__(self, region: Region, most: int = MAX_CALLS) -> None:
+        self.bindings = region.bindings
+        self._most = most
+        self.members: dict[int, list[int]] = {i: [i] for i in range(len(region.bindings))}
+        self._last = list(range(len(region.bindings)))
+        self._operators: list[GraphOperator | None] = [
+            GRAPH_OPERATORS.get(b.operation.operator) if isinstance(b.operation, Call) else None for b in region.bindings
+        ]
+        self._users = _users(region)
+        self._dominator = _post_dominators(self._users)
+        for anchors in (True, False):
+            for i in range(len(region.bindings)):
+                self._grow(i, anchors)
+        for i in range(len(region.bindings)):
+            self._trim(i)
+
+    def _kind(self, i: int) -> str:
+        op = self._operators[i]
+        return OPAQUE if op is None else op.kind
+
+    def _type(self, i: int) -> TensorType:
+        return self.bindings[i].results[0].type
+
+    def _grow(self, i: int, anchors: bool) -> None:
+        """Join the group that ends with `i` to the post-dominator of `i`, if all between allows it."""
+        goal = self._dominator[i]
+        if self._last[i] != i or goal == len(self.bindings) or len(self.bindings[i].results) > 1:
+            return
+        kinds = {self._kind(j) for j in self.members[i]}
+        if OPAQUE in kinds or kinds.isdisjoint(_ANCHORS) == anchors:
+            return
+        between = self._between(i, goal)
+        if anchors:
+            behind = (*between, goal)
+            allowed = all(self._kind(j) in _POINTWISE and self._type(j).shape == self._type(i).shape for j in behind)
+            allowed = allowed and not any(self._anchored(j) for j in behind)
+        else:
+            allowed = all(self._kind(j) in _MAPS for j in between) and self._takes(goal, kinds)
+        if allowed:
+            self._join({self._last[j] for j in (i, goal, *between)})
+
+    def _anchored(self, i: int) -> bool:
+        return any(self._kind(j) in _ANCHORS for j in self.members[self._last[i]])
+
+    def _takes(self, goal: int, kinds: set[str]) -> bool:
+        """Whether maps of these kinds may be computed inside the group of `goal`: a reduction takes any map of its operand; behind
+        an anchor, what is computed element by element joins where the anchor's results do."""
+        if self._kind(goal) in _MAPS:
+            return not self._anchored(goal) or (self._kind(goal) in _POINTWISE and kinds <= set(_POINTWISE))
+        return self._kind(goal) == REDUCTION
+
+    def _between(self, i: int, goal: int) -> set[int]:
+        """The positions on all ways from `i` to `goal`, without those two."""
+        found: set[int] = set()
+        stack = list(self._users[i])
+        while stack:
+            j = stack.pop()
+            if j != goal and j not in found:
+                found.add(j)
+                stack += self._users[j]
+        return found
+
+    def _join(self, lasts: set[int]) -> None:
+        """Make one group of several, if one call can stand for all of them: only the results of its last call are used outside."""
+        union = sorted([m for j in lasts for m in self.members[j]])
+        end, inside = union[-1], set(union)
+        if len(union) > self._most or any(u not in inside for m in union[:-1] for u in self._users[m]):
+            return
+        for j in lasts:
+            del self.members[j]
+        self.members[end] = union
+        for m in union:
+            self._last[m] = end
+
+    def _trim(self, i: int) -> None:
+        """Take views away from both ends of a group of maps: outside they cost nothing, inside they divide indices."""
+        while self._last[i] == i and len(group := self.members[i]) > 1 and not self._anchored(i):
+            made = {v for j in group for v in self.bindings[j].results}
+            ends = [
+                j for j in group if (op := self._operators[j]) and op.view and (j == i or self.bindings[j].operation.args[0] not in made)
+            ]
+            if not ends:
+                return
+            for j in ends:
+                group.remove(j)
+                self.members[j], self._last[j] = [j], j
+            if group and i in ends:
+                self.members[group[-1]] = group
+                for j in group:
+                    self._last[j] = group[-1]
+                i = group[-1]
+
+
+def _users(region: Region) -> list[list[int]]:
+    """For each binding the positions of those that use its results; what the region returns is used at the position behind the last."""
+    made = {v: i for i, b in enumerate(region.bindings) for v in b.results}
+    users: list[list[int]] = [[] for _ in region.bindings]
+    for i, operands in enumerate([*[used(b.operation) for b in region.bindings], region.results]):
+        for j in sorted({made[o] for o in operands if isinstance(o, Value) and o in made}):
+            users[j].append(i)
+    return users
+
+
+def _post_dominators(users: Sequence[Sequence[int]]) -> list[int]:
+    """The immediate post-dominator of each node of a DAG in topological order; the position behind the last where ways part until
+    the end."""
+    exit = len(users)
+    parent, depth = [exit] * exit, [0] * (exit + 1)
+    for i in reversed(range(exit)):
+        meet = users[i][0] if users[i] else exit
+        for u in users[i][1:]:
+            while meet != u:
+                if depth[meet] >= depth[u]:
+                    meet = parent[meet]
+                else:
+                    u = parent[u]
+        parent[i], depth[i] = meet, depth[meet] + 1
+    return parent

@@ -1,0 +1,57 @@
+"""legalise: primitive functions become TIR functions, one each, so that nothing but calls of functions is left in the graph.
+
+The tensor expressions of a group's operators are applied to each other, so a fused group is one PrimFunc with a block for each stage;
+what the schedule makes of them (inline, compute at the register tile) is a matter of search.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.graph.function import Call, Constant, GraphFunc, Operand
+from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.passes.fuse_operators import PRIMITIVE, fuse_operators
+from tunesmith.ir.expr import Expr, const
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support.errors import InternalError
+
+
+def legalise(mod: IRModule) -> IRModule:
+    """All primitive functions as PrimFuncs under their names; calls that no pass has fused get one each.
+
+    A PrimFunc takes the operands, the results, and then the sizes of the primitive function.  Operands that are constants in its calls
+    are its `constants`.
+    """
+    alone = fuse_operators(mod, most=1)
+    return alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is not None})
+
+
+def prim_func(func: GraphFunc) -> PrimFunc:
+    """The TIR function of a graph function that holds nothing but calls of operators."""
+    inputs = [te.placeholder(p.type.shape, p.type.dtype, p.name) for p in func.params]
+    env: dict[Operand, Tensor] = dict(zip(func.params, inputs, strict=True))
+    for b in func.body.bindings:
+        call = b.operation
+        if not isinstance(call, Call):
+            raise InternalError(f"the primitive function {func.name} holds a {type(call).__name__}")
+        args = [_Literal(a) if isinstance(a, Constant) else env[a] for a in call.args]
+        env.update(zip(b.results, GRAPH_OPERATORS.get(call.operator).apply(args, call.attrs), strict=True))
+    made = te.create_prim_func([*inputs, *[env[r] for r in func.results]], func.name)
+    buffers = made.params[: len(inputs) + len(func.results)]
+    held = [buffers[int(i)].name for i in (func.attr("constants") or "").split()]
+    return made.with_(params=(*buffers, *func.sizes), attrs=(("constants", " ".join(held)),) if held else ())
+
+
+class _Literal(Tensor):
+    """A tensor of one element, which formulas read as a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, constant: Constant) -> None:
+        super().__init__(constant.name, constant.type.shape, constant.type.dtype)
+        self.number = const(constant.data.reshape(()).item(), constant.type.dtype)
+
+    def __getitem__(self, indices: Any) -> Expr:  # type: ignore[override]
+        return self.number

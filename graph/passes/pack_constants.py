@@ -1,0 +1,87 @@
+"""pack_constants: what schedules pack from weights is packed now, and the module holds the packed copies instead of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm_host import check_runs_here
+from tunesmith.graph.function import Binding, CallFunction, Constant, GraphFunc, If, Operand, Region, all_bindings
+from tunesmith.ir import interpret
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.lower.lift_constants import Lifted, lift_constants
+from tunesmith.runtime.module import Module
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+
+def pack_constants(mod: IRModule, target: Target) -> IRModule:
+    """Calls of scheduled functions that pack constants take the packed copies; the functions lose their packing.
+
+    The copies are computed by code for the target where that runs here, else by the interpreter; the elements are the same.
+    """
+    lifted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := lift_constants(f)) is not None}
+    graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc)}
+    calls = [b.operation for f in graphs.values() for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)]
+    # A function keeps its own packing if a call of it passes something that is not known now.
+    packing = [(c, lifted[c.function]) for c in calls if c.function in lifted]
+    open_ = {c.function for c, parts in packing if any(not isinstance(c.args[p], Constant) for p in parts.positions)}
+    ready = {name: parts for name, parts in lifted.items() if name not in open_ and any(c.function == name for c in calls)}
+    if not ready:
+        return mod
+    pack = _Packer([p for parts in ready.values() for p in parts.packers], target)
+    functions = {name: f.with_(body=_region(f.body, ready, pack)) for name, f in graphs.items()}
+    kept = {name: f for name, f in mod.items() if name not in ready}
+    return IRModule({**kept, **functions, **{parts.main.name: parts.main for parts in ready.values()}})
+
+
+def _region(region: Region, ready: dict[str, Lifted], pack: _Packer) -> Region:
+    return Region(tuple([_binding(b, ready, pack) for b in region.bindings]), region.results)
+
+
+def _binding(b: Binding, ready: dict[str, Lifted], pack: _Packer) -> Binding:
+    op = b.operation
+    if isinstance(op, If):
+        return Binding(b.results, If(op.condition, _region(op.then, ready, pack), _region(op.otherwise, ready, pack)))
+    if not isinstance(op, CallFunction) or op.function not in ready:
+        return b
+    parts = ready[op.function]
+    args: list[Operand] = list(op.args)
+    for packer, at in zip(parts.packers, parts.positions, strict=True):
+        constant = args[at]
+        assert isinstance(constant, Constant)
+        args[at] = pack(packer, constant)
+    return Binding(b.results, CallFunction(parts.main.name, tuple(args), op.sizes))
+
+
+class _Packer:
+    """Runs packing functions, each on each constant once."""
+
+    def __init__(self, packers: Sequence[PrimFunc], target: Target) -> None:
+        self._module = Module.from_object(build(packers, target).data) if _runs_here(target) else None
+        self._done: dict[tuple[str, str], Constant] = {}
+
+    def __call__(self, packer: PrimFunc, constant: Constant) -> Constant:
+        key = packer.name, constant.digest
+        if key not in self._done:
+            copy = packer.params[1]
+            assert isinstance(copy, Buffer)
+            out = np.zeros([e.as_int() for e in copy.shape], dt.to_numpy(copy.dtype))
+            if self._module is not None:
+                self._module[packer.name](np.array(constant.data), out)
+            else:
+                interpret.run(packer, [constant.data, out])
+            self._done[key] = Constant(f"{constant.name}_packed", out)
+        return self._done[key]
+
+
+def _runs_here(target: Target) -> bool:
+    try:
+        check_runs_here(target)
+    except BuildError:
+        return False
+    return target.kind == "llvm"

@@ -1,0 +1,266 @@
+"""Sizes of an exported torch program as index expressions: its symbols, the sympy terms over them, its guards and ranges.
+
+torch.export keeps shapes as sympy expressions with functions of its own, and what it found out about them while tracing as Python
+text (`L['ids'].size()[1] == L['pos'].size()[0]`).  Neither sympy nor the text is evaluated by others' code here: both are walked.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tunesmith.ir.expr import Binary, Const, Expr, Not
+from tunesmith.ir.poly import Poly, Var, below, ceildiv, evaluate, floordiv, maximum, minimum, mod, poly, product
+from tunesmith.support.errors import ModelImportError
+
+
+class Sizes:
+    """The symbols of one exported program and the size variables that stand for them."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Var] = {}
+        self._example: dict[Var, int] = {}
+
+    def declare(self, size: Any, name: str | None = None) -> None:
+        """Make a variable for the symbol that is the extent of an input; nothing for a number or a compound expression."""
+        if isinstance(size, int) or not size.node.expr.is_Symbol or str(size.node.expr) in self.variables:
+            return
+        symbol = str(size.node.expr)
+        taken = {v.name for v in self.variables.values()}
+        self.variables[symbol] = Var(name if name and name not in taken else symbol)
+        hint = size.node.hint
+        if hint is not None:
+            self._example[self.variables[symbol]] = int(hint)
+
+    def poly(self, size: Any) -> Poly:
+        """A torch size (int or SymInt) as an index expression; ModelImportError for one that depends on data."""
+        return poly(int(size)) if isinstance(size, int) else self.of_sympy(size.node.expr)
+
+    def is_negative(self, size: Poly) -> bool:
+        """Whether a size is negative for the example inputs: what torch decided by when it traced, and guards keep it so."""
+        return evaluate(size, self._example) < 0 if size.const is None else size.const < 0
+
+    def of_sympy(self, expr: Any) -> Poly:
+        """A sympy expression of whole numbers as an index expression."""
+        if expr.is_Integer:
+            return poly(int(expr))
+        if expr.is_Symbol:
+            if str(expr) not in self.variables:
+                raise ModelImportError(_unbound(str(expr)))
+            return poly(self.variables[str(expr)])
+        kind = type(expr).__name__
+        if kind in _ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":
+            return _ROUNDED[kind](*[self.of_sympy(a) for a in expr.args[0].args])
+        if kind not in _ARITHMETIC:
+            raise ModelImportError(f"the size {expr} has {kind} in it, which no index expression has")
+        return _ARITHMETIC[kind](*[self.of_sympy(a) for a in expr.args])
+
+    def condition(self, expr: Any) -> Expr:
+        """A sympy condition on sizes."""
+        kind = type(expr).__name__
+        if kind in ("BooleanTrue", "BooleanFalse"):
+            return Const(kind == "BooleanTrue", "bool")
+        if kind in _RELATIONS:
+            return _relation(_RELATIONS[kind], *[self.of_sympy(a) for a in expr.args])
+        if kind in ("And", "Or", "Not"):
+            return _logic(kind, [self.condition(a) for a in expr.args])
+        raise ModelImportError(f"the condition {expr} is none on sizes")
+
+    def range_conditions(self, ranges: Mapping[Any, Any]) -> list[Expr]:
+        """What the ranges of symbols say.  torch traces with sizes of at least 2 and still takes 1 (as its own check of inputs does)."""
+        found = []
+        for symbol in sorted(ranges, key=str):
+            if str(symbol) not in self.variables:
+                continue
+            size, least, most = poly(self.variables[str(symbol)]), ranges[symbol].lower, ranges[symbol].upper
+            found.append(_relation("ge", size, poly(max(1, int(least)) if least > 2 else 1)))
+            if most.is_Integer and int(most) < 2**31:
+                found.append(_relation("le", size, poly(int(most))))
+        return found
+
+    def guard(self, text: str, inputs: Mapping[str, Any]) -> Expr:
+        """The condition of a guard of torch.export.
+
+        Args:
+            text: Python, over `L`, the arguments of `forward` by name.
+            inputs: that `L`; in place of a tensor it holds the tuple of its extents.
+        Raises:
+            ModelImportError: it speaks of something else than sizes.
+        """
+        made = _Guard(text, inputs).value(ast.parse(text, mode="eval").body)
+        if isinstance(made, bool):
+            return Const(made, "bool")
+        if not isinstance(made, Expr) or isinstance(made, Poly):
+            raise _no_guard(text)
+        return made
+
+
+def _unbound(symbol: str) -> str:
+    if is_unbacked(symbol):
+        return "its shape depends on data (nonzero, item, or a mask of bools as an index), which no index expression can; use torch.where"
+    return f"the size {symbol} is the extent of no input by itself; add an input that has it, or make the other ones multiples of it"
+
+
+def is_unbacked(symbol: str) -> bool:
+    """Whether torch's symbol stands for a number that comes from data."""
+    return symbol.startswith(("u", "zu"))
+
+
+def _power(base: Poly, exponent: Poly) -> Poly:
+    if exponent.const is None or exponent.const < 0:
+        raise ModelImportError(f"the size {base}**{exponent} has a power that is no natural number")
+    return product([base] * exponent.const)
+
+
+def _add(*terms: Poly) -> Poly:
+    return sum(terms, poly(0))
+
+
+_ARITHMETIC: dict[str, Callable[..., Poly]] = {
+    "Add": _add,
+    "Mul": lambda *xs: product(xs),
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "CeilDiv": ceildiv,
+    "Mod": mod,
+    "PythonMod": mod,
+    "Max": maximum,
+    "Min": minimum,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "ModularIndexing": lambda x, d, m: mod(floordiv(x, d), m),
+    "Identity": lambda x: x,
+}
+_ROUNDED: dict[str, Callable[..., Poly]] = {"TruncToInt": floordiv, "FloorToInt": floordiv, "CeilToInt": ceildiv}
+_RELATIONS = {
+    "Equality": "eq",
+    "Unequality": "ne",
+    "StrictLessThan": "lt",
+    "LessThan": "le",
+    "StrictGreaterThan": "gt",
+    "GreaterThan": "ge",
+}
+
+
+def _relation(op: str, a: Poly, b: Poly) -> Expr:
+    if op in ("eq", "ne"):
+        distance = (a - b).const
+        if distance is not None:
+            return Const((distance == 0) == (op == "eq"), "bool")
+        both = Binary("and", below(a, b + 1), below(b, a + 1))
+        return both if op == "eq" else Not(both)
+    return {"lt": lambda: below(a, b), "le": lambda: below(a, b + 1), "gt": lambda: below(b, a), "ge": lambda: below(b, a + 1)}[op]()
+
+
+def _logic(kind: str, parts: Sequence[Expr]) -> Expr:
+    if kind == "Not":
+        (part,) = parts
+        return Const(not part.value, "bool") if isinstance(part, Const) else Not(part)
+    deciding = kind == "Or"  # one true part decides an `or`, one false part an `and`
+    if any(isinstance(p, Const) and p.value == deciding for p in parts):
+        return Const(deciding, "bool")
+    rest = [p for p in parts if not isinstance(p, Const)]
+    if not rest:
+        return Const(not deciding, "bool")
+    made = rest[0]
+    for part in rest[1:]:
+        made = Binary(kind.lower(), made, part)
+    return made
+
+
+def _no_guard(text: str) -> ModelImportError:
+    return ModelImportError(
+        f"torch.export assumed `{text}`, which is no condition on sizes of inputs, so it could not be checked in a call."
+        " Trace with a model that does not depend on it, or give the size a fixed value in dynamic_shapes"
+    )
+
+
+class _Guard:
+    """Evaluates the text of one guard."""
+
+    def __init__(self, text: str, inputs: Mapping[str, Any]) -> None:
+        self.text, self.inputs = text, inputs
+
+    def value(self, node: ast.expr) -> Any:
+        """A bool or a condition, a size, or what a path in the inputs leads to."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value if isinstance(node.value, bool) else poly(node.value)
+        if isinstance(node, ast.Subscript):
+            return self._path(node)
+        if isinstance(node, ast.BoolOp):
+            return _logic(type(node.op).__name__, [self._condition(v) for v in node.values])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return _logic("Not", [self._condition(node.operand)])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self._size(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op).__name__ in _OPERATIONS:
+            return _OPERATIONS[type(node.op).__name__](self._size(node.left), self._size(node.right))
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        raise _no_guard(self.text)
+
+    def _comparison(self, node: ast.Compare) -> Expr:
+        values = [self._size(n) for n in (node.left, *node.comparators)]
+        ops = [_COMPARISONS.get(type(op).__name__) for op in node.ops]
+        if None in ops:
+            raise _no_guard(self.text)
+        return _logic("And", [_relation(str(op), a, b) for op, a, b in zip(ops, values[:-1], values[1:], strict=True)])
+
+    def _call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args:
+            return self.value(node.func.value)  # a tensor is there as its extents
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        make = _ARITHMETIC.get({"max": "Max", "min": "Min"}.get(name, name))
+        if make is None:
+            raise _no_guard(self.text)
+        return make(*[self._size(a) for a in node.args])
+
+    def _path(self, node: ast.Subscript) -> Any:
+        """`L['x'][0]`; what `*args` holds is also known as `args_0`, what `**kwargs` holds by its own name."""
+        key = node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, (str, int)) else None
+        if isinstance(node.value, ast.Name) and node.value.id == "L":
+            return self.inputs.get(str(key), _Rest(str(key)))
+        of = self.value(node.value)
+        if isinstance(of, _Rest):
+            found = self.inputs.get(f"{of.name}_{key}", self.inputs.get(str(key)))
+            if found is not None:
+                return found
+        try:
+            return of[key]
+        except (LookupError, TypeError):
+            raise _no_guard(self.text) from None
+
+    def _size(self, node: ast.expr) -> Poly:
+        made = self.value(node)
+        if not isinstance(made, (Poly, int)):
+            raise _no_guard(self.text)
+        return poly(made)
+
+    def _condition(self, node: ast.expr) -> Expr:
+        made = self.value(node)
+        if isinstance(made, Expr) and not isinstance(made, Poly):
+            return made
+        if isinstance(made, bool):
+            return Const(made, "bool")
+        raise _no_guard(self.text)
+
+
+class _Rest:
+    """An argument that gathers others, `*args` or `**kwargs`, of which the program does not know the name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_OPERATIONS: dict[str, Callable[[Poly, Poly], Poly]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mult": lambda a, b: a * b,
+    "FloorDiv": floordiv,
+    "Mod": mod,
+    "Pow": _power,
+}
+_COMPARISONS = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}

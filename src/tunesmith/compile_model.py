@@ -1,0 +1,136 @@
+"""compile_model: from a graph function to something that runs: passes, schedules out of a log, code, an executor.
+
+Nothing is searched for and nothing is drawn without a fixed seed: equal models, logs and targets give equal bytes.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm_export import export_library
+from tunesmith.graph.apply_records import ApplyRecords, Coverage
+from tunesmith.graph.emit_graph_program import emit_graph_program
+from tunesmith.graph.emit_vm_program import emit_vm_program
+from tunesmith.graph.function import GraphFunc, If, all_bindings
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.pack_constants import pack_constants
+from tunesmith.graph.pipeline import ModulePipeline
+from tunesmith.graph.pipelines import GRAPH
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.measure.database import Database
+from tunesmith.runtime.executable import Executable
+from tunesmith.runtime.executor import Executor, Profile, TensorSpec
+from tunesmith.runtime.module import load_executable
+from tunesmith.search.untuned import analytic_schedule
+from tunesmith.support.errors import BuildError, RecordError, UserError
+
+EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program}
+"""What makes a program of a module in call form, by kind of executor."""
+
+
+class CompiledModel:
+    """A model in this process: `model(x)` gives its results as numpy arrays, one or a tuple of them.
+
+    Attributes:
+        executor: what runs it.
+        executable: program, constants and code, as data.
+        coverage: for each TIR function what the records had.
+        module: the scheduled functions and the graph that calls them, for people and further passes.
+    """
+
+    def __init__(self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule) -> None:
+        self.executor: Executor = load_executable(executable)
+        self.executable = executable
+        self.coverage = coverage
+        self.module = module
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What it takes, in order."""
+        return self.executor.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What it gives, in order."""
+        return self.executor.outputs
+
+    def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
+        """The results for these inputs.  RunError if an input is not what the model takes."""
+        return self.executor(*arrays)
+
+    def set_input(self, which: str | int, array: object) -> None:
+        """Give an input, by name or position, for `run`."""
+        self.executor.set_input(which, array)
+
+    def run(self) -> None:
+        """Compute the results of the inputs that were set."""
+        self.executor.run()
+
+    def get_output(self, which: int) -> np.ndarray:
+        """A result of the last run; the executor's own array, which the next run overwrites."""
+        return self.executor.get_output(which)
+
+    def profile(self, *arrays: object, repeats: int = 10) -> Profile:
+        """Microseconds of each call; printed, a table with the slowest first."""
+        return self.executor.profile(*arrays, repeats=repeats)
+
+    def export_library(self, path: str | PathLike[str], parameters: str = "inside") -> Path:
+        """Write a shared library that `load_module` loads, also where only the runtime is installed.
+
+        Args:
+            path: of the library.
+            parameters: "inside" it, or "beside" it in `PATH.params`.
+        Raises:
+            BuildError: it cannot be linked or written.
+        """
+        return export_library(path, [], self.executable, parameters)
+
+
+def compile_model(
+    mod: IRModule,
+    target: Target,
+    records: Database | None = None,
+    strict: bool = False,
+    executor: str | None = None,
+    pipeline: ModulePipeline = GRAPH,
+) -> CompiledModel:
+    """Compile the graph function `main` of a module, with all that it calls.
+
+    Args:
+        mod: the module, as an importer or a builder makes it.
+        target: where the code will run.
+        records: the best schedules that are known.  What has no record gets the schedule that the analytic model likes best.
+        strict: refuse functions without a record.
+        executor: "graph", "vm", or None for the first where shapes are numbers and nothing branches, else the second.
+        pipeline: passes from the module to TIR functions without schedules.
+    Raises:
+        UserError: there is no such executor.
+        RecordError: strict, and a function has no usable record: all of them are listed.
+        BuildError: a function cannot be compiled, or the executor cannot run such a graph.
+    """
+    if executor is not None and executor not in EMITTERS:
+        raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
+    if strict and records is None:
+        raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
+    lowered = pipeline(mod, target)
+    kind = executor or _suitable(lowered)
+    applied = ApplyRecords(Database() if records is None else records, target, strict, analytic_schedule).apply(lowered)
+    packed = dead_code(pack_constants(applied.mod, target))
+    program, constants = EMITTERS[kind](packed)
+    functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
+    data = build(functions, target).data if functions else None
+    return CompiledModel(Executable(kind, program, constants, data), applied.coverage, packed)
+
+
+def _suitable(mod: IRModule) -> str:
+    main = mod["main"]
+    if not isinstance(main, GraphFunc):
+        raise BuildError("the module has no graph function `main`")
+    bindings = list(all_bindings(main.body))
+    static = all(v.type.is_static for v in (*main.params, *[v for b in bindings for v in b.results]))
+    return "graph" if static and not any(isinstance(b.operation, If) for b in bindings) else "vm"

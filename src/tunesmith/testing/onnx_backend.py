@@ -1,0 +1,152 @@
+"""ONNX's own backend tests on tunesmith: `Backend` is what `onnx.backend.test.BackendTest` asks for, with any way to execute a module.
+
+    import onnx.backend.test
+    from tunesmith.testing.onnx_backend import Backend
+    globals().update(onnx.backend.test.BackendTest(Backend, __name__).include("_cpu").test_cases)
+
+Some node tests give a shape or axes as inputs.  The importer wants those at import: such a model is imported again for each set of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph import interpret
+from tunesmith.graph.onnx_import import from_onnx
+from tunesmith.graph.onnx_import_errors import OnnxImportError
+from tunesmith.ir.function import IRModule
+from tunesmith.support.errors import MissingExtraError, ModelImportError
+
+Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
+"""Computes the results of the function `main` of a module."""
+
+
+def interpreted(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """The results by the numpy references of the operators."""
+    return interpret.run(mod["main"], list(inputs), mod)
+
+
+def unsupported(reason: object) -> Exception:
+    """The exception that tells a backend test that a model is beyond the backend."""
+    try:
+        from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+    except ImportError as error:
+        raise MissingExtraError("onnx", "onnx", "Running ONNX's backend tests") from error
+    return BackendIsNotSupposedToImplementIt(str(reason))
+
+
+def _bfloat16() -> np.dtype[Any]:
+    """The numpy type in which ONNX's tests have bfloat16."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError("onnx", "onnx", "Running ONNX's backend tests") from error
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
+
+
+class PreparedModel:
+    """A model that runs.
+
+    Args:
+        model: an `onnx.ModelProto`.
+        execute: see `Execute`.
+    """
+
+    def __init__(self, model: Any, execute: Execute) -> None:
+        weights = {t.name for t in model.graph.initializer}
+        self.names = [i.name for i in model.graph.input if i.name not in weights]
+        self.frozen: list[str] = [i.name for i in model.graph.input if _is_empty(i)]
+        self._bfloat16 = _bfloat16()
+        self._model = model
+        self._execute = execute
+        self._modules: dict[tuple[Any, ...], IRModule] = {}
+        if not self.frozen:
+            self._import_once()
+
+    def run(self, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray], **_: Any) -> list[np.ndarray]:
+        """The outputs for inputs in the order of the model's, or by name."""
+        arrays = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
+        module = self._module(arrays)
+        params = [_held(arrays[n]) for n in self.names if n not in self.frozen]
+        made = self._execute(module, params)
+        types = [r.type.dtype for r in module["main"].results]
+        return [self._of_type(np.asarray(a), dtype) for a, dtype in zip(made, types, strict=True)]
+
+    def _of_type(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        return array.astype(self._bfloat16) if dtype == "bfloat16" else array
+
+    def _import_once(self) -> None:
+        """Refuse now what no values of inputs can help."""
+        try:
+            self._modules[()] = from_onnx(self._model)
+        except OnnxImportError as error:
+            if not error.wanted:
+                raise
+            self.frozen += error.wanted
+
+    def _module(self, arrays: Mapping[str, np.ndarray]) -> IRModule:
+        """The module for the values of those inputs that must be known, of which more may turn up."""
+        while True:
+            constants = {n: np.asarray(arrays[n]) for n in self.frozen}
+            key = tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in constants.items()])
+            if key in self._modules:
+                return self._modules[key]
+            try:
+                self._modules[key] = from_onnx(self._model, constants=constants)
+            except OnnxImportError as error:
+                more = [n for n in error.wanted if n not in self.frozen]
+                if not more:
+                    raise unsupported(error) from error
+                self.frozen += more
+            except ModelImportError as error:
+                raise unsupported(error) from error
+
+
+def _held(array: np.ndarray) -> np.ndarray:
+    """bfloat16, which numpy does not have, is held in float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _is_empty(given: Any) -> bool:
+    return any(d.HasField("dim_value") and d.dim_value == 0 for d in given.type.tensor_type.shape.dim)
+
+
+class Backend:
+    """What `onnx.backend.base.Backend` is, without being one: `onnx` is imported when it is needed."""
+
+    execute: Execute = staticmethod(interpreted)
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str = "CPU", **_: Any) -> bool:
+        """Always: what cannot be imported says so itself."""
+        return cls.supports_device(device)
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **_: Any) -> PreparedModel:
+        """Import a model.
+
+        Raises:
+            BackendIsNotSupposedToImplementIt: it holds what cannot be imported.
+        """
+        try:
+            return PreparedModel(model, cls.execute)
+        except ModelImportError as error:
+            raise unsupported(error) from error
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Sequence[np.ndarray], device: str = "CPU", **options: Any) -> list[np.ndarray]:
+        """Import and run."""
+        return cls.prepare(model, device, **options).run(inputs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """The CPU only."""
+        return device.partition(":")[0] == "CPU"
+
+
+def backend(execute: Execute) -> type[Backend]:
+    """A `Backend` that executes modules in another way."""
+    return type("Backend", (Backend,), {"execute": staticmethod(execute)})

@@ -1,0 +1,70 @@
+"""The check of operators finds what it is there to find: wrong types, wrong values, wrong code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.operator import ELEMENTWISE, GraphOperator
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support.registry import Registry
+from tunesmith.testing import graph_operator_conformance
+from tunesmith.testing.graph_operator_conformance import check_operator
+
+X = np.float32([[1, -2, 3]])
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any], Callable[..., Any]], None]:
+    """Makes the operator `tested` of an expression and a reference."""
+    registry: Registry[GraphOperator] = Registry("graph operator")
+    monkeypatch.setattr(graph_operator_conformance, "GRAPH_OPERATORS", registry)
+    return lambda compute, reference: registry.register("tested", GraphOperator("tested", ELEMENTWISE, compute, reference)) and None
+
+
+def _plus(amount: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: te.compute(x.shape, lambda *i: x[i] + amount, "Y")
+
+
+def test_what_agrees_passes(known: Callable[..., None]) -> None:
+    known(_plus(1.0), lambda x: x + np.float32(1))
+    check_operator("tested", [X])
+
+
+def test_wrong_values(known: Callable[..., None]) -> None:
+    known(_plus(1.0), lambda x: np.where(x < 0, x, x + np.float32(1)))
+    with pytest.raises(AssertionError, match=r"float32\[1, 3\]\), interpreted, result 0: 1 of 3 .* at \(0, 1\) -1\.0 instead of -2\.0"):
+        check_operator("tested", [X])
+
+
+def test_nan_is_not_a_number(known: Callable[..., None]) -> None:
+    known(_plus(1.0), lambda x: np.where(x < 0, np.float32(np.nan), x + np.float32(1)))
+    with pytest.raises(AssertionError, match=r"-1\.0 instead of nan"):
+        check_operator("tested", [X])
+
+
+def test_wrong_types(known: Callable[..., None]) -> None:
+    known(_plus(1.0), lambda x: x + np.float64(1))
+    with pytest.raises(AssertionError, match=r"the inferred types are \(float32\[1, 3\],\), the reference has \(float64\[1, 3\],\)"):
+        check_operator("tested", [X])
+
+
+def test_wrong_code(known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    known(_plus(1.0), lambda x: x + np.float32(1))
+    source = te.placeholder(X.shape, "float32", "X")
+    other = te.create_prim_func([source, _plus(2.0)(source)], "call_tested")
+    right = graph_operator_conformance.build
+    monkeypatch.setattr(graph_operator_conformance, "build", lambda func: right(other))
+    check_operator("tested", [X], compiled=False)
+    with pytest.raises(AssertionError, match=r"compiled, result 0: 3 of 3 elements differ: at \(0, 0\) 3\.0 instead of 2\.0"):
+        check_operator("tested", [X])
+
+
+def test_a_reference_may_not_write_to_its_operands(known: Callable[..., None]) -> None:
+    known(_plus(1.0), lambda x: np.add(x, np.float32(1), out=x))
+    with pytest.raises(ValueError, match="read-only"):
+        check_operator("tested", [X])

@@ -1,0 +1,143 @@
+"""Operators with tensors of indices: values, duplicates, negative indices, types, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.function import TensorType
+from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.visit import blocks_under
+from tunesmith.ops import tensor_expression as te
+from tunesmith.support.errors import ScriptError
+from tunesmith.testing.graph_operator_conformance import check_operator
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(4, 5, 3)).astype(np.float32)
+
+
+def ints(*values: Any, dtype: str = "int64") -> np.ndarray:
+    return np.array(values, dtype)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("indices", [ints(0, 2, 2, 1), ints([1, -1], [-3, 0]), np.array(2), ints(1, -2, dtype="int32")])
+def test_take(axis: int, indices: np.ndarray) -> None:
+    check_operator("take", [X, indices], axis=axis)
+
+
+def test_take_of_other_types() -> None:
+    check_operator("take", [X.astype(np.int32), ints(1, 0, dtype="uint8")], axis=0)
+    check_operator("take", [X > 0, ints(1, -1)], compiled=False, axis=1)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0], np.float32)
+    check_operator("take", [special, ints(2, 0, 3, 1)], axis=0)
+
+
+def test_gather_elements() -> None:
+    check_operator("gather_elements", [X, RNG.integers(-4, 4, (4, 5, 3))], axis=0)
+    check_operator("gather_elements", [X, RNG.integers(-3, 3, (2, 5, 7))], axis=-1)
+    check_operator("gather_elements", [X, RNG.integers(0, 5, (4, 2, 1))], axis=1)
+
+
+def test_gather_nd() -> None:
+    check_operator("gather_nd", [X, ints([0, 4, 2], [-1, -5, 0])])
+    check_operator("gather_nd", [X, ints([[0, 1]], [[3, -1]])])
+    check_operator("gather_nd", [X, ints(2)])
+    check_operator("gather_nd", [X, RNG.integers(0, 3, (4, 2, 2))], batch_dims=1)
+    check_operator("gather_nd", [X, RNG.integers(0, 3, (4, 5, 1))], batch_dims=2)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter_elements(reduction: str) -> None:
+    """Some indices come twice."""
+    indices = ints([0, 1, -1], [0, 2, 1])
+    for x in (X[:, :, 0], np.arange(20, dtype=np.int32).reshape(4, 5)):
+        updates = RNG.integers(2, 90, (2, 3)).astype(x.dtype)
+        check_operator("scatter_elements", [x, indices, updates], axis=0, reduction=reduction)
+        check_operator("scatter_elements", [x, indices, updates], axis=1, reduction=reduction)
+
+
+def test_scatter_of_truths() -> None:
+    check_operator("scatter_elements", [X[0] > 0, ints([1, 2, 2]), np.array([[True, False, True]])], compiled=False, axis=0)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter_nd(reduction: str) -> None:
+    check_operator("scatter_nd", [X, ints([1, 2], [0, 0], [1, -3]), RNG.normal(size=(3, 3)).astype(np.float32)], reduction=reduction)
+    check_operator("scatter_nd", [X, ints([[1], [0]], [[1], [1]]), RNG.normal(size=(2, 2, 5, 3)).astype(np.float32)], reduction=reduction)
+    check_operator("scatter_nd", [X[0, 0], ints(1), np.array(9, np.float32)], reduction=reduction)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_index_put_rows(axis: int, count: int) -> None:
+    """With few indices and with many; the last of equal indices counts."""
+    indices = RNG.integers(-X.shape[axis], X.shape[axis], count)
+    shape = [count if d == axis else e for d, e in enumerate(X.shape)]
+    check_operator("index_put_rows", [X, indices, RNG.normal(size=shape).astype(np.float32)], axis=axis)
+
+
+def test_the_update_of_a_cache_is_one_pass_over_it() -> None:
+    cache, value = te.placeholder((1, 8, 256, 64)), te.placeholder((1, 8, 1, 64))
+    position = te.placeholder((1,), "int64")
+    made = GRAPH_OPERATORS.get("index_put_rows").apply([cache, position, value], (("axis", 2),))
+    (block,) = blocks_under(te.create_prim_func([cache, position, value, *made]).body)
+    assert [i.kind for i in block.iters] == ["S"] * 4
+
+
+def test_one_hot() -> None:
+    on, off = np.array(3.5, np.float32), np.array(-1, np.float32)
+    check_operator("one_hot", [ints([0, 2], [-1, 9]), on, off], depth=4)
+    check_operator("one_hot", [ints([0, 2], [-4, 1]), on, off], depth=4, axis=0)
+    check_operator("one_hot", [ints(1, dtype="uint8"), np.array(2), np.array(0)], depth=3, axis=1)
+
+
+@pytest.mark.parametrize("k", [-2, 0, 1])
+def test_trilu(k: int) -> None:
+    for upper in (True, False):
+        check_operator("trilu", [X], upper=upper, k=k)
+    check_operator("trilu", [X[0].astype(np.int64)], upper=True, k=k)
+
+
+def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType, ...]:
+    operator = GRAPH_OPERATORS.get(name)
+    return operator.infer(types, operator.bind(attrs))
+
+
+def test_types_with_sizes_known_at_the_call() -> None:
+    n = poly(Var("n"))
+    rows, at = TensorType.of((n, 8)), TensorType.of((2, n), "int64")
+    assert infer("take", [TensorType.of((100, 8)), at], axis=0) == (TensorType.of((2, n, 8)),)
+    assert infer("take", [rows, TensorType.of((3,), "int64")], axis=0) == (TensorType.of((3, 8)),)
+    assert infer("index_put_rows", [rows, TensorType.of((1,), "int64"), TensorType.of((1, 8))], axis=0) == (rows,)
+    assert infer("trilu", [TensorType.of((n, n))], upper=False, k=n - 1) == (TensorType.of((n, n)),)
+    scalar = TensorType.of(())
+    assert infer("one_hot", [at, scalar, scalar], depth=n) == (TensorType.of((2, n, n)),)
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "attrs", "message"),
+    [
+        ("take", [((3,), "float32"), ((2,), "float32")], {"axis": 0}, "indices are integers"),
+        ("take", [((3,), "float32"), ((2,), "int64")], {"axis": 1}, "axis 1 is no axis of 1 dimensions"),
+        ("gather_elements", [((3, 4), "float32"), ((2, 5), "int64")], {"axis": 0}, "none but axis 0 larger"),
+        ("gather_elements", [((3, 4), "float32"), ((2,), "int64")], {"axis": 0}, "must have the dimensions"),
+        ("gather_nd", [((3, 4), "float32"), ((2, 3), "int64")], {}, "must hold 1 to 2 indices"),
+        ("gather_nd", [((3, 4), "float32"), ((2, 1), "int64")], {"batch_dims": 1}, "differ in their first 1 extents"),
+        ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((1,), "float32")], {"axis": 0}, "must have one shape"),
+        ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((2,), "int32")], {"axis": 0}, "different element types"),
+        ("scatter_elements", [((3,), "bool"), ((2,), "int64"), ((2,), "bool")], {"axis": 0, "reduction": "add"}, "truth values"),
+        ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((2,), "float32")], {"axis": 0, "reduction": "sum"}, "unknown reduction"),
+        ("scatter_nd", [((3, 4), "float32"), ((2, 1), "int64"), ((2, 3), "float32")], {}, "an element or a slice"),
+        ("scatter_nd", [((3, 4), "float32"), ((2, 3), "int64"), ((2,), "float32")], {}, "must hold 1 to 2 indices"),
+        ("index_put_rows", [((3, 4), "float32"), ((2,), "int64"), ((2, 3), "float32")], {"axis": 0}, "must have a slice of axis 0"),
+        ("one_hot", [((3,), "int64"), ((1,), "float32"), ((), "float32")], {"depth": 3}, "scalars of one type"),
+        ("trilu", [((3,), "float32")], {"upper": True}, "has no matrices"),
+    ],
+)
+def test_refusals(name: str, types: list[tuple[tuple[int, ...], str]], attrs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScriptError, match=message):
+        infer(name, [TensorType.of(*t) for t in types], **attrs)

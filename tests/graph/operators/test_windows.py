@@ -1,0 +1,118 @@
+"""Pooling, local response normalisation and running sums: values, types, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.function import TensorType
+from tunesmith.graph.operator import FUSABLE, GRAPH_OPERATORS
+from tunesmith.ir.expr import Select
+from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.visit import walk
+from tunesmith.ops import tensor_expression as te
+from tunesmith.support.errors import ScriptError
+from tunesmith.testing.graph_operator_conformance import check_operator
+
+RNG = np.random.default_rng(11)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.normal(-3, 1, shape).astype(np.float32)
+
+
+PLACES: list[dict[str, Any]] = [
+    {"kernel": (2, 2), "strides": (2, 2)},
+    {"kernel": (3, 2), "strides": (2, 1), "padding": (1, 0, 1, 1)},
+    {"kernel": (3, 3), "strides": (2, 3), "padding": (1, 1, 1, 1), "ceil_mode": True},
+    {"kernel": (2, 3), "strides": (3, 2), "padding": (0, 1, 1, 0), "ceil_mode": True},
+    {"kernel": (1, 1), "strides": (3, 2), "ceil_mode": True},
+    {"kernel": (2, 3), "strides": (1, 1), "padding": (1, 0, 0, 2), "dilation": (3, 2)},
+    {"kernel": (7, 6), "strides": (1, 1)},
+]
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pooling(places: dict[str, Any], layout: str) -> None:
+    x = floats(2, 3, 7, 6) if layout == "NCHW" else floats(2, 7, 6, 3)
+    check_operator("max_pool2d", [x], **places, layout=layout)
+    for padded in (False, True):
+        check_operator("avg_pool2d", [x], **places, layout=layout, count_include_pad=padded)
+
+
+def test_max_pool_of_integers_and_of_nothing_but_padding() -> None:
+    check_operator("max_pool2d", [RNG.integers(-90, -3, (1, 2, 5, 5)).astype(np.int8)], kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    check_operator("max_pool2d", [floats(1, 1, 3, 3)], kernel=(1, 1), strides=(1, 1), padding=(1, 0, 0, 0))
+
+
+def test_windows_that_lie_in_the_image_ask_nothing() -> None:
+    def conditions(**places: Any) -> int:
+        operator = GRAPH_OPERATORS.get("max_pool2d")
+        made = operator.apply([te.placeholder((1, 1, 8, 8))], operator.bind(places))[0]
+        assert made.value is not None
+        return sum(isinstance(n, Select) for n in walk(made.value))
+
+    assert conditions(kernel=(2, 2), strides=(2, 2)) == 0
+    assert conditions(kernel=(2, 2), strides=(2, 2), ceil_mode=True) == 0
+    assert conditions(kernel=(3, 3), strides=(2, 2), ceil_mode=True) == 1
+    assert conditions(kernel=(3, 3), strides=(2, 2), padding=(1, 1, 0, 0)) == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_lrn(size: int) -> None:
+    check_operator("lrn", [floats(2, 5, 3, 2)], size=size, alpha=0.3, beta=0.75, bias=1.5, rtol=1e-4)
+    check_operator("lrn", [floats(2, 5)], size=size, alpha=1e-4, beta=0.5, bias=1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_cumsum(axis: int, reverse: bool, exclusive: bool) -> None:
+    x = floats(3, 5, 4)
+    check_operator("cumsum", [x], axis=axis, reverse=reverse, exclusive=exclusive)
+    check_operator("cumsum", [(x * 10).astype(np.int64)], axis=axis, reverse=reverse, exclusive=exclusive)
+
+
+def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType, ...]:
+    operator = GRAPH_OPERATORS.get(name)
+    return operator.infer(types, operator.bind(attrs))
+
+
+def test_types_with_sizes_known_at_the_call() -> None:
+    n = poly(Var("n"))
+    x = TensorType.of((n, 3, n * 2, 8))
+    for name in ("max_pool2d", "avg_pool2d"):
+        assert infer(name, [x], kernel=(2, 2), strides=(2, 2)) == (TensorType.of((n, 3, n, 4)),)
+        assert infer(name, [x], kernel=(2, 2), strides=(2, 2), ceil_mode=True) == (TensorType.of((n, 3, n, 4)),)
+        assert infer(name, [x], kernel=(3, 3), strides=(1, 1), padding=(1, 1, 1, 1)) == (x,)
+    assert infer("cumsum", [x], axis=2) == infer("lrn", [x], size=5, alpha=0.1, beta=0.75, bias=1.0) == (x,)
+
+
+def test_kinds() -> None:
+    assert {GRAPH_OPERATORS.get(n).kind for n in ("max_pool2d", "avg_pool2d", "lrn", "cumsum")} == {FUSABLE}
+
+
+WINDOW = {"kernel": (2, 2), "strides": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "attrs", "message"),
+    [
+        ("max_pool2d", ((3, 4), "float32"), WINDOW, "have 4 dimensions"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {**WINDOW, "layout": "CHWN"}, "layout 'CHWN' must be NCHW or NHWC"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {"kernel": (2,), "strides": (1, 1)}, r"are \(vertical, horizontal\)"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {**WINDOW, "padding": (-1, 0, 0, 0)}, "not negative"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {"kernel": (5, 5), "strides": (1, 1)}, "the extent 0 is not positive"),
+        ("avg_pool2d", ((1, 3, 4, 4), "int32"), WINDOW, "only floats have means"),
+        ("lrn", ((3,), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 1.0}, "must have a batch and channels"),
+        ("lrn", ((1, 3), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 0.0}, "must be positive"),
+        ("cumsum", ((3,), "bool"), {"axis": 0}, "truth values cannot be added"),
+        ("cumsum", ((3,), "float32"), {"axis": 1}, "axis 1 is no axis"),
+    ],
+)
+def test_refusals(name: str, type_: tuple[tuple[int, ...], str], attrs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScriptError, match=message):
+        infer(name, [TensorType.of(*type_)], **attrs)
