@@ -117,6 +117,6 @@ def compile_function(func: PrimFunc, target: Target) -> Artifact:
     Raises:
         BuildError: no backend measures this kind of target, or the function cannot be compiled.
     """
-    if target.kind != "llvm":
+    if target.base != "llvm":
         raise BuildError(f"candidates are built for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
     return build_llvm(func, target, packing="ahead")

@@ -3,7 +3,8 @@
 A search measures thousands of candidates, most of them far from the best, and has a tenth of a second for each.  That is
 too short for the quiet windows of `runtime.timing`, which see other processes through a clock of 10 ms.  Here the
 kernel is asked how long the threads of *this* process waited for a core while a sample was taken: nanoseconds, and
-exactly the time that others took from it.  A sample with much waiting is taken again.
+exactly the time that others took from it.  A sample with much waiting is taken again, and alone it ends no race: what is left of
+it after the waiting is not what the candidate takes undisturbed.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
     """Time `call` as far as it deserves.
 
     The first call is a look: one that is far behind ends there, with that one sample.  Then follow samples: the first that
-    is clearly behind ends the race.
+    is clearly behind ends the race, or if it was disturbed the second, and the lesser of the two is what remains.
 
     Args:
         call: what to time.
@@ -129,11 +130,15 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
     start = time.perf_counter()
     behind = math.inf if best is None else policy.give_up * best
     look = _sample(call, 1)
-    if look.seconds > _COLD_S and look.at_least() > _COLD_FACTOR * behind:
-        return _result([look], policy, 1, gave_up=True)
+    if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):  # most of what waited is cold as well
+        if _disturbed(look, policy) and look.seconds < policy.limit_s:
+            look = min(look, _sample(call, 1), key=_Sample.at_least)
+        if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
+            return _result([look], policy, 1, gave_up=True)
     number = 1 if flush is not None else _number(call, look.seconds, policy, start + policy.limit_s)
     clean: list[_Sample] = []
     disturbed: list[_Sample] = []
+    late: list[_Sample] = []
     lost = 0.0
     while len(clean) < policy.repeats:
         begun = time.perf_counter()
@@ -146,8 +151,10 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
             flush()
         sample = _sample(call, number)
         if sample.at_least() > behind:
-            return _result([sample], policy, number, gave_up=True)
-        if not sample.waited > policy.quiet_fraction:  # nor if it is unknown: taking it again would tell no more
+            late.append(sample)
+            if len(late) > 1 or not _disturbed(sample, policy):
+                return _result([min(late, key=_Sample.at_least)], policy, number, gave_up=True)
+        if not _disturbed(sample, policy):
             clean.append(sample)
             continue
         disturbed.append(sample)
@@ -158,6 +165,11 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
         disturbed.sort(key=lambda s: s.waited)
         clean += disturbed[: policy.repeats - len(clean)]
     return _result(clean, policy, number, gave_up=False)
+
+
+def _disturbed(sample: _Sample, policy: RacePolicy) -> bool:
+    """Whether to take it again; not if its waiting is unknown, for that would tell no more."""
+    return sample.waited > policy.quiet_fraction
 
 
 def _sample(call: Callable[[], object], number: int) -> _Sample:

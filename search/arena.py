@@ -6,9 +6,10 @@ seed and the settings alone; so replays run in any number of processes and in an
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import NamedTuple, cast
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from tunesmith.search.arena_entrants import Entrant
 from tunesmith.search.arena_journal import ReplayJournal
 from tunesmith.search.pool import Pool
+from tunesmith.search.proposals import check_new
 from tunesmith.search.sampler import Candidate, Sampler
 from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import WorkerPool
@@ -78,6 +80,7 @@ class ArenaRun:
         asked: of each job that ended well, the tried candidates in order, as indices into `Pool.seconds`.
         failures: of all other jobs.
         resumed: how many of the replays are an earlier run's.
+        took: seconds that replays needed, of those where it is known.  It is the only thing here that is not the same every time.
     """
 
     pools: tuple[Pool, ...]
@@ -87,6 +90,7 @@ class ArenaRun:
     asked: dict[Job, tuple[int, ...]]
     failures: tuple[Failure, ...] = ()
     resumed: int = 0
+    took: dict[Job, float] = field(default_factory=dict, compare=False)
 
     def budget(self, pool: int) -> int:
         """Trials of a search on that pool."""
@@ -125,13 +129,8 @@ def replay(pool: Pool, sampler: Sampler, trials: int, batch: int = 32) -> list[i
         candidates = sampler.ask(wanted)
         if not candidates:
             break
-        if len(candidates) > wanted:
-            raise UserError(f"{type(sampler).__name__}.ask({wanted}) proposed {len(candidates)} candidates: at most {wanted} are wanted")
         results = pool.look_up(candidates)
-        for c in candidates:
-            if c in seen:
-                raise UserError(f"{type(sampler).__name__} proposed {c} twice: each candidate is measured once")
-            seen.add(c)
+        check_new(type(sampler).__name__, candidates, wanted, seen)
         asked += [pool.index(c) for c in candidates]
         sampler.tell(results)
     return asked
@@ -182,17 +181,19 @@ def run_arena(
     todo = [job for job in jobs if job not in known]
     progress(len(known), len(jobs))
     done, failures = dict(known), list[Failure]()
-    for job, result in _results(pools, entrants, settings, todo, workers):
+    took = {job: seconds for job in known if (seconds := book.took(*job)) is not None}
+    for job, result, seconds in _results(pools, entrants, settings, todo, workers):
         if isinstance(result, Failure):
             failures.append(result)
         else:
             done[job] = result
-            book.add(*job, result)
+            took[job] = seconds
+            book.add(*job, result, seconds)
         progress(len(done) + len(failures), len(jobs))
     # In the order of the jobs, whoever was first.
     ordered = {job: done[job] for job in jobs if job in done}
     failed = tuple(sorted(failures, key=lambda f: f.job))
-    return ArenaRun(tuple(pools), tuple(entrants), seeds, settings, ordered, failed, len(known))
+    return ArenaRun(tuple(pools), tuple(entrants), seeds, settings, ordered, failed, len(known), took)
 
 
 def _check(pools: Sequence[Pool], entrants: Sequence[Entrant], seeds: int, workers: int) -> None:
@@ -204,17 +205,20 @@ def _check(pools: Sequence[Pool], entrants: Sequence[Entrant], seeds: int, worke
 
 def _results(
     pools: Sequence[Pool], entrants: Sequence[Entrant], settings: ArenaSettings, jobs: Sequence[Job], workers: int
-) -> Iterator[tuple[Job, tuple[int, ...] | Failure]]:
-    """Jobs as they end: what was asked, or why not."""
+) -> Iterator[tuple[Job, tuple[int, ...] | Failure, float]]:
+    """Jobs as they end: what was asked, or why not, and how long it took."""
     if not jobs:
         return
     if workers == 0:
         run = make_replayer(pools, entrants, settings)
         for job in jobs:
+            start = time.perf_counter()
+            found: tuple[int, ...] | Failure
             try:
-                yield job, tuple(run(job))
+                found = tuple(run(job))
             except Exception as error:  # a sampler may be anybody's
-                yield job, Failure(job, f"{type(error).__name__}: {error}".splitlines()[0], traceback.format_exc())
+                found = Failure(job, f"{type(error).__name__}: {error}".splitlines()[0], traceback.format_exc())
+            yield job, found, time.perf_counter() - start
         return
     factory = "tunesmith.search.arena:make_replayer"
     with WorkerPool(factory, min(workers, len(jobs)), (list(pools), list(entrants), settings), env=_ONE_THREAD) as crew:
@@ -222,6 +226,6 @@ def _results(
         for result in crew.results():
             job = tickets[result.ticket]
             if result.error is None:
-                yield job, tuple(cast(list[int], result.value))
+                yield job, tuple(cast(list[int], result.value)), result.seconds
             else:
-                yield job, Failure(job, result.message, result.detail)
+                yield job, Failure(job, result.message, result.detail), result.seconds

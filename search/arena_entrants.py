@@ -121,13 +121,19 @@ class Entrant:
 
 
 def line_up(samplers: Sequence[str], models: Sequence[str]) -> list[Entrant]:
-    """Every sampler with every model; a sampler that takes none once.
+    """Every sampler with every model; a sampler that takes none once, and one that is named with its model, `annealing+xgb`, with that.
 
     Raises:
         UserError: there is no sampler, or one wants a model and there is none; what `Entrant.check` finds.
     """
     out: list[Entrant] = []
-    for sampler in samplers:
+    for spec in samplers:
+        sampler, model = _own_model(spec)
+        if model:
+            if not Entrant(sampler).takes_model:
+                raise UserError(f"the sampler {sampler!r} takes no model, and {spec!r} names one: leave it out")
+            out += [e for e in (Entrant(sampler, model),) if e not in out]
+            continue
         alone = Entrant(sampler)
         mine = [Entrant(sampler, model) for model in models] if alone.takes_model else [alone]
         if not mine:
@@ -138,6 +144,12 @@ def line_up(samplers: Sequence[str], models: Sequence[str]) -> list[Entrant]:
     for entrant in out:
         entrant.check()
     return out
+
+
+def _own_model(spec: str) -> tuple[str, str]:
+    """The sampler and the model of `sampler(...) + model(...)`; no model where there is no plus outside of the parentheses."""
+    found = re.fullmatch(r"([^()+]*(?:\([^()]*\))?)\s*\+\s*(.*)", spec)
+    return (found[1].strip(), found[2].strip()) if found else (spec, "")
 
 
 def split_specs(text: str) -> list[str]:

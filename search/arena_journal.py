@@ -7,6 +7,7 @@ them, the seed, the budget and the batch.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -37,6 +38,7 @@ class ReplayJournal:
         self._path = None if path is None else Path(path)
         self._pools, self._entrants, self._trials, self._batch = pools, entrants, trials, batch
         self._known: dict[str, tuple[int, ...]] = {}
+        self._took: dict[str, float] = {}
         if self._path is not None and self._path.exists():
             for _, line in json_lines.read(self._path):
                 self._take(line)
@@ -48,10 +50,15 @@ class ReplayJournal:
             return None
         return found
 
-    def add(self, pool: int, entrant: int, seed: int, asked: tuple[int, ...]) -> None:
-        """Write a replay down.  RecordError if the file cannot be written."""
+    def took(self, pool: int, entrant: int, seed: int) -> float | None:
+        """Seconds that the replay needed; None if the journal does not say."""
+        return self._took.get(_text(self._key(pool, entrant, seed)))
+
+    def add(self, pool: int, entrant: int, seed: int, asked: tuple[int, ...], seconds: float) -> None:
+        """Write a replay down, and how long it took.  RecordError if the file cannot be written."""
         if self._path is not None:
-            line = {"v": VERSION, "kind": "replay", **self._key(pool, entrant, seed), "asked": list(asked)}
+            facts = {"asked": list(asked), "seconds": round(seconds, 4)}
+            line = {"v": VERSION, "kind": "replay", **self._key(pool, entrant, seed), **facts}
             json_lines.append(self._path, [line])
 
     def _key(self, pool: int, entrant: int, seed: int) -> dict[str, object]:
@@ -64,7 +71,11 @@ class ReplayJournal:
             return
         asked = line.get("asked")
         if isinstance(asked, list) and all(type(i) is int for i in asked):
-            self._known[_text({k: line[k] for k in _KEY})] = tuple(asked)
+            key = _text({k: line[k] for k in _KEY})
+            self._known[key] = tuple(asked)
+            seconds = line.get("seconds")
+            if isinstance(seconds, float) and math.isfinite(seconds):
+                self._took[key] = seconds
 
 
 def _text(key: dict[str, object]) -> str:

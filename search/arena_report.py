@@ -23,11 +23,14 @@ from tunesmith.search.arena_statistics import (
     trials_to,
 )
 from tunesmith.search.pool import Pool
+from tunesmith.search.proposals import asked_once
 
 Floats = npt.NDArray[np.float64]
 
 SHARES = (0.90, 0.95, 0.99)
 """Goals: shares of the throughput of the pool's best candidate."""
+FEW_SEEDS = 10
+"""With fewer seeds, intervals and tests say little; rankings settle with about twice as many."""
 POOLS_TO_GENERALISE = 6
 """From so many pools on the tests are over pools, and can reach 5 %; below, over single replays, and say nothing about other pools."""
 
@@ -41,12 +44,14 @@ class Goal:
         trials: median over seeds, with its interval; infinite: not reached.
         reached: share of the seeds that got there.
         chance: trials that an order by chance needs, as a median, exactly.
+        candidates: of the pool, those that are good enough.
     """
 
     share: float
     trials: Interval
     reached: float
     chance: int
+    candidates: int
 
     @property
     def of_chance(self) -> float:
@@ -104,6 +109,12 @@ class Pair:
     p: float
     adjusted: float
 
+    def better(self, level: float) -> int | None:
+        """The entrant that loses less, None where the adjusted p does not show it."""
+        if self.adjusted > 1.0 - level or self.ratio.value == 1.0:
+            return None
+        return self.first if self.ratio.value < 1.0 else self.second
+
 
 @dataclass(frozen=True, slots=True)
 class ArenaSummary:
@@ -126,6 +137,21 @@ class ArenaSummary:
     level: float
 
     @property
+    def notes(self) -> list[str]:
+        """What bears on believing the numbers."""
+        run, out = self.run, list[str]()
+        if run.seeds < FEW_SEEDS:
+            out.append(f"few seeds ({run.seeds}): intervals and tests say little below {FEW_SEEDS}, and rankings settle with about 20")
+        if run.settings.batch >= run.settings.trials:
+            out.append(asked_once(run.settings.batch, run.settings.trials))
+        return out
+
+    def seconds_of(self, entrant: int) -> float | None:
+        """Median seconds of a replay of an entrant; None where no replay's are known."""
+        mine = [s for job, s in self.run.took.items() if job.entrant == entrant]
+        return float(np.median(mine)) if mine else None
+
+    @property
     def labels(self) -> list[str]:
         """Names of the entrants; two that differ in folders only have their whole text."""
         short = [e.label for e in self.run.entrants]
@@ -136,6 +162,7 @@ class ArenaSummary:
         run = self.run
         labels = self.labels
         return {
+            "notes": self.notes,
             "settings": {"trials": run.settings.trials, "batch": run.settings.batch, "seeds": run.seeds, "level": self.level},
             "pools": [_pool_json(p, run.budget(i)) for i, p in enumerate(run.pools)],
             "entrants": [{"label": n, "sampler": e.sampler, "model": e.model or None} for n, e in zip(labels, run.entrants, strict=True)],
@@ -145,7 +172,14 @@ class ArenaSummary:
                 {"entrant": labels[r.entrant], "rank": r.rank, "slowdown": r.slowdown.to_json(), "p_vs_first": r.p} for r in self.ranking
             ],
             "pairs": [
-                {"first": labels[p.first], "second": labels[p.second], "ratio": p.ratio.to_json(), "p": p.p, "p_holm": p.adjusted}
+                {
+                    "first": labels[p.first],
+                    "second": labels[p.second],
+                    "ratio": p.ratio.to_json(),
+                    "p": p.p,
+                    "p_holm": p.adjusted,
+                    "better": None if (better := p.better(self.level)) is None else labels[better],
+                }
                 for p in self.pairs
             ],
             "failures": [
@@ -189,8 +223,9 @@ def _standing(pool: Pool, p: int, e: int, curves: Floats, level: float, resample
     for share in SHARES:
         goal = pool.best / share
         trials = trials_to(curves, goal)
-        chance = chance_trials(len(pool), int((pool.seconds <= goal).sum()))
-        goals.append(Goal(share, median_interval(trials, level, resamples=resamples), float(np.isfinite(trials).mean()), chance))
+        good = int((pool.seconds <= goal).sum())
+        found = median_interval(trials, level, resamples=resamples)
+        goals.append(Goal(share, found, float(np.isfinite(trials).mean()), chance_trials(len(pool), good), good))
     points = np.unique(np.rint(np.geomspace(1, curves.shape[1], 64)).astype(np.int64))
     curve = bootstrap_medians(curves[:, points - 1], level, resamples=resamples)
     end = median_interval(curves[:, -1] / pool.best, level, resamples=resamples)
@@ -234,6 +269,7 @@ def _pool_json(pool: Pool, budget: int) -> dict[str, object]:
     return {
         "name": pool.name,
         "digest": pool.digest,
+        "workload": pool.workload,
         "sketches": len(pool.sketches),
         "candidates": len(pool),
         "failed": int(np.isinf(pool.seconds).sum()),
@@ -255,6 +291,7 @@ def _standing_json(s: Standing, pools: Sequence[Pool], labels: Sequence[str]) ->
                 "trials": g.trials.to_json(),
                 "reached": g.reached,
                 "chance_trials": g.chance,
+                "candidates": g.candidates,
                 "of_chance": g.of_chance if math.isfinite(g.of_chance) else None,
             }
             for g in s.goals

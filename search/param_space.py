@@ -39,10 +39,11 @@ class ParamSpace:
 
     def __init__(self, params: Sequence[Param], constraints: Sequence[Constraint]) -> None:
         self.params = tuple(params)
+        self._constraints = tuple([c for c in constraints if c.expr.vars])
         self._column = {p: i for i, p in enumerate(self.params)}
         self.groups: list[tuple[int, ...]] = [(i,) for i in range(len(self.params))]
         self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in self.params]
-        pending = [c for c in constraints if c.expr.vars]
+        pending = list(self._constraints)
         joint: list[Constraint] = []
         # Small groups first: each filter makes the next product smaller.
         while pending:
@@ -95,12 +96,17 @@ class ParamSpace:
         return float(self._check(self._draw(n, rng)).mean()) if self.joint else 1.0
 
     def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows lie in the tables and meet the joint constraints."""
-        ok = self._check(rows)
-        for cols, table in zip(self.groups, self.tables, strict=True):
-            known = {t.tobytes() for t in np.ascontiguousarray(table)}
-            ok &= np.array([r.tobytes() in known for r in np.ascontiguousarray(rows[:, cols])], bool)
+        """Which rows, [N, P], are of the Params' domains and meet all constraints, [N]: those that the tables and the joint ones allow."""
+        ok = np.ones(len(rows), bool)
+        for i, p in enumerate(self.params):
+            ok &= np.isin(rows[:, i], np.array(p.domain, np.int64))
+        if ok.any():  # expressions are made for values of the domains: they may divide by others
+            ok[ok] = self._check_all(rows[ok])
         return ok
+
+    @cached_property
+    def _check_all(self) -> Callable[[Rows], npt.NDArray[np.bool_]]:
+        return _checker(self._constraints, self.params)
 
     def _draw(self, n: int, rng: np.random.Generator) -> Rows:
         rows = np.empty((n, len(self.params)), np.int64)
@@ -175,7 +181,7 @@ class ParamSpace:
         return child
 
     def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """For each row of any integers an admissible row near it, [N, P]; an admissible row is its own.
+        """For each row of any numbers an admissible row near it, [N, P]; an admissible row is its own.
 
         Near is near on a logarithmic scale, see `NearestLines`.  Each table gives its nearest line.  Where these together break a joint
         constraint, the nearest admissible one is taken of: rows that have a somewhat farther line of one table, of combinations of

@@ -54,6 +54,8 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
 
 def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
     """Best so far over the pool's best, against trials."""
+    from matplotlib.ticker import LogFormatter
+
     pool = summary.run.pools[at]
     for s in summary.standings:
         if s.pool != at:
@@ -66,6 +68,8 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))  # plain numbers, where there is room for them
     axes.set_xlabel("trials")
     axes.set_ylabel("best so far / best of the pool")
     axes.set_title(f"{pool.name}\nmedians of {summary.run.seeds} seeds, {summary.level:.0%} intervals", fontsize="medium")
@@ -82,4 +86,4 @@ def _ranking(axes: Any, summary: ArenaSummary) -> None:
     axes.set_yticks(places, [summary.labels[r.entrant] for r in summary.ranking])
     axes.invert_yaxis()
     axes.set_xlabel(f"geometric mean slowdown along the search, {summary.level:.0%} intervals")
-    axes.set_title(f"ranking over {len(summary.run.pools)} pools", fontsize="medium")
+    axes.set_title(f"ranking over {len(summary.run.pools)} {'pool' if len(summary.run.pools) == 1 else 'pools'}", fontsize="medium")

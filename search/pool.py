@@ -30,6 +30,7 @@ from tunesmith.schedule.state import Constraint
 from tunesmith.schedule.trace import Trace
 from tunesmith.search.param_space import ParamSpace, Rows
 from tunesmith.search.pool_space import PoolSketch, PoolTask
+from tunesmith.search.proposals import METHODS
 from tunesmith.search.sampler import Candidate, Result
 from tunesmith.search.sketch import Sketch
 from tunesmith.search.space_rules import generate
@@ -103,10 +104,15 @@ class Pool:
         return replace(self, name=name)
 
     @cached_property
+    def workload(self) -> str:
+        """Digest of the workload's program."""
+        return structural.digest(self._func)
+
+    @cached_property
     def digest(self) -> str:
         """Identity of the contents: equal for the same measurements, in whatever order and file they were."""
         h = blake2b(digest_size=16)
-        for text in (structural.digest(self._func), json.dumps(self.target, sort_keys=True)):
+        for text in (self.workload, json.dumps(self.target, sort_keys=True)):
             h.update(text.encode())
         for s in self.sketches:
             h.update(json.dumps([s.name, s.trace, list(s.rows.shape)]).encode())
@@ -177,7 +183,7 @@ class Pool:
             what = f"the row {list(candidate.row)} of the sketch {self.sketches[k].name!r}"
         return (
             f"not in the pool of {self.name}: {what}. A pool holds only what was measured: a sampler reaches candidates through "
-            "the methods of its sketches' space (sample, mutate, crossover, nearest)"
+            f"the methods of its sketches' space ({METHODS})"
         )
 
 

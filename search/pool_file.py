@@ -22,28 +22,49 @@ def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list
 
     Args:
         paths: record tables (parquet) or tuning logs (JSON lines).
-        workloads: only these, by name or digest; all by default.
+        workloads: only these, by name, by digest of the workload, or by digest of the pool, as an arena's report has it; all by default.
     Raises:
         RecordError: a file cannot be read, or is damaged.
         UserError: a wanted workload is in none of them, a workload's program is missing, nothing of it ran, or there are no pools.
     """
     wanted = list(workloads)
     pools: list[Pool] = []
-    known: set[str] = set()
+    others: list[tuple[RecordTable, str, str, pd.DataFrame, PathLike]] = []
+    known: dict[str, str] = {}
     for path in paths:
         table = load_any(path)
         for keys, lines in table.frame.groupby(["workload", "target"], sort=False):
             digest, key = map(str, keys)
             name = str(lines["name"].iloc[0])
-            known |= {digest, name}
+            known[digest] = name
             if not wanted or digest in wanted or name in wanted:
                 pools.append(_pool(table, digest, key, lines, path))
-    missing = [w for w in wanted if w not in known]
+            else:
+                others.append((table, digest, key, lines, path))
+    missing = [w for w in wanted if w not in known.keys() | set(known.values())]
+    missing = _add_by_digest(pools, others, missing) if missing else []
     if missing:
-        raise UserError(f"no pool of {missing[0]!r} in {_named(paths)}; there are: {', '.join(sorted(known)) or 'none'}")
+        there = ", ".join(f"{name} (digest {digest})" for digest, name in sorted(known.items(), key=lambda x: x[1]))
+        raise UserError(f"no pool of {missing[0]!r} in {_named(paths)}; there are: {there or 'none'}")
     if not pools:
         raise UserError(f"there are no measurements in {_named(paths)}. A pool is a record table or a tuning log")
     return _distinct(pools)
+
+
+def _add_by_digest(
+    pools: list[Pool], others: Sequence[tuple[RecordTable, str, str, pd.DataFrame, PathLike]], wanted: Sequence[str]
+) -> list[str]:
+    """Add those of the others whose pools have a wanted digest; what is wanted still.  Pools have to be made to be asked for it."""
+    found = {p.digest for p in pools}
+    for other in others:
+        try:
+            pool = _pool(*other)
+        except UserError:
+            continue  # nobody asked for it by name
+        if pool.digest in wanted:
+            pools.append(pool)
+            found.add(pool.digest)
+    return [w for w in wanted if w not in found]
 
 
 def _pool(table: RecordTable, digest: str, key: str, lines: pd.DataFrame, path: PathLike) -> Pool:

@@ -44,14 +44,17 @@ class PoolSpace(ParamSpace):
         return self.tables[0]
 
     def indices(self, rows: Rows) -> Indices:
-        """Where each row stands in the pool; -1 where it does not."""
-        return np.array([self._at.get(r.tobytes(), -1) for r in np.ascontiguousarray(rows, np.int64)], np.int64)
+        """Where each row stands in the pool; -1 where it does not, as rows of broken numbers never do."""
+        whole = np.ascontiguousarray(rows, np.int64)
+        out = np.array([self._at.get(r.tobytes(), -1) for r in whole], np.int64)
+        out[(whole != rows).any(axis=1)] = -1
+        return out
 
     def snap(self, rows: Rows, other_than: Indices | None = None) -> Indices:
         """The index of the pool's row that is nearest to each row, see `NearestLines`; a row of the pool is its own.
 
         Args:
-            rows: [M, P], any integers.
+            rows: [M, P], any numbers.
             other_than: [M], an index that is not to be the answer, or -1; ignored where the pool has no other row.
         """
         out = self.indices(rows)
@@ -66,7 +69,7 @@ class PoolSpace(ParamSpace):
         return self.indices(rows) >= 0
 
     def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """For each row of integers the nearest one of the pool, see `snap`; nothing is drawn."""
+        """For each row of numbers the nearest one of the pool, see `snap`; nothing is drawn."""
         return np.asarray(self.rows[self.snap(rows)])
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:

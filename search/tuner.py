@@ -11,6 +11,7 @@ from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.record import Record
 from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.search.proposals import check_admissible, check_new
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
 
@@ -107,6 +108,7 @@ class Tuning:
         with self._phase("train"):
             if known:
                 sampler.tell([r for _, r in known])
+        self._seen = {r.candidate for _, r in known}
         self._show()
 
     def step(self, most: int | None = None) -> bool:
@@ -116,6 +118,10 @@ class Tuning:
             most: candidates, if it is to be less than a batch.
 
         An interrupt (Ctrl-C) passes through; every record that the log has is then counted.
+
+        Raises:
+            UserError: the sampler proposed more than it was asked for, a candidate twice, or what is not in the space, as in the arena;
+                nothing of the batch was measured.
         """
         p = self.progress
         room = self._batch if most is None else min(self._batch, most)
@@ -127,6 +133,9 @@ class Tuning:
         self._account()
         if not candidates:
             return False
+        name = type(self.sampler).__name__
+        check_admissible(name, candidates, self.task.space.sketches)
+        check_new(name, candidates, room, self._seen)
         records: list[Record] = []
         with self._phase("build"):
             for record in self.measurer.stream(self.task.measured, [(c.sketch, c.row) for c in candidates], seed=self._seed):

@@ -27,7 +27,8 @@ def load_from_file(spec: str) -> object:
     path, _, name = spec.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise UserError(f"{spec!r}: there is no file {path}. Spell it path.py:name")
+        where = "" if file.is_absolute() else f" in {Path.cwd()}"
+        raise UserError(f"{spec!r}: there is no file {path}{where}. Spell it path.py:name")
     # A name of its own for each file: two files `mine.py` in different folders are different modules.
     module_name = f"{file.stem}_{blake2b(str(file.resolve()).encode(), digest_size=4).hexdigest()}"
     module_spec = importlib.util.spec_from_file_location(module_name, file)

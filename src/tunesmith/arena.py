@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,19 @@ from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
 
-from tunesmith.search.arena import ArenaSettings, run_arena
-from tunesmith.search.arena_entrants import line_up
-from tunesmith.search.arena_report import SHARES, ArenaSummary, Goal, summarise
+from tunesmith.progress import clock
+from tunesmith.search.arena import ArenaSettings, Failure, run_arena
+from tunesmith.search.arena_entrants import line_up, parse_spec
+from tunesmith.search.arena_report import POOLS_TO_GENERALISE, SHARES, ArenaSummary, Goal, summarise
 from tunesmith.search.arena_statistics import Interval
 from tunesmith.search.plot_arena import plot_arena
 from tunesmith.search.pool import Pool
 from tunesmith.search.pool_file import load_pools
 from tunesmith.support.errors import UserError
-from tunesmith.tables import as_text, microseconds, plain_table
+from tunesmith.support.load_from_file import names_a_file
+from tunesmith.tables import as_text, microseconds, plain_table, plural
 
 JOURNAL = "replays.jsonl"
 """In the folder of a run: what was replayed."""
@@ -49,13 +53,15 @@ class ArenaReport:
         return self.summary.to_json()
 
     def render(self) -> RenderableType:
-        """Tables for a terminal: one for each pool, the ranking, and what failed."""
+        """Tables for a terminal: one for each pool, the ranking, all pairs, notes, and what failed."""
         run = self.summary.run
         parts: list[RenderableType] = [self._pool_table(i) for i in range(len(run.pools))]
         parts += [self._ranking_table()] if self.summary.ranking else []
+        parts += [self._pairs_table()] if self.summary.pairs else []
+        parts += [Text(f"! {note}", style="yellow") for note in self.summary.notes]
         for f in run.failures[:5]:
-            who = f"{self.summary.labels[f.job.entrant]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
-            parts.append(plain_table("", ["failed", "why"], [[who, f.message]], left=["why"]))
+            why = "\n".join([f.message, *self._place(f)])
+            parts.append(plain_table("", ["failed", "why"], [[self._who(f), why]], left=["why"]))
         if len(run.failures) > 5:
             parts.append(f"... and {len(run.failures) - 5} more failures")
         return Group(*parts)
@@ -63,10 +69,29 @@ class ArenaReport:
     def __str__(self) -> str:
         return as_text(self.render())
 
+    def _who(self, f: Failure) -> str:
+        run = self.summary.run
+        return f"{self.summary.labels[f.job.entrant]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
+
+    def _place(self, f: Failure) -> list[str]:
+        """Where it was raised: the last line of the traceback that is in a file of the entrant's, if it names one; nothing otherwise."""
+        entrant = self.summary.run.entrants[f.job.entrant]
+        named = [parse_spec(spec)[0] for spec in (entrant.sampler, entrant.model) if spec]
+        files = {Path(name.rpartition(":")[0]).name for name in named if names_a_file(name)}
+        frames = re.findall(r'^  File "([^"]+)", line (\d+), in (.+)\n(?:    (.+))?', f.detail, re.MULTILINE)
+        mine = [frame for frame in frames if Path(frame[0]).name in files]
+        return [f"{path}, line {line}, in {name}: {code}" for path, line, name, code in mine[-1:]]
+
     def _pool_table(self, at: int) -> RenderableType:
         s, pool = self.summary, self.summary.run.pools[at]
         budget = s.run.budget(at)
-        columns = ["entrant", *(f"to {share:.0%}" for share in SHARES), f"of chance to {SHARES[1]:.0%}", "slowdown at the end", "seeds"]
+        columns = [
+            "entrant",
+            *(f"to {share:.0%}" for share in SHARES),
+            f"of chance to {SHARES[1]:.0%}",
+            "median slowdown at the end",
+            "seeds",
+        ]
         mine = [x for x in s.standings if x.pool == at]
         rows = [
             [s.labels[x.entrant], *[_trials(g, budget) for g in x.goals], _share(x.goals[1]), _interval(x.slowdown), str(x.runs)]
@@ -74,6 +99,7 @@ class ArenaReport:
         ]
         if mine:
             rows.append(["(order by chance)", *[str(g.chance) for g in mine[0].goals], "100 %", "", ""])
+            rows.append(["(candidates that good)", *[str(g.candidates) for g in mine[0].goals], "", "", ""])
         title = (
             f"{pool.name}: {len(pool)} candidates, best {microseconds(pool.best)} us, {budget} trials; "
             f"median trials to a share of the best throughput, {s.level:.0%} intervals"
@@ -82,13 +108,35 @@ class ArenaReport:
 
     def _ranking_table(self) -> RenderableType:
         s = self.summary
-        meaning = "pools" if s.unit == "pool" else "replays on these pools, which says nothing of others"
-        title = f"ranking over {len(s.run.pools)} pools by slowdown along the search; tests over {meaning}"
-        rows = [[s.labels[r.entrant], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p)] for i, r in enumerate(s.ranking)]
-        return plain_table(title, ["entrant", "slowdown", "mean rank", "p against the first"], rows)
+        title = f"ranking over {plural(len(s.run.pools), 'pool')} by mean slowdown along the search. {self._meaning()}"
+        rows = []
+        for i, r in enumerate(s.ranking):
+            seconds = s.seconds_of(r.entrant)
+            cost = "-" if seconds is None else f"{seconds:.2f}"
+            rows.append([s.labels[r.entrant], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p), cost])
+        return plain_table(title, ["entrant", "mean slowdown", "mean rank", "p against the first", "s a replay"], rows)
+
+    def _pairs_table(self) -> RenderableType:
+        s = self.summary
+        rows = []
+        for p in s.pairs:
+            better = p.better(s.level)
+            verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
+            rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
+        columns = ["A", "B", "slowdown A/B", "p (Holm)", "verdict"]
+        return plain_table("all pairs; the verdict goes by p, not by the interval", columns, rows, left=["B", "verdict"])
+
+    def _meaning(self) -> str:
+        """Of what the p-values speak."""
+        s = self.summary
+        if s.unit == "pool":
+            return "The p-values are over pools, and speak of workloads like these"
+        these = "this pool" if len(s.run.pools) == 1 else f"these {len(s.run.pools)} pools"
+        return f"The p-values concern {these} only; {POOLS_TO_GENERALISE} or more are needed to speak of other workloads"
 
     def write(self, folder: str | PathLike[str]) -> list[Path]:
-        """Write `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`.
+        """Write `report.txt`, what the terminal shows, `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`; where
+        replays failed `failures.txt`, with their tracebacks.
 
         Raises:
             UserError: a file cannot be written.
@@ -96,11 +144,16 @@ class ArenaReport:
         data = self.to_json()
         tables = _tables(self.summary)
         out = Path(folder)
-        paths = [out / "arena.json", *(out / f"{name}.csv" for name in tables)]
+        texts = {"report.txt": str(self), "arena.json": json.dumps(data, indent=1)}
+        failures = self.summary.run.failures
+        if failures:
+            texts["failures.txt"] = "\n\n".join(f"{self._who(f)}: {f.message}\n{f.detail}" for f in failures)
+        paths = [*(out / name for name in texts), *(out / f"{name}.csv" for name in tables)]
         try:
             out.mkdir(parents=True, exist_ok=True)
-            paths[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            for path, rows in zip(paths[1:], tables.values(), strict=True):
+            for name, text in texts.items():
+                (out / name).write_text(text + "\n", encoding="utf-8")
+            for path, rows in zip(paths[len(texts) :], tables.values(), strict=True):
                 with path.open("w", encoding="utf-8", newline="") as file:
                     csv.writer(file, lineterminator="\n").writerows(rows)
         except OSError as error:
@@ -140,7 +193,7 @@ def arena(
         trials: budget of a search; a smaller pool's size.
         batch: candidates that a sampler is asked for at once.
         workers: processes; by default one for each core, 0 for none.  The results do not depend on it.
-        workloads: of the files, only these, by name or digest.
+        workloads: of the files, only these, by name or digest, of the workload or of the pool.
         folder: keeps a journal of replays there, and does not do again what it holds.
         progress: show on standard error how far it is.
     Raises:
@@ -162,13 +215,14 @@ def arena(
 
 
 class _Shown:
-    """Progress on standard error: a bar in a terminal, a line every few seconds anywhere else."""
+    """Progress on standard error, with an estimate of the rest: a bar in a terminal, a line every few seconds anywhere else."""
 
     def __init__(self, wanted: bool) -> None:
         self._console = Console(stderr=True)
         self._wanted = wanted
         self._bar: Progress | None = None
-        self._last = time.monotonic()
+        self._last = self._start = time.monotonic()
+        self._known: int | None = None
 
     def __enter__(self) -> _Shown:
         if self._wanted and self._console.is_terminal:
@@ -183,30 +237,41 @@ class _Shown:
             self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
+        if self._known is None:  # the first call tells what the journal had
+            self._known, self._start = done, time.monotonic()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif self._wanted and (done == total or time.monotonic() - self._last > 5.0):
             self._last = time.monotonic()
-            self._console.print(f"{done} of {total} replays", style="dim", highlight=False)
+            pace = (self._last - self._start) / (done - self._known) if done > self._known else None
+            left = f", about {clock(pace * (total - done))} left" if pace is not None and done < total else ""
+            self._console.print(f"{done} of {total} replays{left}", style="dim", highlight=False)
 
 
 def _tables(s: ArenaSummary) -> dict[str, list[list[object]]]:
     """The files' rows, headings first; empty cells for what was not reached."""
     labels, pools = s.labels, [p.name for p in s.run.pools]
-    goals = [f"{what}_{share:.0%}" for share in SHARES for what in ("trials", "trials_low", "trials_high", "reached", "chance_trials")]
-    standings: list[list[object]] = [["pool", "entrant", "runs", "slowdown", "slowdown_low", "slowdown_high", *goals]]
+    of_goals = ("trials", "trials_low", "trials_high", "reached", "chance_trials", "candidates")
+    goals = [f"{what}_{share:.0%}" for share in SHARES for what in of_goals]
+    standings: list[list[object]] = [["pool", "entrant", "runs", *_columns("slowdown_end"), *goals]]
     curves: list[list[object]] = [["pool", "entrant", "trial", "median_us", "low_us", "high_us"]]
     for x in s.standings:
         who: list[object] = [pools[x.pool], labels[x.entrant]]
-        found = [y for g in x.goals for y in (*g.trials.to_json(), g.reached, g.chance)]
+        found = [y for g in x.goals for y in (*g.trials.to_json(), g.reached, g.chance, g.candidates)]
         standings.append([*who, x.runs, *x.slowdown.to_json(), *found])
         for i, trial in enumerate(x.trials.tolist()):
             curves.append([*who, trial, *[y * 1e6 if math.isfinite(y := float(c[i])) else None for c in x.curve]])
-    ranking: list[list[object]] = [["entrant", "slowdown", "slowdown_low", "slowdown_high", "mean_rank", "p_vs_first"]]
+    ranking: list[list[object]] = [["entrant", *_columns("slowdown_mean"), "mean_rank", "p_vs_first"]]
     ranking += [[labels[r.entrant], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
-    pairs: list[list[object]] = [["first", "second", "ratio", "ratio_low", "ratio_high", "p", "p_holm"]]
-    pairs += [[labels[p.first], labels[p.second], *p.ratio.to_json(), p.p, p.adjusted] for p in s.pairs]
+    pairs: list[list[object]] = [["first", "second", *_columns("ratio"), "p", "p_holm", "better"]]
+    for p in s.pairs:
+        better = p.better(s.level)
+        pairs.append([labels[p.first], labels[p.second], *p.ratio.to_json(), p.p, p.adjusted, None if better is None else labels[better]])
     return {"standings": standings, "curves": curves, "ranking": ranking, "pairs": pairs}
+
+
+def _columns(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
 
 
 def _trials(goal: Goal, budget: int) -> str:

@@ -18,7 +18,13 @@ from tunesmith.support.errors import MissingExtraError
 @click.option("--trials", default=256, show_default=True, metavar="T", help="Candidates that a search may try.")
 @click.option("--batch", default=32, show_default=True, help="Candidates that a sampler is asked for at once.")
 @click.option("--workers", type=click.IntRange(0), metavar="W", help="Processes; by default one for each core. 0 does all in this one.")
-@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Of the pools only this one, by name or digest; repeatable.")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="NAME",
+    help="Of the pools only this one, by name or digest (see arena.json); repeatable.",
+)
 @click.option("-o", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="For tables, plots and a journal.")
 @json_option
 def arena(
@@ -58,7 +64,8 @@ def arena(
             written += report.plot(folder)
         except MissingExtraError as error:
             say(str(error))
-        say(f"{len(written)} files in {folder}")
-    for failure in report.summary.run.failures[:1]:
-        say(failure.detail)
+        say(f"{len(written)} files in {folder}; report.txt holds what follows")
+    failures = report.summary.run.failures
+    if failures:  # what the tables say of it is the last thing on the screen
+        say(failures[0].detail if folder is None else f"tracebacks are in {folder / 'failures.txt'}")
     finish(report.render(), report.to_json(), out, report.ok)

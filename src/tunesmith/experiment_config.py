@@ -9,11 +9,12 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import NoReturn
 
+from tunesmith.experiment_results import read_json
 from tunesmith.measure.measurer import MeasurePolicy
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.support.errors import UserError
@@ -21,6 +22,7 @@ from tunesmith.support.load_from_file import names_a_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Names of studies and variants: they stand in the names of folders."""
+_MODEL_FILES = (".json", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class ExperimentConfig:
         trials, batch, leaders, workers, target: as `tunesmith.tune` takes them.
         policy: how candidates are measured.
         text: the file as it was read.
+        base: the folder that relative paths in it start from; empty for the current one.
     """
 
     name: str
@@ -71,10 +74,13 @@ class ExperimentConfig:
     target: str | None = None
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
     text: str = field(default="", repr=False, compare=False)
+    base: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> ExperimentConfig:
         """Read a file, or the `config.toml` of a folder.
+
+        Relative paths in it start from the current folder; in the copy that a run's folder has, from where the run was begun.
 
         Raises:
             UserError: the file cannot be read, is not TOML, or says something that makes no sense; the message says where and why.
@@ -86,7 +92,7 @@ class ExperimentConfig:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"cannot read {file}: {reason}. Name a configuration, or a folder that holds a config.toml") from error
-        return cls.from_text(text, str(file), file.resolve().parent.name)
+        return replace(cls.from_text(text, str(file), file.resolve().parent.name), base=_base(file.parent))
 
     @classmethod
     def from_text(cls, text: str, where: str = "the configuration", name: str = "experiment") -> ExperimentConfig:
@@ -110,6 +116,12 @@ class ExperimentConfig:
         """What of it names Python files, which running the study would execute."""
         return tuple([x for x in (*self.workloads, *self.samplers, *self.models) if names_a_file(x)])
 
+    def located(self, spec: str) -> str:
+        """A workload, sampler or model of it, with a path that this process can follow."""
+        if not self.base or Path(self.base) == Path.cwd() or not (names_a_file(spec) or spec.endswith(_MODEL_FILES)):
+            return spec
+        return str(Path(self.base) / spec)  # which is the spec itself if its path is absolute
+
     def settings(self) -> dict[str, object]:
         """What all cells share, plain JSON: cells of one run folder agree in it."""
         return {
@@ -119,6 +131,14 @@ class ExperimentConfig:
             "target": self.target,
             "policy": {**self.policy.to_json(), "law_every": self.policy.law_every, "overlap": self.policy.overlap},
         }
+
+
+def _base(folder: Path) -> str:
+    """Where relative paths of a configuration in this folder start."""
+    index = folder / "index.json"
+    data = read_json(index) if index.is_file() else None
+    base = data.get("base") if isinstance(data, dict) else None
+    return base if isinstance(base, str) and base else str(Path.cwd())
 
 
 class _Table:

@@ -10,10 +10,12 @@ from typing import Any
 from tunesmith.experiment_charts import Curve, bar_chart, box_legend, curve_chart, line_legend
 from tunesmith.experiment_markup import Content, Html, download, el, figure, page, table
 from tunesmith.experiment_results import load_manifest, load_run
-from tunesmith.experiment_statistics import verdict
+from tunesmith.experiment_statistics import MIN_SEEDS, verdict
 from tunesmith.experiment_summary import SHARES, summarise
+from tunesmith.search.proposals import asked_once
 from tunesmith.search.tuner import PHASES
 from tunesmith.support.errors import RecordError
+from tunesmith.tables import plural
 
 Json = Mapping[str, Any]
 _SHOWN_ELSEWHERE = frozenset({"v", "kind", "run", "study", "settings", "workloads"})
@@ -61,26 +63,27 @@ def _head(data: Json) -> Content:
             f"{counts}. {sizes}; target {s['target'] or 'the machine it ran on'}. Only cells that are done are compared.",
             class_="soft",
         ),
+        el("p", f"Mind: {asked_once(s['batch'], s['trials'])}.") if s["batch"] >= s["trials"] else None,
         el("p", download(f"{data['name']}.json", data, "The numbers of this page as JSON"), ", all of them."),
     ]
 
 
 def _overall(data: Json) -> Content:
     rows = [[o["arm"], str(len(o["seeds"])), _interval(o["percent"], "{:.1f}")] for o in data["overall"]]
-    n = len(data["workloads"])
+    workloads = plural(len(data["workloads"]), "workload")
     return [
         el("h2", "Overall"),
         table(
             ["arm", "seeds", "% of the best known speed"],
             rows,
-            caption=f"Geometric mean over {n} workloads of the speed that searches ended with, relative to the fastest program that any "
+            caption=f"Geometric mean over {workloads} of the speed that searches ended with, relative to the fastest program that any "
             "search of this run found. Brackets hold the 95 % interval over seeds; seeds that have not finished every workload are left "
             "out.",
         ),
         line_legend(data["arms"]),
         figure(
             curve_chart([*_lines(data["arms"], data["overall"])], label="Speed over trials, all workloads", width=720, height=300),
-            f"Mean speed over {n} workloads after so many trials, relative to the best known. Shades are 95 % intervals over seeds; the "
+            f"Mean speed over {workloads} after so many trials, relative to the best known. Shades are 95 % intervals over seeds; the "
             "axis of trials is logarithmic. A line "
             "begins where every search has a verified program; programs count with the time that they were last measured with.",
         ),
@@ -123,6 +126,7 @@ def _comparison(data: Json) -> Content:
         [
             c["workload"] or el("strong", "all workloads"),
             c["arm"],
+            str(c["seeds"]),
             _interval({**c, "mean": c["ratio"]}, "{:.3f}"),
             _p(c["p_adjusted"]),
             verdict(c["ratio"], c["p_adjusted"]),
@@ -134,11 +138,12 @@ def _comparison(data: Json) -> Content:
     return [
         el("h2", f"Against {data['arms'][0]}"),
         table(
-            ["workload", "arm", "time ratio", "p", "verdict"],
+            ["workload", "arm", "seeds", "time ratio", "p", "verdict"],
             rows,
             left=2,
-            caption=f"Time of each arm over that of the first one, {data['arms'][0]}: below 1 is faster. Welch's test on logarithms of "
-            "times, one for each seed; p is adjusted for the number of lines (Holm). With one seed there is neither interval nor p.",
+            caption=f"Time of each arm over that of the first one, {data['arms'][0]}: below 1 is faster. Arms are compared seed by seed, "
+            "over the seeds that both have finished (Student's t of the differences of logarithms); p is adjusted for the number of lines "
+            f"(Holm). Below {MIN_SEEDS} seeds there is neither interval nor p nor verdict.",
         ),
     ]
 
@@ -246,7 +251,9 @@ def _environment(data: Json) -> Content:
                 values.append(value)
     rows = [[name, [v if n == 0 else [el("br"), v] for n, v in enumerate(values)]] for name, values in facts.items()]
     settings = [[name, value] for name, value in flat({"settings": data["settings"], "variants": data["variants"]})]
-    caption = f"Where and with what software the cells ran, in {len(data['runs'])} parts; where these differ, all values are shown."
+    caption = (
+        f"Where and with what software the cells ran, in {plural(len(data['runs']), 'part')}; where these differ, all values are shown."
+    )
     found = table(["fact", "value"], rows, left=2, caption=caption) if rows else el("p", "The run folder holds no manifest.", class_="soft")
     shared = table(["setting", "value"], settings, left=2, caption="What all cells share, and what each variant switches.")
     return [

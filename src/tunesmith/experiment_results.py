@@ -186,6 +186,7 @@ class RunIndex:
         results: of all cells, in the order they are run.
         spaces: sizes of the spaces.
         interrupted: Ctrl-C ended the last run.
+        base: the folder that relative paths of the configuration start from.
     """
 
     name: str
@@ -195,6 +196,7 @@ class RunIndex:
     results: tuple[CellResult, ...]
     spaces: tuple[SpaceSize, ...] = ()
     interrupted: bool = False
+    base: str = ""
 
     @property
     def ok(self) -> bool:
@@ -230,6 +232,7 @@ class RunIndex:
             "settings": dict(self.settings),
             "variants": dict(self.variants),
             "interrupted": self.interrupted,
+            "base": self.base,
             "done": sum(r.state == "done" for r in self.results),
             "cells": [r.summary() for r in self.results],
             "spaces": [asdict(s) for s in self.spaces],
@@ -262,6 +265,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunIndex:
         tuple(results),
         tuple([SpaceSize.from_json(s, f"{path}, space {n}") for n, s in enumerate(spaces)]),
         bool(get.take("interrupted", "true or false", lambda x: isinstance(x, bool))),
+        get.text("base") if get.has("base") else "",
     )
 
 
@@ -320,6 +324,10 @@ class Fields:
     def refuse(self, key: str, wanted: str) -> NoReturn:
         """Raise the error that `key` is not what is wanted."""
         raise RecordError(f"{self.where}: {key!r} must be {wanted}, and is {str(self._data.get(key, 'missing'))[:80]!r}")
+
+    def has(self, key: str) -> bool:
+        """Whether the object has it: files of earlier versions lack some."""
+        return key in self._data
 
     def take(self, key: str, wanted: str, fits: Callable[[object], bool]) -> Any:
         """The value, if it fits."""

@@ -37,6 +37,7 @@ from tunesmith.measure.database import Database
 from tunesmith.measure.machine_rates import calibrated
 from tunesmith.measure.run_manifest import recorded_run
 from tunesmith.report import Report, TaskReport
+from tunesmith.search.proposals import asked_once
 from tunesmith.search.samplers import find_sampler
 from tunesmith.search.tuner import PHASES
 from tunesmith.support.errors import TunesmithError, UserError
@@ -78,7 +79,7 @@ def run_experiment(
     """
     if config.code and not run_code:
         raise UserError(
-            f"{config.name} names Python files, which would be run: {', '.join(config.code)}. "
+            f"the study {config.name!r} names Python files, which would be run: {', '.join(map(config.located, config.code))}. "
             "Read them first, then allow it with --run-code"
         )
     study = _Study(config, Path(folder), target, say, progress)
@@ -99,15 +100,22 @@ def plan(config: ExperimentConfig) -> Plan:
     Raises:
         UserError: a workload, a sampler or a model is unknown.
     """
-    subjects = {s.name: s for s in find_subjects(list(config.workloads))}
+    places = {config.located(text): text for text in config.workloads}
+    subjects = {name: replace(s, name=name) for s in find_subjects(list(places)) for name in [_as_named(s.name, places)]}
     arms: list[Arm] = []
     for sampler in config.samplers:
-        uses_model = "model" in inspect.signature(find_sampler(sampler)).parameters
+        uses_model = "model" in inspect.signature(find_sampler(config.located(sampler))).parameters
         for model in config.models:
-            find_model(model)
+            find_model(config.located(model))
             arms += [Arm(sampler, model if uses_model else "", v.name) for v in config.variants]
     arms = list(dict.fromkeys(arms))
     return Plan(tuple([Cell(w, a, s) for s in config.seeds for w in subjects for a in arms]), subjects)
+
+
+def _as_named(name: str, places: Mapping[str, str]) -> str:
+    """A subject's name as the configuration has it: cells keep theirs wherever a run goes on."""
+    place = next((p for p in places if name == p or name.startswith(f"{p}/")), "")
+    return places[place] + name[len(place) :] if place else name
 
 
 class _Study:
@@ -124,7 +132,9 @@ class _Study:
             self._check(known)
         results = tuple([load_result(folder, c) for c in self.plan.cells])
         switches = {v.name: {k: x for k, x in asdict(v).items() if k != "name"} for v in config.variants}
-        self.index = RunIndex(config.name, config.question, self.settings, switches, results, () if known is None else known.spaces)
+        spaces = () if known is None else known.spaces
+        base = config.base or str(Path.cwd())
+        self.index = RunIndex(config.name, config.question, self.settings, switches, results, spaces, base=base)
 
     def _check(self, known: RunIndex) -> None:
         """Cells of one folder were run alike."""
@@ -143,6 +153,8 @@ class _Study:
         if not left:
             self.say(f"{self.config.name}: all {len(self.index.results)} cells are done")
             return self.index
+        if self.config.batch >= self.config.trials:
+            self.say(f"{self.config.name}: {asked_once(self.config.batch, self.config.trials)}")
         target = self.target or calibrated(None if self.config.target is None else Target(self.config.target))
         facts = {"study": self.config.name, "target": target, "settings": self.settings, "cells": len(left)}
         with recorded_run(self.folder / MANIFEST, **facts) as noted:
@@ -197,15 +209,15 @@ class _Study:
 
     def _search(self, cell: Cell, target: Target, log: Path) -> Report:
         c, v = self.config, self.variants[cell.arm.variant]
-        kind = find_sampler(cell.arm.sampler)
+        kind = find_sampler(c.located(cell.arm.sampler))
         return tune(
-            cell.workload,
+            c.located(cell.workload),
             target,
             c.trials,
             log,
             cell.seed,
             sampler=kind if v.draft_model else without_draft_model(kind),
-            model=cell.arm.model or UNUSED,
+            model=c.located(cell.arm.model) if cell.arm.model else UNUSED,
             batch=c.batch,
             workers=c.workers,
             rules=None if v.imperfect_tiles else divisors_only(),

@@ -2,19 +2,23 @@
 
 Times of searches are positive, and what matters about two of them is their ratio; so means are geometric, and Student's t
 judges logarithms: of three to ten seeds it can still tell the spread, where resampling them (`search.arena_statistics`, for replays by
-the hundred) would find it too small.  With one seed there is no interval, and nothing is significant: None then, never a guess.
+the hundred) would find it too small.  Arms of one seed run next to each other, so they are compared within seeds.  With one seed there
+is no interval; and of a few, some lie so close together by luck that any test believes them: below `MIN_SEEDS` nothing is said of a
+difference, None then, never a guess.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from tunesmith.search.arena_statistics import holm
 
 CONFIDENCE = 0.95
 """Of all intervals; a difference is significant when chance makes one as large with less than the rest to 1."""
+MIN_SEEDS = 5
+"""With fewer, no ratio has an interval, a probability or a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ class Ratio:
 
     Attributes:
         ratio: first by second.
-        low, high: its interval; None with fewer than two numbers on a side.
-        p: how probable a ratio at least as far from 1 is when both sides are alike (Welch, 1947, two-sided); None as above.
+        low, high: its interval; None with fewer than `MIN_SEEDS` numbers on a side.
+        p: how probable a ratio at least as far from 1 is when both sides are alike (two-sided); None as above.
     """
 
     ratio: float
@@ -72,16 +76,35 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Of the means of `a` and `b`, positive numbers, at least one each; spreads may differ."""
+    """Of the means of `a` and `b`, positive numbers, at least one each; spreads may differ (Welch, Biometrika 1947)."""
     (mean_a, var_a), (mean_b, var_b) = _moments([math.log(x) for x in a]), _moments([math.log(x) for x in b])
     difference = mean_a - mean_b
-    if min(len(a), len(b)) < 2:
+    if min(len(a), len(b)) < MIN_SEEDS:
         return Ratio(math.exp(difference))
     share_a, share_b = var_a / len(a), var_b / len(b)
     error = math.sqrt(share_a + share_b)
+    spread = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
+    return _judged(difference, error, (share_a + share_b) ** 2 / spread if spread else 1.0)
+
+
+def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None:
+    """Of the means of `a` and `b`, positive numbers by seed, over the seeds that both have: Student's t of the differences of logarithms.
+
+    None where they have no seed in common.
+    """
+    apart = [math.log(a[seed]) - math.log(b[seed]) for seed in a if seed in b]
+    if not apart:
+        return None
+    difference, variance = _moments(apart)
+    if len(apart) < MIN_SEEDS:
+        return Ratio(math.exp(difference))
+    return _judged(difference, math.sqrt(variance / len(apart)), len(apart) - 1)
+
+
+def _judged(difference: float, error: float, df: float) -> Ratio:
+    """The ratio of this difference of logarithms, which has this standard error."""
     if error == 0:
         return Ratio(math.exp(difference), math.exp(difference), math.exp(difference), 1.0 if difference == 0 else 0.0)
-    df = (share_a + share_b) ** 2 / (share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1))
     half = student_quantile(df) * error
     return Ratio(math.exp(difference), math.exp(difference - half), math.exp(difference + half), student_p(difference / error, df))
 
@@ -95,7 +118,7 @@ def adjusted(ps: Sequence[float | None]) -> list[float | None]:
 def verdict(time_ratio: float, p: float | None) -> str:
     """What may be said of a ratio of times."""
     if p is None:
-        return "too few seeds"
+        return "too few seeds to tell"
     if p > 1 - CONFIDENCE:
         return "no difference shown"
     return "faster" if time_ratio < 1 else "slower"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.experiment_results import Arm, CellResult, RunIndex
-from tunesmith.experiment_statistics import Interval, adjusted, interval, ratio
+from tunesmith.experiment_statistics import Interval, adjusted, interval, paired_ratio
 from tunesmith.search.arena_statistics import medians, trials_to
 from tunesmith.search.tuner import PHASES
 
@@ -148,8 +148,15 @@ def _overall(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
 
 def mean_times(run: RunIndex, arm: Arm, workloads: Sequence[str], known: Mapping[str, float]) -> list[float]:
     """For each seed that finished these workloads, the geometric mean over them of its time by the best known one."""
-    ends = [[r.best_s / known[r.cell.workload] for r in rs if r.best_s is not None] for rs in _complete(run, arm, workloads).values()]
-    return [math.exp(math.fsum(map(math.log, times)) / len(times)) for times in ends]
+    return list(_means_by_seed(run, arm, workloads, known).values())
+
+
+def _means_by_seed(run: RunIndex, arm: Arm, workloads: Sequence[str], known: Mapping[str, float]) -> dict[int, float]:
+    out: dict[int, float] = {}
+    for seed, results in _complete(run, arm, workloads).items():
+        times = [r.best_s / known[r.cell.workload] for r in results if r.best_s is not None]
+        out[seed] = math.exp(math.fsum(map(math.log, times)) / len(times))
+    return out
 
 
 def _complete(run: RunIndex, arm: Arm, workloads: Sequence[str]) -> dict[int, list[CellResult]]:
@@ -162,22 +169,33 @@ def _complete(run: RunIndex, arm: Arm, workloads: Sequence[str]) -> dict[int, li
 
 
 def _against_first(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
-    """Times of every arm over those of the first, for each workload and, where `workload` is empty, for all together."""
+    """Times of every arm over those of the first, seed by seed, for each workload and, where there are several, for all together: their
+    `workload` is empty."""
     if not run.arms:
         return []
     first, *others = run.arms
-    pairs: list[tuple[str, Arm, list[float], list[float]]] = []
+    pairs: list[tuple[str, Arm, dict[int, float], dict[int, float]]] = []
     for arm in others:
-        pairs += [(w, arm, final_times(run, w, arm), final_times(run, w, first)) for w in run.workloads]
-        pairs.append(("", arm, mean_times(run, arm, run.workloads, known), mean_times(run, first, run.workloads, known)))
-    compared = [(w, a, ratio(mine, base)) for w, a, mine, base in pairs if mine and base]
-    ps = adjusted([r.p for _, _, r in compared])
-    return [{"workload": w, "arm": a.name, **r.to_json(), "p_adjusted": p} for (w, a, r), p in zip(compared, ps, strict=True)]
+        pairs += [(w, arm, _by_seed(run, w, arm), _by_seed(run, w, first)) for w in run.workloads]
+        if len(run.workloads) > 1:
+            pairs.append(("", arm, _means_by_seed(run, arm, run.workloads, known), _means_by_seed(run, first, run.workloads, known)))
+    compared = [
+        (w, a, found, len(mine.keys() & base.keys())) for w, a, mine, base in pairs if (found := paired_ratio(mine, base)) is not None
+    ]
+    ps = adjusted([found.p for _, _, found, _ in compared])
+    return [
+        {"workload": w, "arm": a.name, "seeds": n, **found.to_json(), "p_adjusted": p}
+        for (w, a, found, n), p in zip(compared, ps, strict=True)
+    ]
 
 
 def final_times(run: RunIndex, workload: str, arm: Arm) -> list[float]:
     """Seconds that the finished searches ended with, one a seed."""
-    return [r.best_s for r in run.of(workload, arm) if r.best_s is not None]
+    return list(_by_seed(run, workload, arm).values())
+
+
+def _by_seed(run: RunIndex, workload: str, arm: Arm) -> dict[int, float]:
+    return {r.cell.seed: r.best_s for r in run.of(workload, arm) if r.best_s is not None}
 
 
 def _time(run: RunIndex, arm: Arm) -> Json:

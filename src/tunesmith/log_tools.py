@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tunesmith.error_examples import examples_of, render_example_data
 from tunesmith.ir import structural
 from tunesmith.ir.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -163,6 +164,8 @@ class Stats:
             for name, s in t["sketches"].items()
         ]
         parts.append(plain_table("Sketches", ["workload", "sketch", "trials", "fastest us", "errors"], sketches, left=["sketch", "errors"]))
+        for t in self.data["tasks"]:
+            parts += render_example_data(t["workload"], t["examples"])
         runs = [[str(r.get(name, "")) for name in ("started", "ended", "outcome")] for r in self.data["runs"]]
         if runs:
             parts.append(plain_table("Runs", ["started", "ended", "outcome"], runs, left=["ended", "outcome"]))
@@ -289,6 +292,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         "noisy": sum(not r.clean for r in records),
         "verified": sum(r.verified for r in records),
         "errors": dict(sorted(errors.items())),
+        "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
         "sketch": None if best is None else best.sketch,
         "sketches": dict(sorted(sketches.items())),

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tunesmith.error_examples import ErrorExample, render_examples
 from tunesmith.measure.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -31,6 +32,7 @@ class TaskReport:
         seconds: where the time went: total, draft, verify, build, measure, train.
         curve: best seconds after each trial; None before the first success.
         failure: why the workload has no result, or not all that was asked for; empty if all is well.
+        examples: of each class of errors the most frequent message, with a candidate.
     """
 
     workload: str
@@ -45,9 +47,10 @@ class TaskReport:
     seconds: Mapping[str, float]
     curve: Sequence[float | None] = field(repr=False)
     failure: str = ""
+    examples: Sequence[ErrorExample] = ()
 
     @classmethod
-    def of(cls, progress: Progress, best: Record | None, failure: str = "") -> TaskReport:
+    def of(cls, progress: Progress, best: Record | None, failure: str = "", examples: Sequence[ErrorExample] = ()) -> TaskReport:
         """The report of a tuning."""
         p, task = progress, progress.task
         seconds = {name: p.seconds[name] for name in ("total", *PHASES)}
@@ -64,6 +67,7 @@ class TaskReport:
             seconds,
             tuple(p.curve),
             failure,
+            tuple(examples),
         )
 
     @property
@@ -83,6 +87,7 @@ class TaskReport:
             "digest": self.digest,
             "trials": self.trials,
             "errors": dict(sorted(self.errors.items())),
+            "examples": [e.to_json() for e in self.examples],
             "best_us": self.best_us,
             "gflops": self.gflops,
             "drafted": self.drafted,
@@ -98,10 +103,12 @@ class Report:
     Attributes:
         tasks: in the order they were asked for.
         interrupted: Ctrl-C ended the run; what was measured is in the log.
+        notes: what the settings make of the search, if it is not what one would expect.
     """
 
     tasks: tuple[TaskReport, ...]
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -127,11 +134,13 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """As `tunesmith tune --json` writes it."""
-        return {"tasks": [t.to_json() for t in self.tasks]}
+        return {"tasks": [t.to_json() for t in self.tasks], "notes": list(self.notes)}
 
     def render(self) -> RenderableType:
         """Tables for a terminal."""
         parts: list[RenderableType] = [self._found(), self._time()]
+        parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
+        parts += [Text(f"! {note}", style="yellow") for note in self.notes]
         parts += [Text(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
         if self.interrupted:
             parts.append(Text("! interrupted; what was measured is in the log, and the next run goes on from there", style="yellow"))

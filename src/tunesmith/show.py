@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tunesmith.compile import Records, as_target, open_records
+from tunesmith.error_examples import examples_of, render_example_data
 from tunesmith.graph.apply_records import apply_record
 from tunesmith.ir.script.printer import script as print_script
 from tunesmith.ir.target import Target
@@ -40,7 +41,9 @@ class Shown:
 
 
 def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Shown:
-    """Each workload and target of a log: its best record, errors, and the curve of the best over the trials.
+    """Each workload and target of a log: its best record, errors with an example of each class, and the curve of the best over the records.
+
+    A search measures its leaders again at the end; so there may be more records than trials, which count candidates.
 
     Args:
         log: where the records are.
@@ -54,7 +57,7 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
     cells = [
         [
             e["workload"],
-            str(e["records"]),
+            str(e["trials"]) + (f" (+{e['records'] - e['trials']} again)" if e["records"] > e["trials"] else ""),
             microseconds(None if e["best_us"] is None else e["best_us"] * 1e-6),
             rate(e["gflops"]),
             e["sketch"] or "-",
@@ -63,11 +66,13 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
         ]
         for e in data
     ]
-    columns = ["workload", "records", "best us", "GFLOP/s", "sketch", "errors", "curve"]
+    columns = ["workload", "trials", "best us", "GFLOP/s", "sketch", "errors", "curve"]
     parts: list[RenderableType] = []
     for target in dict.fromkeys(e["target"] for e in data):
         rows = [c for c, e in zip(cells, data, strict=True) if e["target"] == target]
         parts.append(plain_table(target, columns, rows, left=["sketch", "errors", "curve"]))
+    for e in data:
+        parts += render_example_data(e["workload"], e["examples"])
     for e in data:
         parts += [printable(f"\n# {e['workload']}\n{e[key]}") for key in ("script", "trace") if e.get(key)]
     if not data:
@@ -131,7 +136,9 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
         "digest": digest,
         "target": _target_text(target),
         "records": len(records),
+        "trials": len({r.candidate for r in records}),
         "errors": errors,
+        "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
         "gflops": flops / best.seconds / 1e9 if best is not None and flops else None,
         "sketch": None if best is None else best.sketch,

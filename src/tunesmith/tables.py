@@ -58,6 +58,11 @@ def rate(gflops: float | None) -> str:
     return f"{gflops:.3g}" if gflops and gflops < 100 else f"{gflops:.0f}" if gflops else "-"
 
 
+def plural(n: int, noun: str) -> str:
+    """`1 pool`, `2 pools`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def counted(errors: Mapping[str, int]) -> str:
     """`build_error 3, crash 1`."""
     return ", ".join(f"{name} {errors[name]}" for name in sorted(errors))

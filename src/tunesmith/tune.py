@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunesmith.codegen.llvm_host import check_runs_here
 from tunesmith.costmodel.registry import find_model, make_model
+from tunesmith.error_examples import examples_of
 from tunesmith.ir.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
 from tunesmith.measure.database import Database
@@ -29,6 +30,7 @@ from tunesmith.measure.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
 from tunesmith.progress import ProgressView
 from tunesmith.report import Report, TaskReport
+from tunesmith.search.proposals import asked_once
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.samplers import find_sampler, make_sampler
 from tunesmith.search.space_rules import Rule
@@ -54,7 +56,7 @@ def tune(
     model: str | Callable[..., CostModel] = "xgb",
     batch: int = 32,
     workers: int | str | None = None,
-    rules: Sequence[Rule] | None = None,
+    rules: Sequence[str | Rule] | None = None,
     policy: MeasurePolicy | None = None,
     leaders: int = 4,
     progress: bool = True,
@@ -84,7 +86,7 @@ def tune(
         workers: processes that compile; by default one for each core.  0 compiles and runs in this process, where a candidate
             that crashes takes everything with it.  "ray" or "ray:N" has Ray actors compile, N or one for each processor, and run: those
             of the cluster at RAY_ADDRESS, or of a Ray that is started here.
-        rules: of the space; by default those of the target.
+        rules: of the space, functions or names in `search.space_rules.SEARCH_RULES`; by default those of the target.
         policy: how candidates are measured.
         leaders: so many of the best are verified and timed in turn at the end; 0 leaves this out.
         progress: show on standard error what goes on.
@@ -140,7 +142,9 @@ def tune(
         names = [task.name for task in tasks]
         path = None if log is None else manifest_path(log)
         noted = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
-        search = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
+        each = trials if trials is not None else None if total_trials is None else total_trials // len(tasks)
+        notes = [asked_once(batch, each)] if each is not None and batch >= each else []
+        search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         noted["tasks"] = [{"workload": t.workload, "digest": t.digest, "trials": t.trials, "resumed": t.resumed} for t in report.tasks]
         if report.interrupted:
@@ -160,12 +164,14 @@ class _Search:
         seed: int,
         leaders: int,
         callbacks: Sequence[Callback],
+        notes: Sequence[str] = (),
     ) -> None:
         self._measurer, self._database, self._scheduler, self._leaders = measurer, database, scheduler, leaders
         self._settings: dict[str, Any] = {"trials": trials, "batch": scheduler.batch, "seed": seed, "callbacks": callbacks}
         self._tunings: dict[str, Tuning] = {}
         self._failures: dict[str, str] = {}
         self._exhausted: set[str] = set()
+        self._notes = tuple(notes)
 
     def run(self, tasks: Sequence[Task], groups: Sequence[str], sampler_of: Callable[[Task], Sampler]) -> Report:
         interrupted = False
@@ -182,7 +188,7 @@ class _Search:
                     self._guarded(name, partial(tuning.rank, self._leaders))
         except KeyboardInterrupt:
             interrupted = True
-        return Report(tuple([self._report(task) for task in tasks]), interrupted)
+        return Report(tuple([self._report(task) for task in tasks]), interrupted, self._notes)
 
     def _states(self, tasks: Sequence[Task], groups: Sequence[str]) -> list[TaskState]:
         """The tasks as the scheduler sees them; one that could not begin, has failed, or has no more candidates, is done."""
@@ -210,9 +216,10 @@ class _Search:
         if tuning is None:
             return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it began")
         best = self._database.best(task.digest, task.target.to_json())
+        examples = examples_of(self._database.records(task.digest, task.target.to_json()))
         if best is None and not failure:
             failure = "no candidate was built, ran and gave the right result"
-        return TaskReport.of(tuning.progress, best, failure)
+        return TaskReport.of(tuning.progress, best, failure, examples)
 
 
 def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:

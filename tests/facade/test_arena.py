@@ -29,6 +29,7 @@ from tunesmith.search.task import Task
 from tunesmith.support.errors import MissingExtraError, UserError
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "arena.md"
+SAMPLERS = DOCUMENT.with_name("samplers.md")
 NAME = "matmul(m=64,n=48,k=80)"
 
 
@@ -57,7 +58,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["arena", *[str(a) for a in arguments]])
 
 
-def test_the_command_writes_tables_plots_and_a_journal(log: Path, tmp_path: Path) -> None:
+def test_the_command_writes_tables_plots_and_a_journal(hand: ModuleType, log: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     common = [log, "--samplers", "random,evolutionary(draft=64,keep=16)", "--models", "random,none", "--trials", 40, "--workers", 0]
     result = run(*common, "--seeds", 2, "-o", tmp_path / "study", "--json", tmp_path / "out.json")
@@ -69,16 +70,29 @@ def test_the_command_writes_tables_plots_and_a_journal(log: Path, tmp_path: Path
     assert data["pools"][0]["name"] == NAME and data["pools"][0]["candidates"] == 120 and data["pools"][0]["budget"] == 40
     assert all(len(s["curve"]["trials"]) == len(s["curve"]["median_us"]) and s["runs"] == 2 for s in data["standings"])
     assert len(data["pairs"]) == 3 and data["failures"] == []
-    for text in (NAME, "to 95%", "order by chance", "ranking over 1 pools", *labels):
+    for text in (
+        NAME,
+        "to 95%",
+        "order by chance",
+        "ranking over 1 pool by",
+        "p-values concern this pool only; 6",
+        "few seeds (2)",
+        *labels,
+    ):
         assert text in result.stdout
     assert "6 of 6 replays" in result.stderr
+    good = [g["candidates"] for g in data["standings"][0]["goals"]]
+    assert re.search(rf"candidates that good\) +│ +{good[0]} │ +{good[1]} │ +{good[2]} │", result.stdout)
+    best = data["pools"][0]["best_us"] * 1e-6
+    assert good == [int((made(hand).seconds <= best / share).sum()) for share in (0.90, 0.95, 0.99)]
+    assert (tmp_path / "study" / "report.txt").read_text() == result.stdout and "report.txt" in result.stderr
     names = sorted(p.name for p in (tmp_path / "study").iterdir() if p.suffix != ".lock")
     tables = ["arena.json", "curves-0-matmul-m-64-n-48-k-80.svg", "curves.csv", "pairs.csv", "ranking.csv", "ranking.svg"]
-    assert names == sorted([*tables, "replays.jsonl", "standings.csv"])
+    assert names == sorted([*tables, "replays.jsonl", "report.txt", "standings.csv"])
     with (tmp_path / "study" / "standings.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["entrant"] for line in lines] == labels
-    assert float(lines[0]["slowdown"]) == data["standings"][0]["slowdown"][0]
+    assert float(lines[0]["slowdown_end"]) == data["standings"][0]["slowdown"][0]
     journal = (tmp_path / "study" / "replays.jsonl").read_text()
     more = run(*common, "--seeds", 3, "-o", tmp_path / "study", "--json", "-")
     assert more.exit_code == 0 and json.loads(more.stdout)["settings"]["seeds"] == 3
@@ -95,16 +109,78 @@ def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> No
     failed = run(log, "--samplers", f"random,{bad}:Bad", "--seeds", 1, "--trials", 8, "--workers", 0)
     assert failed.exit_code == 1
     assert "bad.py:Bad on matmul" in failed.stdout and "not in the pool of" in failed.stdout and "Traceback" in failed.stderr
+    bad.write_text(bad.read_text().replace("return [Candidate(0, (1, 2, 3))]", "return self.none"))
+    own = run(log, "--samplers", f"random,{bad}:Bad", "--seeds", 1, "--trials", 8, "--workers", 0, "-o", tmp_path / "study")
+    assert "line 6, in ask" in own.stdout and "return self.none" in own.stdout
+    assert "Traceback" not in own.stderr + own.stdout and "failures.txt" in own.stderr
+    assert "Traceback" in (tmp_path / "study" / "failures.txt").read_text()
     for arguments, what in [
         ([log, "--samplers", "guess"], "unknown sampler 'guess'"),
         ([log, "--seeds", 0], "at least 1 seed"),
         ([log, "--trials", 0], "at least 1 trial"),
-        ([log, "--workload", "conv"], "no pool of 'conv'"),
+        ([log, "--workload", "conv"], f"no pool of 'conv' in {log}; there are: {NAME} (digest "),
         ([tmp_path / "none.jsonl"], "none.jsonl"),
         ([], "Missing argument 'POOL...'"),
     ]:
         wrong = run(*arguments, "--workers", 0)
         assert wrong.exit_code == 2 and what in wrong.stderr
+
+
+def test_a_pool_can_be_named_as_the_report_names_it(hand: ModuleType, log: Path) -> None:
+    pool = made(hand)
+    common = [log, "--samplers", "random", "--seeds", 1, "--trials", 8, "--workers", 0, "--json", "-"]
+    plain = json.loads(run(*common).stdout)["pools"]
+    for name in (NAME, plain[0]["workload"], plain[0]["digest"]):
+        found = run(*common, "--workload", name)
+        assert found.exit_code == 0 and json.loads(found.stdout)["pools"] == plain, found.stderr
+    assert plain[0]["workload"] == pool.workload != plain[0]["digest"]
+
+
+def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
+    """Every pair stands on the screen with what may be said of it; what replays cost, there and in the journal alone."""
+    report = arena(
+        [made(hand)],
+        ["random", "evolutionary(draft=64,keep=16)"],
+        ["analytic", "none"],
+        10,
+        16,
+        batch=16,
+        workers=0,
+        folder=tmp_path,
+        progress=False,
+    )
+    data: Any = report.to_json()
+    assert data["notes"] == ["batch 16 >= trials 16: a sampler is asked once and learns nothing. Take a smaller batch, or more trials"]
+    text = str(report)
+    for part in (
+        "all pairs; the verdict goes by p",
+        "slowdown A/B",
+        "p (Holm)",
+        "s a replay",
+        "mean slowdown",
+        "median slowdown at the end",
+    ):
+        assert part in text, part
+    for pair in data["pairs"]:
+        shown = pair["p_holm"] <= 0.05
+        assert pair["better"] == (None if not shown else pair["first"] if pair["ratio"][0] < 1 else pair["second"])
+    assert {p["better"] for p in data["pairs"]} >= {None}, "the two with one draft propose the same"
+    assert text.count("is better") + text.count("no difference shown") == 3
+    taken = [json.loads(line)["seconds"] for line in (tmp_path / "replays.jsonl").read_text().splitlines()]
+    assert len(taken) == 30 and min(taken) > 0 and "seconds" not in json.dumps(data)
+    again = arena(
+        [made(hand)],
+        ["random", "evolutionary(draft=64,keep=16)"],
+        ["analytic", "none"],
+        10,
+        16,
+        batch=16,
+        workers=0,
+        folder=tmp_path,
+        progress=False,
+    )
+    assert again.summary.run.took == {job: pytest.approx(s, abs=1e-3) for job, s in report.summary.run.took.items()}
+    assert again.to_json() == data
 
 
 def test_plots_are_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,16 +203,14 @@ def test_a_report_that_cannot_be_written_says_so(hand: ModuleType, tmp_path: Pat
 
 
 def test_the_document_runs(log: Path, tmp_path: Path) -> None:
-    """Python blocks in order, one that begins with a file's name as that file; then the arena's command, with fewer seeds."""
+    """Python blocks in order, with the climber of docs/samplers.md beside them; then the arena's command, with fewer seeds."""
+    (climber,) = re.findall(r"^```python\n(# climber\.py\n.*?)^```\n", SAMPLERS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "climber.py").write_text(climber, encoding="utf-8")
     text = DOCUMENT.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 2
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for source, output in blocks:
-        name = re.match(r"# (\w+\.py)\n", source)
-        if name:
-            (tmp_path / name[1]).write_text(source, encoding="utf-8")
-            continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, str(DOCUMENT), "exec"), namespace)

@@ -104,8 +104,8 @@ def test_the_numbers(run: Path) -> None:
     assert overall["random"]["seeds"] == [0, 1] and overall["best"]["seeds"] == [0]
     assert overall["best"]["percent"] == {"mean": pytest.approx(100.0), "low": None, "high": None, "n": 1}
     versus = {c["workload"]: c for c in data["against_first"]}
-    assert versus[A]["ratio"] == pytest.approx(0.5) and versus[A]["p_adjusted"] == versus[A]["p"] and versus[B]["p"] is None
-    assert versus[""]["ratio"] == pytest.approx(1 / math.sqrt(2 * math.sqrt(1.1)))
+    assert versus[A]["ratio"] == pytest.approx(0.5) and versus[A]["p"] is None is versus[A]["p_adjusted"]
+    assert versus[""]["ratio"] == pytest.approx(math.sqrt(0.5)) and versus[""]["seeds"] == 1, "only seed 0 finished both with both"
     assert data["time"][0]["seconds"]["total"] == 8.0 and data["time"][0]["trials"] == 32
     assert data["results"][0]["errors"] == {"crash": 2}
     assert data["failures"] == [{"workload": B, "arm": "best", "seed": 1, "failure": "the device is gone"}]
@@ -124,12 +124,33 @@ def test_the_page_holds_tables_curves_captions_and_the_numbers(run: Path) -> Non
     assert results[2][:2] == ["random", "2/2"] and results[2][2].startswith("2.098 [")
     assert results[3][5:] == ["4 (2/2)", "- (1/2)", "- (1/2)"]
     verdicts = next(t for t in found.tables if t[0][-1] == "verdict")
-    assert [row[-1] for row in verdicts[1:]] == ["faster", "too few seeds", "too few seeds"]
+    assert [row[-1] for row in verdicts[1:]] == ["too few seeds to tell"] * 3
     assert ["host.cpu", "An Old One"] in next(t for t in found.tables if t[0] == ["fact", "value"])
     assert found.count("svg") > 4 and found.count("figure") == found.count("figcaption") == 4
     assert found.count("table") == found.count("caption") and all(len(c) > 20 for c in found.captions)
     assert found.numbers == json.loads(json.dumps(data))
     assert "7 of 8 cells are done, 1 failed" in text
+
+
+def test_arms_are_compared_within_seeds(make_run: Make) -> None:
+    """Seeds that differ by far more than the arms do, which agree on every seed; with one workload there is no line for all."""
+    seeds = [1e-6, 9e-6, 2e-6, 30e-6, 4e-6]
+    folder = make_run(
+        "paired", {(A, "random"): seeds, (A, "best"): [0.9 * s * f for s, f in zip(seeds, (1, 1.01, 0.99, 1, 1), strict=True)]}
+    )
+    (line,) = summarise(load_run(folder))["against_first"]  # type: ignore[misc]
+    assert line["workload"] == A and line["seeds"] == 5 and line["ratio"] == pytest.approx(0.9, rel=1e-3) and line["p_adjusted"] < 1e-4
+    path, _ = report_experiment(folder)
+    text = path.read_text()
+    assert "<strong>all workloads</strong>" not in text and "over 1 workload " in text and "seed by seed" in text
+
+
+def test_a_batch_that_is_the_whole_budget_is_told(run: Path, tmp_path: Path) -> None:
+    assert "Mind: " not in report_experiment(run)[0].read_text()
+    index = json.loads((run / "index.json").read_text())
+    index["settings"]["trials"] = 16
+    (run / "index.json").write_text(json.dumps(index))
+    assert "Mind: batch 32 &gt;= trials 16: a sampler is asked once and learns nothing" in report_experiment(run)[0].read_text()
 
 
 def test_the_page_needs_nothing_and_runs_nothing(run: Path) -> None:

@@ -194,3 +194,30 @@ def test_a_space_that_is_empty_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> 
     assert (size.sketches, size.rows, size.admissible, size.failure) == (2, size.rows, size.rows, "")
     monkeypatch.setattr("tunesmith.experiment_running.divisors_only", lambda: ())
     assert "no sketch rule applies" in space_size(find_subject("relu(shape=64)"), TARGET, imperfect_tiles=False).failure
+
+
+def test_a_run_goes_on_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths start from where the run was begun, not from where one happens to be."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "away").mkdir()
+    own_sampler(tmp_path / "here", "pass")
+    (tmp_path / "here" / "op.py").write_text(
+        "from tunesmith.ops.workload import workload\n\n\ndef small():\n    return workload('relu(shape=64)').func\n"
+    )
+    text = 'name = "own"\nworkloads = ["op.py:small"]\nsamplers = ["own.py:Own"]\nseeds = [0]\n'
+    text += "trials = 4\nbatch = 4\nleaders = 0\nworkers = 0\n"
+    monkeypatch.chdir(tmp_path / "here")
+    said: list[str] = []
+    begun = run_experiment(ExperimentConfig.from_text(text), tmp_path / "run", target=TARGET, run_code=True, say=said.append)
+    assert begun.ok and load_run(tmp_path / "run").base == str(tmp_path / "here")
+    assert "own: batch 4 >= trials 4: a sampler is asked once and learns nothing. Take a smaller batch, or more trials" in said
+    monkeypatch.chdir(tmp_path / "away")
+    (tmp_path / "run" / "config.toml").write_text(text.replace("seeds = [0]", "seeds = [0, 1]"))
+    again = ExperimentConfig.load(tmp_path / "run")
+    with pytest.raises(UserError, match=f"would be run: {tmp_path}/here/op.py:small, {tmp_path}/here/own.py:Own"):
+        run_experiment(again, tmp_path / "run", target=TARGET)
+    index = run_experiment(again, tmp_path / "run", target=TARGET, run_code=True)
+    assert index.ok and [(r.cell.workload, r.cell.arm.sampler) for r in index.results] == [("op.py:small", "own.py:Own")] * 2
+    assert load_run(tmp_path / "run").base == str(tmp_path / "here")
+    with pytest.raises(UserError, match=f"there is no file op.py in {tmp_path}/away"):
+        run_experiment(ExperimentConfig.from_text(text), tmp_path / "other", target=TARGET, run_code=True)

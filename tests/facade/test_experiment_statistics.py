@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tunesmith.experiment_statistics import Interval, Ratio, adjusted, interval, ratio, student_p, student_quantile, verdict
+from tunesmith.experiment_statistics import Interval, Ratio, adjusted, interval, paired_ratio, ratio, student_p, student_quantile, verdict
 
 
 @pytest.mark.parametrize("df", [1, 2, 3.7, 12, 250])
@@ -38,7 +38,7 @@ def test_units_and_rates() -> None:
 
 
 def test_a_ratio_is_welchs_test() -> None:
-    a, b = [1.0, 1.2, 0.9], [2.0, 2.5, 1.7, 2.2]
+    a, b = [1.0, 1.2, 0.9, 1.1, 0.95], [2.0, 2.5, 1.7, 2.2, 2.1, 1.9]
     found = ratio(a, b)
     expected = stats.ttest_ind(np.log(a), np.log(b), equal_var=False)
     assert found.ratio == pytest.approx(stats.gmean(a) / stats.gmean(b)) and found.p == pytest.approx(expected.pvalue)
@@ -46,11 +46,29 @@ def test_a_ratio_is_welchs_test() -> None:
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
 
 
+def test_a_paired_ratio_is_students_test_of_the_seeds_that_both_have() -> None:
+    a = {0: 1.0, 1: 5.2, 2: 9.1, 3: 2.0, 5: 3.0, 9: 7.0}
+    b = {0: 1.1, 1: 5.6, 2: 9.9, 3: 2.3, 4: 0.1, 5: 3.1}
+    both = [0, 1, 2, 3, 5]
+    found = paired_ratio(a, b)
+    assert found is not None
+    logs = [np.log([x[s] for s in both]) for x in (a, b)]
+    expected = stats.ttest_rel(*logs)
+    assert found.ratio == pytest.approx(math.exp(np.mean(logs[0] - logs[1]))) and found.p == pytest.approx(expected.pvalue)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+    assert found.p < 0.02 < 0.5 < ratio([a[s] for s in both], [b[s] for s in both]).p, "seeds differ by far more than arms do"  # type: ignore[operator]
+
+
 def test_where_nothing_can_be_said_nothing_is() -> None:
     assert ratio([1.0], [2.0, 2.1]) == Ratio(pytest.approx(1 / math.sqrt(4.2)))
-    assert ratio([1.0, 1.0], [1.0, 1.0]).p == 1.0
-    assert ratio([1.0, 1.0], [2.0, 2.0]).p == 0.0
+    # Two seeds may lie close together by luck: no test is asked what it makes of that.
+    assert ratio([0.92, 0.921] * 2, [1.0, 1.001] * 3) == Ratio(pytest.approx(0.92, rel=1e-2))
+    assert paired_ratio({0: 0.918, 1: 0.934}, {0: 1.0, 1: 1.0}) == Ratio(pytest.approx(0.926, rel=1e-3))
+    assert paired_ratio({0: 1.0}, {1: 1.0}) is None
+    assert ratio([1.0] * 5, [1.0] * 5).p == 1.0 == paired_ratio(dict.fromkeys(range(5), 2.0), dict.fromkeys(range(5), 2.0)).p  # type: ignore[union-attr]
+    assert ratio([1.0] * 5, [2.0] * 5).p == 0.0
     assert adjusted([0.04, None, 0.01]) == [0.04, None, 0.02]
     assert adjusted([None]) == [None] and adjusted([]) == []
-    assert [verdict(0.5, p) for p in (None, 0.06, 0.04)] == ["too few seeds", "no difference shown", "faster"]
+    assert [verdict(0.5, p) for p in (None, 0.06, 0.04)] == ["too few seeds to tell", "no difference shown", "faster"]
     assert verdict(1.5, 0.04) == "slower"

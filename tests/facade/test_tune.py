@@ -69,14 +69,23 @@ def test_several_workloads_take_turns_and_have_lines_of_their_own(tmp_path: Path
 
 
 def test_the_report_is_data_and_text(tmp_path: Path) -> None:
-    report = tunesmith.tune(MATMUL, TARGET, 3, None, **QUICK)
+    report = tunesmith.tune(MATMUL, TARGET, 3, None, **{**QUICK, "batch": 2})
     (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
-    assert list(entry) == ["workload", "digest", "trials", "errors", "best_us", "gflops", "drafted", "scored", "seconds"]
+    assert list(entry) == ["workload", "digest", "trials", "errors", "examples", "best_us", "gflops", "drafted", "scored", "seconds"]
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
     assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]
     assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
     for part in (MATMUL, "best us", "GFLOP/s", "Seconds", "none"):
         assert part in str(report)
+    assert report.to_json()["notes"] == []
+
+
+@pytest.mark.parametrize("budget", [{"trials": 2}, {"trials": None, "total_trials": 3}])
+def test_a_batch_that_is_the_whole_budget_is_told(budget: dict[str, int | None]) -> None:
+    report = tunesmith.tune("relu(shape=512)", TARGET, log=None, **{**QUICK, "batch": 3, **budget})
+    (note,) = report.notes
+    assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
+    assert report.ok, "it is no failure"
 
 
 def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:

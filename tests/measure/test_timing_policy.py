@@ -151,3 +151,25 @@ def test_policies_out_of_range(bad: dict[str, float]) -> None:
 
 def test_policy_as_json() -> None:
     assert RacePolicy(**POLICY.to_json()) == POLICY  # type: ignore[arg-type]
+
+
+def test_one_disturbed_sample_does_not_end_a_race(clock: Clock) -> None:
+    """A first call, and a sample, that take milliseconds because others had the core: what is left of them looks behind, and is not."""
+    timed = race(clock.call(lambda n: 0.0079 if n == 0 else 4e-5, lambda n: 0.99 if n == 0 else 0.0), POLICY, best=3e-5)
+    assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([4e-5] * 5)
+    clock.calls = 0
+    timed = race(clock.call(lambda n: 0.04 if n == 2 else 0.01, lambda n: 0.5 if n == 2 else 0.0), POLICY, best=0.009)
+    assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([0.01] * 5)
+    clock.calls = 0
+    timed = race(clock.call(lambda n: 0.4 if n == 0 else 0.01, lambda n: 0.5 if n == 0 else 0.0), POLICY, best=0.01)
+    assert not timed.gave_up, "the look was disturbed, and the second is not behind"
+
+
+def test_a_candidate_that_is_behind_twice_is_behind_however_disturbed(clock: Clock) -> None:
+    timed = race(clock.call(lambda n: 0.03 + 0.01 * (n == 1), 0.2), POLICY, best=0.01)
+    assert timed.gave_up and not timed.clean and timed.seconds == pytest.approx([0.03]) and clock.calls == 3
+    clock.calls = 0
+    timed = race(clock.call(lambda n: 0.4 + n, 0.2), POLICY, best=0.01)
+    assert timed.gave_up and timed.seconds == pytest.approx([0.4]) and clock.calls == 2
+    clock.calls = 0
+    assert race(clock.call(3.0, 0.2), POLICY, best=0.01).gave_up and clock.calls == 1, "no time is left to look again"

@@ -106,6 +106,13 @@ def test_proposals_that_break_the_contract_are_refused(pools: list[Pool]) -> Non
     assert len(replay(pool, Foreign([rows, []]), 8, 4)) == 4  # nothing more is an end, and no error
 
 
+def test_a_sampler_may_be_named_with_its_model() -> None:
+    named = line_up(["random", f"{SMALL}+none", "annealing + xgb(rounds=20)", f"{SMALL}+none"], ["xgb", "analytic"])
+    assert [(e.sampler, e.model) for e in named] == [("random", ""), (SMALL, "none"), ("annealing", "xgb(rounds=20)")]
+    with pytest.raises(UserError, match="'random' takes no model, and 'random\\+xgb' names one"):
+        line_up(["random+xgb"], [])
+
+
 def test_results_do_not_depend_on_the_number_of_workers(pools: list[Pool], oracle: str) -> None:
     entrants = line_up(["random", SMALL, oracle], ["xgb"])
     alone = run_arena(pools, entrants, 2, ArenaSettings(48, 16), workers=0)

@@ -130,3 +130,14 @@ def test_ties_of_near_lines_fall_to_the_first() -> None:
     assert near.find(np.array([[8, 2], [1000, 1]]), 2)[:, 0].tolist() == [0, 0]
     halves = NearestLines(np.array([[1], [7], [1 + 0]]))
     assert halves.find(np.array([[3]]), 3).tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("table", [400_000, 100])
+def test_admissible_asks_the_constraints_and_only_for_values_of_the_domains(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", table)
+    space, params, _ = small_space()
+    rows = np.vstack([stream(0, "test").integers(-2, 12, size=(2000, 4)), space.sample(200, stream(1, "test"))])
+    inside = [all(x in p.domain for x, p in zip(row, params, strict=True)) for row in rows.tolist()]
+    expected = [i and meets(tuple(row)) for i, row in zip(inside, rows.tolist(), strict=True)]
+    assert space.admissible(rows).tolist() == expected and 200 < sum(expected) < sum(inside) < len(rows)
+    assert space.admissible(rows[:0]).shape == (0,)

@@ -85,6 +85,16 @@ def test_the_nearest_row_is_found_as_the_slow_way_finds_it(pool: Pool) -> None:
     assert (space.snap(space.rows) == np.arange(40)).all()
 
 
+def test_broken_numbers_have_a_nearest_row_and_are_no_row(pool: Pool) -> None:
+    """7.9 is nearer to 8 than to 7, and a row of the pool with a fraction more is not that row."""
+    space = space_of(pool)
+    assert (space.indices(space.rows + 0.4) == -1).all() and not space.admissible(space.rows + 0.4).any()  # type: ignore[arg-type]
+    assert (space.nearest(space.rows * 1.0, stream(0, "test")) == space.rows).all()  # type: ignore[arg-type]
+    assert (space.nearest(space.rows * 1.001, stream(0, "test")) == space.rows).all()  # type: ignore[arg-type]
+    real = space.real.nearest(space.rows * 1.001, stream(0, "test"))  # type: ignore[arg-type]
+    assert real.dtype == np.int64 and (real == space.rows).all()
+
+
 def test_a_pool_of_one_row_has_no_other(pool: Pool) -> None:
     space = space_of(pool)
     single = PoolSpace(space.real, space.rows[:1])

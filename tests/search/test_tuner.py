@@ -15,6 +15,7 @@ from tunesmith.search.random_sampler import RandomSampler
 from tunesmith.search.sampler import Candidate, Result
 from tunesmith.search.task import Task
 from tunesmith.search.tuner import PHASES, Progress, Tuning, known_results, tune_task
+from tunesmith.support.errors import UserError
 
 TARGET = Target("llvm")
 
@@ -154,3 +155,46 @@ def test_a_failure_is_told_as_such(task: Task) -> None:
     Tuning(task, Listening(task, 2), FakeMeasurer(), 5, batch=5).step()  # type: ignore[arg-type]
     assert [r.seconds is None for r in told] == [False, False, False, False, True]
     assert Progress(task, 1).gflops == 0
+
+
+class Scripted(RandomSampler):
+    """Proposes what it is made with, batch after batch."""
+
+    def __init__(self, batches: list[list[Any]]) -> None:
+        self.batches = batches
+
+    def ask(self, n: int) -> list[Candidate]:
+        return self.batches.pop(0)
+
+    def tell(self, results: Sequence[Result]) -> None: ...
+
+
+def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
+    good = RandomSampler(task, 1).ask(3)
+    width = len(task.space.sketches[good[0].sketch].params)
+    outside = Candidate(good[0].sketch, (3,) * width)
+    for batches, what in [
+        ([[*good, good[0]]], r"Scripted proposed Candidate.* twice"),
+        ([good, good[:1]], r"Scripted proposed Candidate.* twice"),
+        ([good * 4], r"Scripted.ask\(5\) proposed 12 candidates: at most 5"),
+        ([[good[0], outside]], r"the row \[3, .* of the sketch '.*', which is not admissible. .*\(sample, mutate, .*, params\)"),
+        ([[Candidate(0, (1,))]], r"the row \[1\]; rows of the sketch '.*' have \d+ values"),
+        ([[Candidate(99, (1,))]], r"a candidate of sketch 99; the space has \d+ sketches"),
+        ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is no Candidate"),
+    ]:
+        measurer = FakeMeasurer()
+        tuning = Tuning(task, Scripted(batches), measurer, 12, batch=5)  # type: ignore[arg-type]
+        for _ in batches[1:]:
+            assert tuning.step()
+        before = len(measurer.measured)
+        with pytest.raises(UserError, match=what):
+            tuning.step()
+        assert len(measurer.measured) == before
+
+
+def test_what_a_log_has_may_not_be_proposed_again(task: Task) -> None:
+    database = Database()
+    begin(task, FakeMeasurer(), database=database).step()
+    tuning = Tuning(task, Scripted([RandomSampler(task, 1).ask(5)]), FakeMeasurer(), 12, database, batch=5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="twice"):
+        tuning.step()
