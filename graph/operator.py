@@ -23,6 +23,7 @@ from tunesmith.graph.function import Attribute, Attributes, TensorType
 from tunesmith.ir.poly import Poly, Var, evaluate, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
 from tunesmith.support.registry import Registry
 
@@ -52,6 +53,7 @@ class GraphOperator:
             parameters are the attributes, with their defaults; `*args` takes any number of operands; a positional parameter
             with the default None is an operand that may be left out.  It raises ScriptError for operands that do not fit.
         reference: called with arrays in the same way; the resulting arrays, of the types of `compute`.  A size in an attribute is an int.
+        wide: floats of 16 bits are computed in float32 and rounded once, as sums of many must be.
         view: the results have the elements of the first operand in their order, so no code is needed to make them (reshape).
     """
 
@@ -60,6 +62,7 @@ class GraphOperator:
     compute: Callable[..., Tensor | Sequence[Tensor]]
     reference: Callable[..., np.ndarray | Sequence[np.ndarray]]
     view: bool = False
+    wide: bool = False
 
     @cached_property
     def _parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -110,11 +113,13 @@ class GraphOperator:
             many = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
             raise ScriptError(f"{self.name}: it takes {many} operands, got {len(args)}. It is spelled {self.usage()}")
         try:
-            made = self.compute(*args, **dict(attrs))
+            half = self.wide and bool(args) and all(dt.is_float(a.dtype) and dt.bits(a.dtype) == 16 for a in args)
+            made = self.compute(*([_cast(a, "float32") for a in args] if half else args), **dict(attrs))
         except UserError as error:
             types = ", ".join([f"{a.dtype}[{', '.join(map(repr, a.shape))}]" for a in args])
             raise ScriptError(f"{self.name}({types}): {error}") from error
-        return (made,) if isinstance(made, Tensor) else tuple(made)
+        results = (made,) if isinstance(made, Tensor) else tuple(made)
+        return tuple([_cast(r, args[0].dtype) for r in results]) if half else results
 
     def evaluate(
         self, args: Sequence[np.ndarray], attrs: Attributes = (), sizes: Mapping[Var, int] | None = None
@@ -146,6 +151,10 @@ class GraphOperator:
     def _nearest(self, key: str) -> str:
         near = difflib.get_close_matches(key, self.attributes, n=1, cutoff=0.5)
         return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _cast(x: Tensor, dtype: str) -> Tensor:
+    return te.compute(x.shape, lambda *i: te.cast(dtype, x[i]), f"{x.name}_{dtype}")
 
 
 def _number(value: Attribute, sizes: Mapping[Var, int]) -> Any:

@@ -65,7 +65,7 @@ def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(a.astype(*wide) @ b.astype(*wide)).astype(a.dtype)
 
 
-MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference)
+MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference, wide=True)
 """numpy.matmul: vectors, matrices, and batches of matrices that are repeated to each other."""
 
 
@@ -124,7 +124,7 @@ def _conv2d_reference(
     return (out if nhwc else out.transpose(0, 3, 1, 2)).astype(x.dtype)
 
 
-CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference)
+CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference, wide=True)
 """Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; those of a depthwise one may leave out the axis of
 extent 1, which makes it the program of the workload.  Padding is (top, left, bottom, right)."""
 
@@ -211,7 +211,7 @@ def _conv2d_transpose_reference(
     return (cut if nhwc else cut.transpose(0, 3, 1, 2)).astype(x.dtype)
 
 
-CONV2D_TRANSPOSE = GraphOperator("conv2d_transpose", FUSABLE, _conv2d_transpose, _conv2d_transpose_reference)
+CONV2D_TRANSPOSE = GraphOperator("conv2d_transpose", FUSABLE, _conv2d_transpose, _conv2d_transpose_reference, wide=True)
 """The gradient of a convolution with respect to its image (torch.conv_transpose2d, ONNX ConvTranspose).  Filters are
 [ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is cut off, and output_padding adds rows below and
 columns to the right."""

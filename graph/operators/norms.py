@@ -52,7 +52,7 @@ def _softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
     return (powers / powers.sum(axis, keepdims=True)).astype(x.dtype)
 
 
-SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, _softmax_reference)
+SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, _softmax_reference, wide=True)
 
 
 def _log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
@@ -71,7 +71,7 @@ def _log_softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
     return (low - np.log(np.exp(low).sum(axis, keepdims=True))).astype(x.dtype)
 
 
-LOG_SOFTMAX = GraphOperator("log_softmax", FUSABLE, _log_softmax, _log_softmax_reference)
+LOG_SOFTMAX = GraphOperator("log_softmax", FUSABLE, _log_softmax, _log_softmax_reference, wide=True)
 
 
 # ---- means and variances -----------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _layer_norm_reference(
     return _affine(_normal(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
 
 
-LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference)
+LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference, wide=True)
 """(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`, of which gamma and beta have the extents, in the order of x."""
 
 
@@ -184,7 +184,7 @@ def _rms_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, *, axes:
     return _affine(wide / np.sqrt((wide * wide).mean(tuple(axes), keepdims=True) + eps), gamma, None, axes, x.dtype)
 
 
-RMS_NORM = GraphOperator("rms_norm", FUSABLE, _rms_norm, _rms_norm_reference)
+RMS_NORM = GraphOperator("rms_norm", FUSABLE, _rms_norm, _rms_norm_reference, wide=True)
 """x / sqrt(mean of squares + eps) * gamma over `axes` (Zhang and Sennrich, 2019)."""
 
 
@@ -229,7 +229,7 @@ def _group_norm_reference(
     return _affine(normal.reshape(x.shape), gamma, beta, (c,), x.dtype)
 
 
-GROUP_NORM = GraphOperator("group_norm", FUSABLE, _group_norm, _group_norm_reference)
+GROUP_NORM = GraphOperator("group_norm", FUSABLE, _group_norm, _group_norm_reference, wide=True)
 """Normalised over groups of channels and all places (Wu and He, 2018); gamma and beta are for each channel."""
 
 
@@ -246,7 +246,7 @@ def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, bet
     return _affine(_normal(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
 
 
-INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference)
+INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference, wide=True)
 """Each channel of each image normalised by itself (Ulyanov, Vedaldi and Lempitsky, 2016)."""
 
 
@@ -268,5 +268,5 @@ def _batch_norm_reference(
     return _affine((x - wide[0]) / np.sqrt(wide[1] + eps), gamma, beta, (axis,), x.dtype)
 
 
-BATCH_NORM = GraphOperator("batch_norm", BROADCAST, _batch_norm, _batch_norm_reference)
+BATCH_NORM = GraphOperator("batch_norm", BROADCAST, _batch_norm, _batch_norm_reference, wide=True)
 """Normalised by given statistics of each channel (Ioffe and Szegedy, 2015), as at inference."""

@@ -199,7 +199,7 @@ def _avg_pool2d_reference(
 MAX_POOL2D = GraphOperator("max_pool2d", FUSABLE, _max_pool2d, _max_pool2d_reference)
 """The largest element of each window; padding is never the largest."""
 
-AVG_POOL2D = GraphOperator("avg_pool2d", FUSABLE, _avg_pool2d, _avg_pool2d_reference)
+AVG_POOL2D = GraphOperator("avg_pool2d", FUSABLE, _avg_pool2d, _avg_pool2d_reference, wide=True)
 """The mean of each window, over its elements in the image, or in the image and its padding if `count_include_pad`."""
 
 
@@ -228,7 +228,7 @@ def _lrn_reference(x: np.ndarray, *, size: int, alpha: float, beta: float, bias:
     return (wide / (bias + alpha / size * total) ** beta).astype(x.dtype)
 
 
-LRN = GraphOperator("lrn", FUSABLE, _lrn, _lrn_reference)
+LRN = GraphOperator("lrn", FUSABLE, _lrn, _lrn_reference, wide=True)
 """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta (Krizhevsky et al., 2012), in the form of ONNX."""
 
 
@@ -256,6 +256,6 @@ def _cumsum_reference(x: np.ndarray, *, axis: int, exclusive: bool = False, reve
     return (np.flip(total, axis) if reverse else total).astype(x.dtype)
 
 
-CUMSUM = GraphOperator("cumsum", FUSABLE, _cumsum, _cumsum_reference)
+CUMSUM = GraphOperator("cumsum", FUSABLE, _cumsum, _cumsum_reference, wide=True)
 """Running sums along an axis, from its end if `reverse`, without the element itself if `exclusive`.  Each is added up anew, so the time
 grows with the square of the extent; but all are independent of each other."""

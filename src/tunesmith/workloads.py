@@ -18,7 +18,7 @@ from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.search.space_rules import CPU_RULES, Rule
+from tunesmith.search.space_rules import CPU_RULES, Rule, find_rules
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
@@ -57,12 +57,12 @@ class Subject:
         """Values of the inputs for which the usual range makes no sense."""
         return dict.fromkeys(self.operator.operator.positive, POSITIVE) if self.operator is not None else {}
 
-    def task(self, target: Target, rules: Sequence[Rule] | None = None) -> Task:
+    def task(self, target: Target, rules: Sequence[str | Rule] | None = None) -> Task:
         """The task of tuning it.
 
         Args:
             target: where it will run.
-            rules: of the space; by default those of the target.
+            rules: of the space, names or functions; by default those of the target.
         """
         op = self.operator
         return Task(
@@ -72,7 +72,7 @@ class Subject:
             None if op is None else op.reference,
             self.flops,
             self.weight,
-            rules=CPU_RULES if rules is None else tuple(rules),
+            rules=CPU_RULES if rules is None else find_rules(rules),
             ranges=self.ranges,
         )
 
@@ -137,7 +137,7 @@ def _of_text(text: str) -> list[Subject]:
     if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found):
         found = found()
     if isinstance(found, IRModule):
-        return _of_module(found, f"{text}/")
+        return _of_module(found, f"{text.rpartition(':')[2]}/")
     if _are_tensors(found):
         found = create_prim_func(list(found), text.rpartition(":")[2])  # type: ignore[call-overload]
     if isinstance(found, Workload):

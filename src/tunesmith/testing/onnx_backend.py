@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.compile_model import compile_model
 from tunesmith.graph import interpret
+from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.onnx_import import from_onnx
 from tunesmith.graph.onnx_import_errors import OnnxImportError
 from tunesmith.ir.function import IRModule
+from tunesmith.ir.target import Target
 from tunesmith.support.errors import MissingExtraError, ModelImportError
 
 Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -27,6 +30,16 @@ Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
 def interpreted(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     """The results by the numpy references of the operators."""
     return interpret.run(mod["main"], list(inputs), mod)
+
+
+def compiled(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """The outputs of compiled code, under plain schedules; arrays of bfloat16 are unsupported, because numpy has none."""
+    main = mod["main"]
+    if any(v.type.dtype == "bfloat16" for v in (*main.params, *main.results)):
+        raise unsupported("bfloat16 at the interface of a compiled model, whose arrays are numpy's")
+    model = compile_model(mod, Target.detect(), untuned=default_schedule)
+    made = model(*inputs)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def unsupported(reason: object) -> Exception:

@@ -1,0 +1,126 @@
+"""ONNX's backend node tests in numbers: a verdict for each, a table of counts for each operator.
+
+A test passes, is unsupported (the importer says so), or fails (wrong numbers, or any other error).  "Strict" tests have tensors of float32,
+float16, integers and bool only, and no strings, sequences, optionals, control flow or training.  A test belongs to the operator that its
+name tells, `_expanded` ones to the operator that was expanded.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.onnx_import_errors import OnnxImportError
+from tunesmith.testing.onnx_backend import Execute, PreparedModel
+
+_PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13})
+"""TensorProto.DataType of float32, integers of 8 to 64 bits, bool and float16."""
+
+
+def is_strict(model: Any) -> bool:
+    """Whether a model has plain tensors only."""
+    values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
+    plain = all(v.type.WhichOneof("value") == "tensor_type" and v.type.tensor_type.elem_type in _PLAIN for v in values)
+    nodes = model.graph.node
+    inner = any(a.HasField("g") or a.graphs or (a.name == "to" and a.i not in _PLAIN) for n in nodes for a in n.attribute)
+    return plain and not inner and not any("training" in n.domain or n.op_type.startswith("Optional") for n in nodes)
+
+
+def run_case(case: Any, execute: Execute) -> tuple[str, str]:
+    """The verdict on a test and what there is to say about it."""
+    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
+
+    from tunesmith.support.errors import ModelImportError
+
+    try:
+        prepared = PreparedModel(case.model, execute)
+        for inputs, outputs in case.data_sets:
+            made = prepared.run([_array(x) for x in inputs])
+            Runner.assert_similar_outputs([_array(x) for x in outputs], made, rtol=case.rtol, atol=case.atol)
+    except OnnxImportError as error:
+        return "unsupported", "; ".join(sorted({f"{u.operator}: {u.reason}" for u in error.unsupported}))
+    except (ModelImportError, BackendIsNotSupposedToImplementIt) as error:
+        cause = error.__cause__
+        if isinstance(cause, OnnxImportError):
+            return "unsupported", "; ".join(sorted({f"{u.operator}: {u.reason}" for u in cause.unsupported}))
+        return "unsupported", str(error)
+    except Exception as error:  # a test fails in any way it likes
+        return "fail", f"{type(error).__name__}: {error}"[:1000]
+    return "pass", f"known at import: {', '.join(prepared.frozen)}" if prepared.frozen else ""
+
+
+def _array(x: Any) -> Any:
+    """What a test holds as an array; some hold messages."""
+    from onnx import TensorProto, numpy_helper
+
+    return numpy_helper.to_array(x) if isinstance(x, TensorProto) else x if isinstance(x, list) else np.asarray(x)
+
+
+def operator_of(case: Any, names: dict[str, str]) -> str:
+    """The operator that a test is about: its only one, else the longest that its name begins with."""
+    if len(case.model.graph.node) == 1:
+        return str(case.model.graph.node[0].op_type)
+    plain = case.name.removeprefix("test_").replace("_", "")
+    found = [k for k in names if plain.startswith(k)]
+    return names[max(found, key=len)] if found else "?"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Counts for each operator, the operators with most open tests first."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        counts[row["operator"]][row["verdict"]] += 1
+    lines = ["| operator | pass | unsupported | fail |", "|---|---|---|---|"]
+    for name, c in sorted(counts.items(), key=lambda e: (-e[1]["fail"], -e[1]["unsupported"], e[0])):
+        lines.append(f"| {name} | {c['pass']} | {c['unsupported']} | {c['fail']} |")
+    return "\n".join(lines)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """One line of counts."""
+    c = Counter(row["verdict"] for row in rows)
+    frozen = sum(row["verdict"] == "pass" and bool(row["note"]) for row in rows)
+    return f"{len(rows)} tests: {c['pass']} pass ({frozen} with inputs known at import), {c['unsupported']} unsupported, {c['fail']} fail"
+
+
+def run_all(execute: Execute, match: str = "") -> list[dict[str, Any]]:
+    """A row for each node test whose name holds `match`: name, operator, strict, verdict, note, seconds."""
+    import onnx.defs
+    from onnx.backend.test.loader import load_model_tests
+
+    names = {s.name.lower(): s.name for s in onnx.defs.get_all_schemas()}
+    rows = []
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for case in load_model_tests(kind="node"):
+            if match in case.name:
+                start = time.perf_counter()
+                verdict, note = run_case(case, execute)
+                rows.append(
+                    {
+                        "name": case.name,
+                        "operator": operator_of(case, names),
+                        "strict": is_strict(case.model),
+                        "verdict": verdict,
+                        "note": note,
+                        "seconds": round(time.perf_counter() - start, 3),
+                    }
+                )
+    return rows
+
+
+def write(rows: list[dict[str, Any]], folder: Path) -> str:
+    """Write results.json (each test) and table.md; the two lines that sum them up."""
+    strict = [r for r in rows if r["strict"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    head = f"# ONNX backend node tests\n\nAll: {summary(rows)}.\n\nStrict: {summary(strict)}."
+    text = f"{head}\n\n## Strict\n\n{table(strict)}\n\n## All\n\n{table(rows)}\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    return f"all:    {summary(rows)}\nstrict: {summary(strict)}"
