@@ -2,8 +2,8 @@
 
 A library may hold a whole model: an executable's program and constants go in as they are, for `runtime.module.load_module` to find.
 
-The library names libgomp.so.1 as what it needs (only if it has parallel loops), so that it loads into any process;
-libtvm_ffi, whose process it is loaded into, is not named.  Equal objects give equal bytes: the linker is told to
+The library names libgomp.so.1 as what it needs (only if it has parallel loops), and the libraries that an executable names, so that it
+loads into any process; libtvm_ffi, whose process it is loaded into, is not named.  Equal objects give equal bytes: the linker is told to
 leave out whatever tells one run from another.
 """
 
@@ -21,10 +21,13 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from tunesmith.codegen.c_header import c_header
 from tunesmith.codegen.data_object import DataSymbol, write_data_object
+from tunesmith.codegen.llvm_aot import front_beside, front_inside
+from tunesmith.runtime.aot_executor import AotExecutor, program_name
 from tunesmith.runtime.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import read_symbols
-from tunesmith.runtime.executable import Executable, payload_of
+from tunesmith.runtime.executable import HEAD_BYTES, Executable, Piece, payload_of
 from tunesmith.runtime.library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
 from tunesmith.runtime.object_loader import checker_object
 from tunesmith.runtime.threads import is_openmp_symbol
@@ -35,12 +38,18 @@ _FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack",
 library could be unloaded at exit, libgomp would go with it while its idle workers still run in it."""
 PARAMETERS = ("inside", "beside")
 """Where the constants of a model go."""
+_SYSTEM = ("libm.so.6", "libc.so.6")
+"""What code that is compiled ahead of time may need of a process which is not Python."""
 _MOST_INSIDE = 1 << 30
 """Bytes of constants: code reaches its data by 32-bit distances across them."""
 
 
 def export_library(
-    path: str | PathLike[str], objects: Sequence[bytes], executable: Executable | None = None, parameters: str = "inside"
+    path: str | PathLike[str],
+    objects: Sequence[bytes],
+    executable: Executable | None = None,
+    parameters: str = "inside",
+    header: str | PathLike[str] | None = None,
 ) -> Path:
     """Link ELF objects, compiled as position-independent code, into one shared library.
 
@@ -52,6 +61,7 @@ def export_library(
         executable: a model that the library shall hold; its code is linked too.
         parameters: where its constants go, one of `PARAMETERS`.  Beside the library they are a file, its name with `.params` behind, which
             the library recognises by its digest, so that libraries can be small and models exchanged without their weights.
+        header: where the C header goes, of a model that was compiled ahead of time.
     Returns:
         The path.
     Raises:
@@ -61,12 +71,14 @@ def export_library(
     target = Path(fspath(path))
     if parameters not in PARAMETERS:
         raise BuildError(f"parameters={parameters!r}: constants go {' or '.join(PARAMETERS)} the library")
-    if executable is not None and executable.data is not None:
-        objects = [*objects, executable.data]
+    if executable is not None:
+        objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
     if not objects:
         raise BuildError(f"cannot export {target}: there are no objects to link")
-    if not target.parent.is_dir():
-        raise BuildError(f"cannot export {target}: the folder {target.parent} does not exist")
+    _check_folder(target, target)
+    native = executable if executable is not None and executable.kind == AotExecutor.kind else None
+    heading = _heading(target, native, header, parameters_path(target).name if parameters == "beside" else None)
+    libraries = () if executable is None else executable.libraries + (_SYSTEM if native else ())
     needed = {symbol for i, data in enumerate(objects) for symbol in _needed(data, f"object {i}")}
     with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=target.parent) as folder:
         inputs = []
@@ -82,31 +94,114 @@ def export_library(
             Path(folder, "openmp.o").write_bytes(_stand_in(openmp))
             _link(target, Path(folder), ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
             inputs.append("libgomp.so.1")
+        for i, name in enumerate(libraries):
+            # Recorded whether or not the stand-in defines anything; the loader finds by its name whatever is loaded already.
+            Path(folder, f"empty{i}.o").write_bytes(_stand_in([]))
+            _link(target, Path(folder), [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
+            inputs += ["--no-as-needed", f"library{i}.so", "--as-needed"]
         if executable is not None:
             _write_model(Path(folder), target, executable, objects[-1], parameters)
             inputs.append("model.o")
-        _link(target, Path(folder), [], inputs, "library.so")
+        if native is not None:
+            _write_front(Path(folder), native, parameters)
+            inputs.append("front.o")
+        _link(target, Path(folder), [f"-soname={target.name}"] if native else [], inputs, "library.so")
         if Path(folder, "parameters").exists():
             os.replace(Path(folder, "parameters"), parameters_path(target))
+        _write_heading(heading)
         os.replace(Path(folder, "library.so"), target)
     return target
 
 
-def _write_model(folder: Path, target: Path, executable: Executable, like: bytes, parameters: str) -> None:
-    """The object `model.o` with program and constants, or with the program alone, and the constants in the file `parameters`."""
-    inside = parameters == "inside"
+def export_object(path: str | PathLike[str], executable: Executable, header: str | PathLike[str] | None = None) -> Path:
+    """Join a model that was compiled ahead of time, with its parameters, into one relocatable object: for programs that hold the model.
+
+    The program links libm and libgomp if the object needs them.  Objects of several models link into one program if their names differ.
+
+    Args:
+        path: where the object goes; a file there is replaced as a whole, never half-written.
+        executable: of kind "aot".
+        header: where the C header goes.
+    Returns:
+        The path.
+    Raises:
+        BuildError: it is no such model, its parameters are too large, or no linker succeeded.
+    """
+    target = Path(fspath(path))
+    if executable.kind != AotExecutor.kind or executable.data is None:
+        raise BuildError(f'cannot export {target}: objects are made of models that were compiled ahead of time: executor="aot"')
+    _check_folder(target, target)
+    heading = _heading(target, executable, header, None)
+    name = program_name(executable.program)
+    pieces, size = _inside(target, executable)
+    with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=target.parent) as folder:
+        Path(folder, "code.o").write_bytes(executable.data)
+        Path(folder, "front.o").write_bytes(front_inside(name, f"{name}_constants"))
+        with open(Path(folder, "constants.o"), "wb") as file:
+            write_data_object(file, [DataSymbol(f"{name}_constants", pieces, size)], executable.data)
+        _link(target, Path(folder), [], ["code.o", "front.o", "constants.o"], "model.o", "-r")
+        _write_heading(heading)
+        os.replace(Path(folder, "model.o"), target)
+    return target
+
+
+def _check_folder(target: Path, file: Path) -> None:
+    if not file.parent.is_dir():
+        raise BuildError(f"cannot export {target}: the folder {file.parent} does not exist")
+
+
+def _heading(target: Path, native: Executable | None, header: str | PathLike[str] | None, beside: str | None) -> tuple[Path, str] | None:
+    """Path and text of the C header."""
+    if header is None:
+        return None
+    if native is None:
+        raise BuildError(f'cannot export {target} with a C header: models have one that were compiled ahead of time: executor="aot"')
+    path = Path(fspath(header))
+    _check_folder(target, path)
+    return path, c_header(native.program, native.constants, beside)
+
+
+def _write_heading(heading: tuple[Path, str] | None) -> None:
+    if heading is not None:
+        path, text = heading
+        try:
+            path.write_text(text, encoding="ascii")
+        except OSError as error:
+            raise BuildError(f"cannot write the C header {path}: {error.strerror}") from error
+
+
+def _write_front(folder: Path, native: Executable, parameters: str) -> None:
+    """The object `front.o`: what C programs call in a library."""
+    name = program_name(native.program)
+    if parameters == "inside":
+        made = front_inside(name, CONSTANTS)
+    else:
+        with open(folder / "parameters", "rb") as file:
+            made = front_beside(name, file.read(HEAD_BYTES))
+    Path(folder, "front.o").write_bytes(made)
+
+
+def _inside(target: Path, executable: Executable) -> tuple[list[Piece], int]:
+    """The constants for an object.  BuildError if they are too large for one."""
     pieces, size = payload_of(executable.constants)
-    if inside and size > _MOST_INSIDE:
+    if size > _MOST_INSIDE:
         raise BuildError(
             f"cannot export {target}: {size} bytes of constants are too many for one library, whose code reaches 2 GB. "
             'Put them into a file of their own: parameters="beside"'
         )
-    digest = None
-    if not inside:
+    return pieces, size
+
+
+def _write_model(folder: Path, target: Path, executable: Executable, like: bytes, parameters: str) -> None:
+    """The object `model.o` with program and constants, or with the program alone, and the constants in the file `parameters`."""
+    digest, constants = None, []
+    if parameters == "inside":
+        constants.append(DataSymbol(CONSTANTS, *_inside(target, executable)))
+    else:
         with open(folder / "parameters", "wb") as file:
             digest = write_parameters(file, executable.constants)
     program = library_program(executable, digest)
-    symbols = [DataSymbol(PROGRAM, [program], len(program)), *([DataSymbol(CONSTANTS, pieces, size)] if inside else [])]
+    symbols = [DataSymbol(PROGRAM, [program], len(program)), *constants]
     with open(folder / "model.o", "wb") as file:
         write_data_object(file, symbols, like)
 
@@ -142,11 +237,12 @@ def _stand_in(symbols: Sequence[str]) -> bytes:
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
 
 
-def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], output: str) -> None:
-    """Run the first linker that succeeds."""
+def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], output: str, mode: str = "-shared") -> None:
+    """Run the first linker that succeeds; mode -r makes an object."""
     tried = []
     for name, start in linkers().items():
-        command = [*start, "-shared", *_spelled(name, [*_FLAGS, *flags]), "-o", output, *inputs]
+        words = [f"-Wl,{word}" if name == "cc" and word.startswith("--") else word for word in inputs]
+        command = [*start, mode, *_spelled(name, [*(_FLAGS if mode == "-shared" else ()), *flags]), "-o", output, *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode == 0:
             return

@@ -37,9 +37,15 @@ no more than 1 MB.  A buffer that would go past this has its place in the arena,
 
 @dataclass(slots=True)
 class Module:
-    """Text under construction: globals, functions, and the declarations they need."""
+    """Text under construction: globals, functions, and the declarations they need.
+
+    Attributes:
+        target: what for.
+        exported: whether other objects may call the kernels.
+    """
 
     target: Target
+    exported: bool = True
     declares: set[str] = field(default_factory=set)
     globals: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -81,7 +87,7 @@ class _Kernel:
         f.statement(self.func.body)
         inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
         start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals)
-        result = "i64" if self.sizes else "void"
+        result = ("" if self.module.exported else "internal ") + ("i64" if self.sizes else "void")
         end = [*self.arena.release(), "  ret i64 0" if self.sizes else "  ret void", "}"]
         # Allocas in the first block: sroa looks nowhere else.
         text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *start, *f.lines, *end]

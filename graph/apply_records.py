@@ -30,10 +30,11 @@ class Coverage:
     Attributes:
         function: its name in the module.
         digest: of the unscheduled function, the key of its records.
-        status: "used", "missing" (no verified record for this target), or "refused" (the best record does not apply any more).
+        status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), or
+            "external" (an external code generator compiles it, so there is no schedule).
         record: identity of the best record, empty if there is none.
         seconds: what that record measured; None if there is none.
-        reason: why the record was not used, with what to do; empty if it was.
+        reason: why no record was used, with what to do; empty if one was.
     """
 
     function: str

@@ -21,7 +21,7 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """A call of a TIR function: it reads `args`, writes `results`, and takes `sizes`."""
+    """A call of a TIR function, or of one of an external code generator: it reads `args`, writes `results`, and takes `sizes`."""
 
     function: str
     args: tuple[Operand, ...]
@@ -155,6 +155,8 @@ class _Maker:
             return [CallStep(call.function, tuple(args), results, tuple([_sized(s, sizes) for s in call.sizes]))]
         if not isinstance(callee, GraphFunc):
             raise BuildError(f"{self._form.name} calls {call.function}, which is no function of the module")
+        if callee.codegen is not None:
+            return [CallStep(call.function, tuple(args), results, ())]
         if call.function in calls:
             raise BuildError(f"{self._form.name}: {' calls '.join((*calls, call.function))}: graph functions cannot call themselves")
         bound: dict[Var, Poly] = {}

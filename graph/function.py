@@ -218,6 +218,11 @@ class GraphFunc:
         return dict(self.attrs).get(key)
 
     @property
+    def codegen(self) -> str | None:
+        """The external code generator whose function it is; passes leave such a function alone.  None of all others."""
+        return self.attr("codegen")
+
+    @property
     def results(self) -> tuple[Operand, ...]:
         """What it returns."""
         return self.body.results

@@ -39,13 +39,15 @@ class Rewriter:
         return None
 
     def __call__(self, func: GraphFunc) -> GraphFunc:
-        """The rewritten function; `func` itself when nothing changed.
+        """The rewritten function; `func` itself when nothing changed, and when an external code generator owns it.
 
         Types of results are inferred again where types of operands changed; calls of functions keep theirs.
 
         Raises:
             ScriptError: an operation does not take the new operands, or the regions of an `if` have got results of different types.
         """
+        if func.codegen is not None:
+            return func
         self._new = {}
         body = self._region(func.body)
         return func if body is func.body else func.with_(body=body)

@@ -15,13 +15,16 @@ from tunesmith.ir.target_attributes import (
     ATTRIBUTES,
     CPU_KINDS,
     KINDS,
+    TARGET_KINDS,
     Value,
     attributes_of,
+    base_kind,
     check_attributes,
     check_kind,
+    known_kinds,
     suggestion,
 )
-from tunesmith.ir.target_defaults import TAGS, resolve, tag_of
+from tunesmith.ir.target_defaults import known_tags, resolve, tagged
 from tunesmith.support import dtype
 from tunesmith.support.errors import TargetError
 
@@ -54,7 +57,7 @@ class Target:
 
     _given: dict[str, Value]
     kind: str
-    """`llvm`, `c`, `cuda` or `opencl`."""
+    """`llvm`, `c`, `cuda`, `opencl`, or a kind of `target_attributes.TARGET_KINDS`."""
     features: frozenset[str]
     """Instruction sets a code generator may use (LLVM's names); empty on GPUs."""
 
@@ -153,13 +156,18 @@ class Target:
         return Target({"kind": self.kind, **kept, **checked})
 
     @property
+    def base(self) -> str:
+        """The built-in kind: the kind itself, or the one that it is like.  Code generators go by it."""
+        return base_kind(self.kind)
+
+    @property
     def is_cpu(self) -> bool:
-        """True for `llvm` and `c`."""
-        return self.kind in CPU_KINDS
+        """True for `llvm`, `c` and what is like them."""
+        return self.base in CPU_KINDS
 
     @property
     def is_gpu(self) -> bool:
-        """True for `cuda` and `opencl`: loops are bound to blocks and threads."""
+        """True for `cuda`, `opencl` and what is like them: loops are bound to blocks and threads."""
         return not self.is_cpu
 
     @property
@@ -238,16 +246,16 @@ def _parse(spec: str | Mapping[str, object]) -> tuple[str, dict[str, Value]]:
     if "tag" in given:
         given = {**_tag_attributes(str(given.pop("tag")), where), **given}
     if "kind" not in given:
-        raise TargetError(f"{where}: `kind` is missing. Known kinds: {', '.join(KINDS)}.")
+        raise TargetError(f"{where}: `kind` is missing. Known kinds: {', '.join(known_kinds())}.")
     kind = check_kind(given.pop("kind"), where)
     return kind, check_attributes(kind, given, where)
 
 
 def _tag_attributes(tag: str, where: str) -> dict[str, Value]:
-    found = tag_of(tag)
+    found = tagged(tag)
     if found is None:
-        raise TargetError(f"{where}: unknown tag {tag!r}. Known tags: {', '.join(TAGS)}.{suggestion(tag, TAGS)}")
-    return TAGS[found]
+        raise TargetError(f"{where}: unknown tag {tag!r}. Known tags: {', '.join(known_tags())}.{suggestion(tag, known_tags())}")
+    return found
 
 
 def _parse_json(text: str, where: str) -> object:
@@ -260,14 +268,15 @@ def _parse_json(text: str, where: str) -> object:
 def _split_text(text: str, where: str) -> dict[str, Value]:
     """`kind -name=value ...` or `tag -name=value ...` as a mapping."""
     head, *flags = text.split() or [""]
-    if head in KINDS:
+    if head in KINDS or head in TARGET_KINDS:
         found: dict[str, Value] = {"kind": head}
-    elif tag_of(head) is not None:
+    elif tagged(head) is not None:
         found = dict(_tag_attributes(head, where))
     else:
+        kinds, tags = known_kinds(), known_tags()
         raise TargetError(
-            f"{where}: unknown target kind or tag {head!r}.{suggestion(head, [*KINDS, *TAGS])} "
-            f"Known kinds: {', '.join(KINDS)}. Known tags: {', '.join(TAGS)}."
+            f"{where}: unknown target kind or tag {head!r}.{suggestion(head, [*kinds, *tags])} "
+            f"Known kinds: {', '.join(kinds)}. Known tags: {', '.join(tags)}."
         )
     stated = set()
     for flag in flags:

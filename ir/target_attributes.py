@@ -1,4 +1,7 @@
-"""The schema of targets: every attribute, its type, the kinds that have it, and whether it names the target or only describes it."""
+"""The schema of targets: every attribute, its type, the kinds that have it, and whether it names the target or only describes it.
+
+Kinds and tags of other distributions are made of those that are there: a kind has the attributes and the code generator of another one.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,45 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tunesmith.support.errors import TargetError
+from tunesmith.support.registry import Registry
 
 CPU_KINDS = ("llvm", "c")
 GPU_KINDS = ("cuda", "opencl")
 KINDS = CPU_KINDS + GPU_KINDS
 
 Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """A kind of target that is made of a built-in one.
+
+    Attributes:
+        like: the built-in kind whose attributes, rules and code generator it has.
+        defaults: attributes where a target of the kind does not state them.
+    """
+
+    like: str
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+
+
+TARGET_KINDS: Registry[TargetKind] = Registry("target kind")
+"""Kinds beside the built-in ones, by name.  Programs for them are searched and recorded apart from those of the kind they are like."""
+TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag")
+"""Named targets beside the built-in ones: kind and attributes."""
+
+
+def base_kind(kind: str) -> str:
+    """The built-in kind that a known kind is like."""
+    return kind if kind in KINDS else TARGET_KINDS.get(kind).like
+
+
+def known_kinds() -> list[str]:
+    """The names of all kinds."""
+    return [*KINDS, *TARGET_KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +173,17 @@ ALL_CORE_RATES = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs", "fork_join_us")
 
 def attributes_of(kind: str) -> list[Attribute]:
     """The attributes of a kind, in order of the schema."""
-    return [attribute for attribute in ATTRIBUTES.values() if kind in attribute.kinds]
+    base = base_kind(kind)
+    return [attribute for attribute in ATTRIBUTES.values() if base in attribute.kinds]
 
 
 def check_kind(kind: object, where: str) -> str:
     """The kind itself, or `TargetError`."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(KINDS)}.{suggestion(str(kind), KINDS)}")
+    if not isinstance(kind, str) or (kind not in KINDS and kind not in TARGET_KINDS):
+        known = known_kinds()
+        raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(known)}.{suggestion(str(kind), known)}")
+    if base_kind(kind) not in KINDS:
+        raise TargetError(f"{where}: the target kind {kind!r} is like {base_kind(kind)!r}, which is not one of {', '.join(KINDS)}.")
     return kind
 
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tunesmith.ir.target_attributes import CPU_KINDS, Value, suggestion
+from tunesmith.ir.target_attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, Value, suggestion
 from tunesmith.ir.target_cpus import CPUS, CpuModel, vector_width
 from tunesmith.ir.target_detect import detect_host, nvidia_gpus
 from tunesmith.ir.target_gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
 from tunesmith.support.errors import TargetError
 
 TAGS: dict[str, dict[str, Value]] = {f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS}
-"""Named targets."""
+"""Named targets; those of other distributions are in `target_attributes.TARGET_TAGS`."""
 
 LAUNCH_US = 4.0
 """A kernel launch, until calibrated: 3-5 us on current drivers."""
@@ -48,16 +48,29 @@ def resolve(kind: str, given: Mapping[str, Value], where: str) -> Resolved:
         given: checked attributes.
         where: the target as the user wrote it, for messages.
     """
+    if kind not in KINDS:
+        made = TARGET_KINDS.get(kind)
+        kind, given = made.like, {**made.defaults, **given}
     if kind in CPU_KINDS:
         return _resolve_cpu(dict(given), where)
     return _resolve_cuda(dict(given), where) if kind == "cuda" else _resolve_opencl(dict(given))
 
 
-def tag_of(text: str) -> str | None:
-    """The key in `TAGS` of a tag, the vendor left out or spelled as TVM does (`nvidia/geforce-rtx-4090`), or None."""
+def known_tags() -> list[str]:
+    """The names of all tags."""
+    return [*TAGS, *TARGET_TAGS]
+
+
+def tagged(text: str) -> dict[str, Value] | None:
+    """Kind and attributes of a tag, None if there is no such tag.
+
+    The vendor of a built-in one may be left out or spelled as TVM does (`nvidia/geforce-rtx-4090`).
+    """
     card = text.lower().removeprefix("nvidia/").removeprefix("nvidia-").removeprefix("geforce-")
     tag = f"nvidia/{card}"
-    return tag if tag in TAGS else None
+    if tag in TAGS:
+        return TAGS[tag]
+    return dict(TARGET_TAGS.get(text)) if text in TARGET_TAGS else None
 
 
 def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.support.errors import UserError
 
 STAGES = ("SCHEDULED", "OPAQUE", "FLAT", "VECTOR")
 """SCHEDULED: loops around blocks.  OPAQUE: no blocks, allocations placed.  FLAT: one-dimensional buffers.
@@ -92,17 +93,24 @@ class Pipeline:
         return func
 
     def without(self, name: str) -> Pipeline:
-        """The pipeline minus one pass."""
+        """The pipeline minus one pass, wherever it stands.  UserError if there is no such pass."""
+        self._check(name)
         return Pipeline(*[p for p in self.passes if p.name != name])
 
     def insert_after(self, name: str, *new: Pass) -> Pipeline:
-        """The pipeline with passes behind the one called `name`."""
+        """The pipeline with passes behind the one called `name`, wherever it stands.  UserError if there is no such pass."""
+        self._check(name)
         out: list[Pass] = []
         for p in self.passes:
             out.append(p)
             if p.name == name:
                 out.extend(new)
         return Pipeline(*out)
+
+    def _check(self, name: str) -> None:
+        known = names(self.passes)
+        if name not in known:
+            raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(dict.fromkeys(known))}")
 
 
 def names(passes: Sequence[Pass]) -> list[str]:

@@ -16,7 +16,9 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
-_SYMTAB, _RELA, _DYNSYM = 2, 4, 11
+_DYNAMIC = struct.Struct("<qQ")
+_SYMTAB, _RELA, _DYNAMIC_SECTION, _DYNSYM = 2, 4, 6, 11
+_NEEDED_LIBRARY = 1
 _ALLOCATED = 2
 _ABSOLUTE_32 = {"x86_64": (10, 11)}
 """Relocations by which code says "somewhere in the first 2 or 4 GB": R_X86_64_32 and R_X86_64_32S."""
@@ -40,6 +42,7 @@ class ElfSymbols:
         defined: names other files can refer to, sorted.
         needed: names that another file must define, sorted; weak references, which may stay unresolved, left out.
         movable: the code runs at any address (always true of a library).
+        libraries: names of the libraries that a library asks the loader for, in order; none of an object.
     """
 
     kind: int
@@ -47,6 +50,7 @@ class ElfSymbols:
     defined: tuple[str, ...]
     needed: tuple[str, ...]
     movable: bool
+    libraries: tuple[str, ...] = ()
 
 
 def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
@@ -75,11 +79,15 @@ def _read(data: bytes | mmap) -> ElfSymbols:
     name_of_machine = MACHINES.get(machine, f"machine {machine}")
     absolute = _ABSOLUTE_32.get(name_of_machine, ())
     movable = True
+    libraries: list[str] = []
     for _, section, _, _, offset, length, link, target, _, entry in sections:
         if section == _RELA and kind == OBJECT and sections[target][2] & _ALLOCATED:
             movable &= all(
                 _RELOCATION.unpack_from(data, at)[1] & 0xFFFFFFFF not in absolute for at in range(offset, offset + length, entry)
             )
+        if section == _DYNAMIC_SECTION:
+            entries = [_DYNAMIC.unpack_from(data, at) for at in range(offset, offset + length, entry)]
+            libraries += [_text(data, sections[link][4] + value) for tag, value in entries if tag == _NEEDED_LIBRARY]
         if section != wanted:
             continue
         names = sections[link][4]
@@ -93,7 +101,7 @@ def _read(data: bytes | mmap) -> ElfSymbols:
                     defined.add(text)
             elif info >> 4 == _GLOBAL:
                 needed.add(text)
-    return ElfSymbols(kind, name_of_machine, tuple(sorted(defined)), tuple(sorted(needed)), movable)
+    return ElfSymbols(kind, name_of_machine, tuple(sorted(defined)), tuple(sorted(needed)), movable, tuple(libraries))
 
 
 def _text(data: bytes | mmap, start: int) -> str:

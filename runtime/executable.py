@@ -35,6 +35,8 @@ VERSION = 1
 
 _MAGIC = b"tunesmith-data-1"
 _HEAD = struct.Struct("<16s32sQQ")
+HEAD_BYTES = _HEAD.size
+"""What tells one container from another: digest, and sizes."""
 _HASHED = 48
 _ZEROS = bytes(64)
 
@@ -52,18 +54,28 @@ class Executable:
         program: JSON data with the key "version"; its form is told by the executor of the kind.
         constants: names, for people, and arrays, which the program counts from 0; those of bfloat16 as uint16.
         data: object code of the functions that the program calls; None if it lies elsewhere, or none is called.
+        objects: further object code, of external code generators.
+        libraries: shared libraries that `objects` need: file names or paths (`runtime.shared_libraries`).
     """
 
     kind: str
     program: dict[str, Any]
     constants: NamedArrays = ()
     data: bytes | None = None
+    objects: tuple[bytes, ...] = ()
+    libraries: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The executable as bytes; equal ones give equal bytes."""
         code = b"" if self.data is None else self.data
-        header = {"kind": self.kind, "program": self.program, "code": None if self.data is None else len(code)}
-        return b"".join(container(header, self.constants, code))
+        header = {
+            "kind": self.kind,
+            "program": self.program,
+            "code": None if self.data is None else len(code),
+            "objects": [len(o) for o in self.objects],
+            "libraries": list(self.libraries),
+        }
+        return b"".join(container(header, self.constants, b"".join((code, *self.objects))))
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the executable") -> Executable:
@@ -74,12 +86,19 @@ class Executable:
         """
         header, payload = open_container(data, what)
         constants = read_constants(header, payload, what)
-        size = field(header, "code", what)
-        code = None
-        if size is not None:
-            start = constants_size(header, what)
-            code = payload[start : start + int_of(size, f"{what}: length of the code", 0, payload.nbytes - start)].tobytes()
-        return cls(kind_of(header, what), program_of(header, what), constants, code)
+        sizes = [field(header, "code", what), *list_of(field(header, "objects", what), f"{what}: objects")]
+        codes: list[bytes | None] = []
+        start = constants_size(header, what)
+        for i, size in enumerate(sizes):
+            if i == 0 and size is None:
+                codes.append(None)
+                continue
+            end = start + int_of(size, f"{what}: length of the code", 0, payload.nbytes - start)
+            codes.append(payload[start:end].tobytes())
+            start = end
+        libraries = tuple([text_of(n, f"{what}: a library") for n in list_of(field(header, "libraries", what), f"{what}: libraries")])
+        objects = tuple([c for c in codes[1:] if c is not None])
+        return cls(kind_of(header, what), program_of(header, what), constants, codes[0], objects, libraries)
 
     @property
     def digest(self) -> str:
@@ -165,6 +184,16 @@ def open_container(data: Data, what: str, verify: bool = True) -> tuple[dict[str
 def digest_of(data: Data) -> str:
     """The digest that a container names, in hexadecimal."""
     return bytes(memoryview(data)[16:_HASHED]).hex()
+
+
+def container_size(head: bytes) -> int:
+    """Bytes of a container that starts with these, `HEAD_BYTES` or more."""
+    return int(_HEAD.unpack_from(head)[3])
+
+
+def payload_offset(head: bytes) -> int:
+    """Where the payload of a container starts that starts with these bytes, `HEAD_BYTES` or more."""
+    return aligned(_HEAD.size + int(_HEAD.unpack_from(head)[2]))
 
 
 def decode(text: bytes, what: str) -> dict[str, Any]:

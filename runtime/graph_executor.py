@@ -40,10 +40,10 @@ class GraphExecutor(Executor):
     kind = "graph"
 
     def __init__(self, program: dict[str, Any], constants: NamedArrays, functions: Functions) -> None:
-        inputs = _specs(field(program, "inputs", "the program"), "inputs")
-        outputs = _specs(field(program, "outputs", "the program"), "outputs")
+        inputs = static_specs(field(program, "inputs", "the program"), "inputs")
+        outputs = static_specs(field(program, "outputs", "the program"), "outputs")
         super().__init__(inputs, outputs, functions)
-        self._input_shapes, self._output_shapes = [_static(s) for s in inputs], [_static(s) for s in outputs]
+        self._input_shapes, self._output_shapes = [static_shape(s) for s in inputs], [static_shape(s) for s in outputs]
         arena = int_of(field(program, "arena", "the program"), "arena", 0)
         places = self._places(list_of(field(program, "tensors", "the program"), "tensors"), len(constants), arena)
         steps = [_step(i, row, places) for i, row in enumerate(list_of(field(program, "calls", "the program"), "calls"))]
@@ -77,7 +77,8 @@ class GraphExecutor(Executor):
         return places
 
 
-def _specs(rows: object, what: str) -> list[TensorSpec]:
+def static_specs(rows: object, what: str) -> list[TensorSpec]:
+    """Inputs or outputs of a program, as [name, dtype, shape].  RunError if they are malformed."""
     found = []
     for i, row in enumerate(list_of(rows, what)):
         name, dtype, shape = list_of(row, f"{what} {i}", 3, 3)
@@ -86,7 +87,8 @@ def _specs(rows: object, what: str) -> list[TensorSpec]:
     return found
 
 
-def _static(spec: TensorSpec) -> Shape:
+def static_shape(spec: TensorSpec) -> Shape:
+    """The extents, which are numbers."""
     return tuple([e for e in spec.shape if isinstance(e, int)])
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
+from functools import partial
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import BinaryIO
@@ -83,6 +85,11 @@ def read_library(path: Path) -> Executable:
     else:
         constants = _beside(path, text_of(digest, what))
     return Executable(kind_of(header, what), program_of(header, what), constants)
+
+
+def symbol_addresses(path: Path) -> Callable[[str], int]:
+    """What gives the address of a symbol of a library that has been loaded, or raises RunError."""
+    return partial(_address, ctypes.CDLL(str(path)))
 
 
 def _beside(library: Path, digest: str) -> NamedArrays:

@@ -15,12 +15,15 @@ from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
 from pathlib import Path
 
+from tunesmith.runtime.aot_executor import AotExecutor, native_functions
 from tunesmith.runtime.elf_symbols import LIBRARY, ElfSymbols, read_symbols
 from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.executor import Executor
 from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.frame import Functions
 from tunesmith.runtime.graph_executor import GraphExecutor
-from tunesmith.runtime.library import PROGRAM, read_library
+from tunesmith.runtime.library import PROGRAM, read_library, symbol_addresses
+from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.threads import is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.runtime.virtual_machine import VirtualMachine
@@ -29,7 +32,11 @@ from tunesmith.support.errors import RunError
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
 """What TVM-FFI itself keeps under the prefix."""
-_EXECUTORS: Mapping[str, type[GraphExecutor] | type[VirtualMachine]] = {"graph": GraphExecutor, "vm": VirtualMachine}
+_EXECUTORS: Mapping[str, type[GraphExecutor] | type[VirtualMachine] | type[AotExecutor]] = {
+    "graph": GraphExecutor,
+    "vm": VirtualMachine,
+    "aot": AotExecutor,
+}
 """What runs executables of each kind."""
 
 
@@ -172,29 +179,65 @@ def load_module(path: str | PathLike[str]) -> Module | Executor:
     names = _entries(symbols.defined, str(file), least=0 if whole else 1)
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):
         load_openmp()
-    try:
-        library = tvm_ffi.load_module(str(file))
-    except Exception as error:
-        raise RunError(f"cannot load the library {file}: {error}") from error
+    library = _load(file, symbols)
     module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
-    return _executor(read_library(file), module, str(file)) if whole else module
+    if not whole:
+        return module
+    executable = read_library(file)
+    native = executable.kind == AotExecutor.kind
+    functions = native_functions(executable.program, symbol_addresses(file)) if native else _by_name([module])
+    return _executor(executable, functions, str(file))
 
 
 def load_executable(executable: Executable) -> Executor:
     """The executor that runs an executable in this process.
 
     Raises:
-        RunError: its code is not for this machine, or its program is malformed.
+        RunError: its code is not for this machine, a library that it needs is not installed, or its program is malformed.
     """
-    module = Module({}, "an executable without code") if executable.data is None else Module.from_object(executable.data)
-    return _executor(executable, module, "the executable")
+    for name in executable.libraries:
+        load_library(name)
+    objects = [o for o in (executable.data, *executable.objects) if o is not None]
+    if executable.kind == AotExecutor.kind:
+        return _executor(executable, _native(executable, objects), "the executable")
+    return _executor(executable, _by_name([Module.from_object(o) for o in objects]), "the executable")
 
 
-def _executor(executable: Executable, module: Module, what: str) -> Executor:
+def _native(executable: Executable, objects: Sequence[bytes]) -> Functions:
+    """The functions of a model that was compiled ahead of time, all of it in one object."""
+    from tunesmith.runtime.object_loader import load_object  # as in `Module.from_object`
+
+    if len(objects) != 1:
+        raise RunError(f"an executable of kind aot has all its code in one object, and this one has {len(objects)}. Build it again")
+    return native_functions(executable.program, load_object(objects[0]).address)
+
+
+def _by_name(modules: Sequence[Module]) -> Functions:
+    return {name: m[name] for m in modules for name in m.functions}
+
+
+def _load(file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:
+    """The library.  What the system's loader does not find of the libraries that it needs may belong to an installed package."""
+    try:
+        return tvm_ffi.load_module(str(file))
+    except Exception as error:
+        reasons = [str(error)]
+    for name in symbols.libraries:
+        try:
+            load_library(name)
+        except RunError as error:
+            reasons.append(str(error))
+    try:
+        return tvm_ffi.load_module(str(file))
+    except Exception as error:
+        raise RunError(f"cannot load the library {file}: {'; '.join(reasons)}") from error
+
+
+def _executor(executable: Executable, functions: Functions, what: str) -> Executor:
     make = _EXECUTORS.get(executable.kind)
     if make is None:
         raise RunError(f"{what} is of the kind {executable.kind!r}, which no executor runs; there are those for {', '.join(_EXECUTORS)}")
-    return make(executable.program, executable.constants, {name: module[name] for name in module.functions})
+    return make(executable.program, executable.constants, functions)
 
 
 def _symbols(file: Path) -> ElfSymbols:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
@@ -12,12 +12,23 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules import contraction, fallback, pointwise, reductions, rows
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
+from tunesmith.support.registry import Registry
 
 Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
 """(function, target) to named schedules; [] when the rule does not apply."""
 
 CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, reductions.sketches, pointwise.sketches)
 """Asked in this order, all of them; `fallback` only when none applies."""
+SEARCH_RULES: Registry[Rule] = Registry(
+    "search rule",
+    {name: f"tunesmith.search.rules.{name}:sketches" for name in ("contraction", "fallback", "pointwise", "reductions", "rows")},
+)
+"""Rules by name.  One is asked only where it is named: a package that is installed changes no space by itself."""
+
+
+def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
+    """Rules, some of them by name.  UserError if there is no such name."""
+    return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in rules])
 
 
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] = CPU_RULES) -> Space:

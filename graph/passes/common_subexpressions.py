@@ -13,7 +13,7 @@ def common_subexpressions(mod: IRModule) -> IRModule:
 
     Constants with equal elements are one operand.
     """
-    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
 
 def _function(func: GraphFunc) -> GraphFunc:
@@ -50,7 +50,7 @@ def _region(region: Region, seen: _Seen) -> Region:
             kept.append(Binding(b.results, If(condition, _region(op.then, seen), _region(op.otherwise, seen))))
             continue
         args = tuple([seen.operand(a) for a in op.args])
-        key: Hashable = (op.operator, args, _exactly(op.attrs)) if isinstance(op, Call) else (op.function, args, op.sizes)
+        key: Hashable = ("call", op.operator, args, _exactly(op.attrs)) if isinstance(op, Call) else (op.function, args, op.sizes)
         first = seen.calls.get(key)
         if first is not None:
             seen.same.update(zip(b.results, first, strict=True))

@@ -53,6 +53,8 @@ class _Convert(TwinRewriter):
         return self.image(build.call(call.operator, *args, **call.keywords), build)
 
     def _aligned(self, o: Operand, build: RegionBuilder) -> Operand:
+        if o in self.twins:  # they have four dimensions, and so has the result
+            return self.twins[o]
         shape = o.type.shape
         if len(shape) == 4 and (not isinstance(o, Constant) or o.data.size > 1):
             others = [e for d, e in enumerate(shape) if d != 1]
@@ -77,6 +79,13 @@ def _pool(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | 
     if call.attr("layout") != "NCHW":
         return None
     return c.image(build.call(call.operator, c.twin(call.args[0], build), **{**call.keywords, "layout": "NHWC"}), build)
+
+
+def _batch_norm(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+    x, *statistics = call.args
+    if x not in c.twins:
+        return None
+    return c.image(build.call(call.operator, c.twins[x], *statistics, **{**call.keywords, "axis": _WHERE[call.attr("axis") % 4]}), build)
 
 
 def _reduction(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
@@ -123,6 +132,7 @@ _RULES: dict[str, Callable[[_Convert, Call, RegionBuilder], Sequence[Operand] | 
     "conv2d": _convolution,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
+    "batch_norm": _batch_norm,
     "concat": _concat,
     "strided_slice": _slice,
     "pad": _pad,

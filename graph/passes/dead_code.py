@@ -14,7 +14,7 @@ def dead_code(mod: IRModule) -> IRModule:
     before = _called(mod)
     functions = {name: _alive(f) if isinstance(f, GraphFunc) else f for name, f in mod.items()}
     kept = IRModule(functions)
-    while gone := {n for n in before if n in kept} - _called(kept):
+    while gone := (before & set(kept)) - _called(kept):
         kept = IRModule({name: f for name, f in kept.items() if name not in gone})
     return mod if len(kept) == len(mod) and all(kept[n] is mod[n] for n in kept) else kept
 

@@ -14,7 +14,7 @@ from tunesmith.graph.twins import TwinRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Poly, product
 
-_ROWWISE = {"layer_norm": "axes", "rms_norm": "axes", "softmax": "axis", "log_softmax": "axis"}
+_ROWWISE = {"layer_norm": "axes", "rms_norm": "axes", "softmax": "axis", "log_softmax": "axis", "batch_norm": "axis"}
 """Operators of rows, and the attribute that says along which axis these run."""
 
 
@@ -69,8 +69,10 @@ class _Flatten(TwinRewriter):
         own = o.type.shape
         if own == shape:
             return self.twin(o, build)
+        if len(own) > len(shape):  # the result has more dimensions than the twins' values
+            return None
         if all(e == ONE for e in own):
             return build.reshape(o, shape=()) if own else o
-        if len(own) <= len(shape) and own[-1] == shape[-1] and all(e == ONE for e in own[:-1]):
+        if own[-1] == shape[-1] and all(e == ONE for e in own[:-1]):
             return o if len(own) == 1 else build.reshape(o, shape=own[-1:])
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tunesmith.graph.builder import RegionBuilder
 from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operation, expressions
 from tunesmith.graph.operator import GRAPH_OPERATORS
@@ -33,5 +35,7 @@ class _Fold(Rewriter):
         if sum([t.nbytes for t in types]) > before + ROOM:
             return None
         name = operation.args[0].name if operation.args else operation.operator
-        arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
-        return [Constant(name, a) for a in arrays]
+        with np.errstate(all="ignore"):  # what programs compute without a word
+            arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
+        folded = [Constant(name, a) for a in arrays]
+        return folded if all(c.type == t for c, t in zip(folded, types, strict=True)) else None  # numpy has no bfloat16

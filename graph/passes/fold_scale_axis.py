@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from tunesmith.graph.builder import RegionBuilder
 from tunesmith.graph.function import Binding, Call, Constant, GraphFunc, If, Operand, Region, Value, used
 from tunesmith.ir.function import IRModule
@@ -18,8 +20,10 @@ def fold_scale_axis(mod: IRModule) -> IRModule:
 
     conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
     (y + b) * s               ->  y * s + b * s              for such a y, and a constant b
+
+    Products of constants are computed at once, so that further factors find constant weights.
     """
-    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+    return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
 
 def _function(func: GraphFunc) -> GraphFunc:
@@ -76,13 +80,19 @@ def _moved(source: Binding, scale: Constant, multiply: Binding) -> Iterable[Bind
     """What takes the place of the multiplication."""
     call = source.operation
     assert isinstance(call, Call)
-    build = RegionBuilder()
     if call.operator == "add":
-        sides = [build.multiply(a, scale, name=a.name) for a in call.args]
+        build = RegionBuilder()
+        sides = [_product(a, scale.data) if isinstance(a, Constant) else build.multiply(a, scale, name=a.name) for a in call.args]
         return [*build.bindings, Binding(multiply.results, Call("add", tuple(sides)))]
     x, w = call.args
-    scaled = build.multiply(w, build.reshape(scale, shape=_weight_shape(call, scale)), name=w.name)
-    return [*build.bindings, Binding(multiply.results, Call(call.operator, (x, scaled), call.attrs))]
+    assert isinstance(w, Constant)
+    scaled = _product(w, scale.data.reshape(_weight_shape(call, scale)))
+    return [Binding(multiply.results, Call(call.operator, (x, scaled), call.attrs))]
+
+
+def _product(c: Constant, factors: np.ndarray) -> Constant:
+    with np.errstate(all="ignore"):
+        return Constant(c.name, np.asarray(c.data * factors))
 
 
 def _channel(call: Call) -> int | None:

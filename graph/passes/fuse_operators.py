@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tunesmith.graph import structural
-from tunesmith.graph.function import Binding, Call, CallFunction, Constant, GraphFunc, If, Operand, Region, TensorType, Value, used
+from tunesmith.graph.function import Binding, Call, Constant, GraphFunc, If, Operand, Region, TensorType
 from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
+from tunesmith.graph.outline import Outlined, users_of
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.poly import poly
 
 PRIMITIVE = "primitive"
 """Attribute of graph functions that become one TIR function each."""
@@ -33,91 +32,42 @@ _ANCHORS = (FUSABLE, REDUCTION)
 def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
     """Every call of an operator in the graph functions moves into a primitive function; equal ones share it.
 
-    Calls of views (reshape) that are alone in their group stay where they are: nothing is computed for them.
+    Calls of views (reshape) that are alone in their group stay where they are: nothing is computed for them.  So do functions of external
+    code generators (graph.passes.partition).
 
     Args:
         mod: the module.
         most: calls of one group at most; 1 fuses nothing.
     """
-    made = _Primitives({name for name in mod}, most)
-    functions = {
-        name: f.with_(body=_region(f.body, made)) for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None
-    }
+    made = Outlined(mod)
+    mine = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None and f.codegen is None}
+    functions = {name: _function(f, made, most) for name, f in mine.items()}
     return mod.update({**functions, **made.functions})
 
 
-class _Primitives:
-    """The primitive functions made so far, by digest."""
-
-    def __init__(self, taken: set[str], most: int) -> None:
-        self.functions: dict[str, GraphFunc] = {}
-        self.most = most
-        self._taken = taken
-        self._names: dict[str, str] = {}
-
-    def add(self, func: GraphFunc) -> str:
-        """The name under which the module has `func`."""
-        key = structural.digest(func.with_(name=""))
-        if key not in self._names:
-            name, count = func.name, 0
-            while name in self._taken:
-                count += 1
-                name = f"{func.name}_{count}"
-            self._taken.add(name)
-            self._names[key] = name
-            self.functions[name] = func.with_(name=name)
-        return self._names[key]
+def _function(func: GraphFunc, made: Outlined, most: int) -> GraphFunc:
+    body = _region(func.body, made, most)
+    return func if body is func.body else func.with_(body=body)
 
 
-def _region(region: Region, made: _Primitives) -> Region:
-    """The region with its groups replaced by calls, each where its last call was."""
-    groups = Groups(region, made.most)
+def _region(region: Region, made: Outlined, most: int) -> Region:
+    """The region with its groups replaced by calls, each where its last call was; the same object when there are none."""
+    groups = Groups(region, most)
     out: list[Binding] = []
     for i, b in enumerate(region.bindings):
         op = b.operation
         if isinstance(op, If):
-            out.append(Binding(b.results, If(op.condition, _region(op.then, made), _region(op.otherwise, made))))
+            then, otherwise = _region(op.then, made, most), _region(op.otherwise, made, most)
+            same = then is op.then and otherwise is op.otherwise
+            out.append(b if same else Binding(b.results, If(op.condition, then, otherwise)))
         elif not isinstance(op, Call):
             out.append(b)
         elif i in groups.members:
             members = [region.bindings[j] for j in groups.members[i]]
             alone = GRAPH_OPERATORS.get(op.operator)
-            out.append(b if len(members) == 1 and alone.view else _call(members, made))
-    return Region(tuple(out), region.results)
-
-
-def _call(members: Sequence[Binding], made: _Primitives) -> Binding:
-    """The group as a call of a primitive function.  Constants of one element stay inside, where they become literals."""
-    inside = {v for b in members for v in b.results}
-    params: dict[Operand, Value] = {}
-    for call in [b.operation for b in members]:
-        assert isinstance(call, Call)
-        for i, o in enumerate(call.args):
-            if o not in inside and not is_literal(o) and o not in params:
-                params[o] = Value(_fresh(GRAPH_OPERATORS.get(call.operator).operand_name(i), params.values()), o.type)
-    outer = list(params)
-    held = " ".join(str(i) for i, o in enumerate(outer) if isinstance(o, Constant))
-    env: dict[Operand, Operand] = dict(params)
-    bindings = []
-    for b in members:
-        call = b.operation
-        assert isinstance(call, Call)
-        results = tuple([Value(v.name, v.type) for v in b.results])
-        bindings.append(Binding(results, Call(call.operator, tuple([env.get(a, a) for a in call.args]), call.attrs)))
-        env.update(zip(b.results, results, strict=True))
-    attrs = ((("constants", held),) if held else ()) + ((PRIMITIVE, "1"),)
-    sink = members[-1]
-    func = GraphFunc(_name(bindings), tuple(params.values()), Region(tuple(bindings), bindings[-1].results), attrs)
-    return Binding(sink.results, CallFunction(made.add(func), tuple(outer), tuple([poly(v) for v in func.sizes])))
-
-
-def _fresh(name: str, taken: Iterable[Value]) -> str:
-    """Parameters are named after what they are to their operators, not after values: equal groups are equal to the letter."""
-    names, fresh, count = {v.name for v in taken}, name, 1
-    while fresh in names:
-        count += 1
-        fresh = f"{name}{count}"
-    return fresh
+            stays = len(members) == 1 and alone.view
+            out.append(b if stays else made.call(members, _name(members), (PRIMITIVE, "1"), is_literal))
+    return Region(tuple(out), region.results) if tuple(out) != region.bindings else region
 
 
 def _name(bindings: Iterable[Binding]) -> str:
@@ -150,7 +100,7 @@ class Groups:
         self._operators: list[GraphOperator | None] = [
             GRAPH_OPERATORS.get(b.operation.operator) if isinstance(b.operation, Call) else None for b in region.bindings
         ]
-        self._users = _users(region)
+        self._users = users_of(region)
         self._dominator = _post_dominators(self._users)
         for anchors in (True, False):
             for i in range(len(region.bindings)):
@@ -233,16 +183,6 @@ class Groups:
                 for j in group:
                     self._last[j] = group[-1]
                 i = group[-1]
-
-
-def _users(region: Region) -> list[list[int]]:
-    """For each binding the positions of those that use its results; what the region returns is used at the position behind the last."""
-    made = {v: i for i, b in enumerate(region.bindings) for v in b.results}
-    users: list[list[int]] = [[] for _ in region.bindings]
-    for i, operands in enumerate([*[used(b.operation) for b in region.bindings], region.results]):
-        for j in sorted({made[o] for o in operands if isinstance(o, Value) and o in made}):
-            users[j].append(i)
-    return users
 
 
 def _post_dominators(users: Sequence[Sequence[int]]) -> list[int]:

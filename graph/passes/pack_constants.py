@@ -34,19 +34,22 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
     if not ready:
         return mod
     pack = _Packer([p for parts in ready.values() for p in parts.packers], target)
-    functions = {name: f.with_(body=_region(f.body, ready, pack)) for name, f in graphs.items()}
+    functions = {name: f if (body := _region(f.body, ready, pack)) is f.body else f.with_(body=body) for name, f in graphs.items()}
     kept = {name: f for name, f in mod.items() if name not in ready}
     return IRModule({**kept, **functions, **{parts.main.name: parts.main for parts in ready.values()}})
 
 
 def _region(region: Region, ready: dict[str, Lifted], pack: _Packer) -> Region:
-    return Region(tuple([_binding(b, ready, pack) for b in region.bindings]), region.results)
+    bindings = tuple([_binding(b, ready, pack) for b in region.bindings])
+    return region if bindings == region.bindings else Region(bindings, region.results)
 
 
 def _binding(b: Binding, ready: dict[str, Lifted], pack: _Packer) -> Binding:
     op = b.operation
     if isinstance(op, If):
-        return Binding(b.results, If(op.condition, _region(op.then, ready, pack), _region(op.otherwise, ready, pack)))
+        then, otherwise = _region(op.then, ready, pack), _region(op.otherwise, ready, pack)
+        same = then is op.then and otherwise is op.otherwise
+        return b if same else Binding(b.results, If(op.condition, then, otherwise))
     if not isinstance(op, CallFunction) or op.function not in ready:
         return b
     parts = ready[op.function]
@@ -74,7 +77,7 @@ class _Packer:
             if self._module is not None:
                 self._module[packer.name](np.array(constant.data), out)
             else:
-                interpret.run(packer, [constant.data, out])
+                out = interpret.run(packer, [constant.data])[1]
             self._done[key] = Constant(f"{constant.name}_packed", out)
         return self._done[key]
 
@@ -84,4 +87,4 @@ def _runs_here(target: Target) -> bool:
         check_runs_here(target)
     except BuildError:
         return False
-    return target.kind == "llvm"
+    return target.base == "llvm"

@@ -150,8 +150,10 @@ def show(what: str, space: bool, script: bool, trace: bool, target: str | None, 
 @click.option("--records", metavar="LOG", type=LOG, help="Where the schedules are.")
 @click.option("-o", "library", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The shared library to write.")
 @click.option("--strict", is_flag=True, help="Refuse functions without a record.")
-@click.option("--executor", metavar="KIND", help="Of a model: graph or vm; by default the first that can run it.")
+@click.option("--executor", metavar="KIND", help="Of a model: graph, vm or aot; by default graph if it can run it, else vm.")
 @click.option("--parameters", type=click.Choice(["inside", "beside"]), default="inside", help="Of a model: where its weights go.")
+@click.option("--header", type=click.Path(dir_okay=False, path_type=Path), help="With --executor aot: the C header to write.")
+@click.option("--name", metavar="NAME", help="With --executor aot: what the names of the C functions start with; model by default.")
 @json_option
 def compile_(
     workloads: tuple[str, ...],
@@ -161,6 +163,8 @@ def compile_(
     strict: bool,
     executor: str | None,
     parameters: str,
+    header: Path | None,
+    name: str | None,
     out: str | None,
 ) -> None:
     """Compile workloads, or one model, into a shared library, with the best schedules of a log; no search.
@@ -173,10 +177,12 @@ def compile_(
     from tunesmith.workloads import find_model, find_subjects
 
     model = find_model(workloads[0]) if len(workloads) == 1 else None
-    made = run(model or IRModule([s.func for s in find_subjects(list(workloads))]), target, records, strict, executor)
+    made = run(model or IRModule([s.func for s in find_subjects(list(workloads))]), target, records, strict, executor, name=name)
     if isinstance(made, CompiledModel):
-        path = made.export_library(library, parameters)
+        path = made.export_library(library, parameters, header)
         functions = [c.function for c in made.coverage]
+    elif header is not None:
+        raise click.UsageError("--header is for a model and --executor aot")
     else:
         path = made.export_library(library)
         functions = list(made.artifact.functions)

@@ -7,7 +7,7 @@ searches: equal inputs give equal bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,7 @@ from tunesmith.codegen.llvm_export import export_library
 from tunesmith.compile_model import CompiledModel, compile_model
 from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.graph.external_codegen import Codegen
 from tunesmith.graph.function import GraphFunc
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
@@ -101,6 +102,8 @@ def compile(
     records: Records | None = None,
     strict: bool = False,
     executor: str | None = None,
+    offload: Sequence[Codegen] = (),
+    name: str | None = None,
 ) -> CompiledModule | CompiledModel:
     """Compile functions, or a model, with the best schedules that a log has for them.
 
@@ -112,7 +115,10 @@ def compile(
         records: the log.  A function with no record that can be used gets a plain schedule, and `coverage` says so.  Without
             a log programs are compiled as they are, and what nobody can have scheduled (text, tensors) gets a plain schedule.
         strict: refuse, instead of compiling anything that has no record.
-        executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.
+        executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,
+            makes one C function of the whole model.
+        offload: of a model: external code generators that get what they support, such as ("blas",).
+        name: of a model for executor="aot": what the names of its C functions start with; by default "model".
     Returns:
         A CompiledModel for a model; functions by name for everything else.
     Raises:
@@ -123,9 +129,13 @@ def compile(
     target = as_target(target)
     module = _module(mod)
     if isinstance(module.functions.get("main"), GraphFunc):
-        return compile_model(module, target, None if records is None else open_records(records), strict, executor)
-    if executor is not None:
-        raise UserError(f"executor={executor!r} is for models; this module has no graph function `main`")
+        if name is not None and executor != "aot":
+            raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
+        database = None if records is None else open_records(records)
+        return compile_model(module, target, database, strict, executor, offload=offload, name=name or "model")
+    if executor is not None or offload or name is not None:
+        given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
+        raise UserError(f"{given} is for models; this module has no graph function `main`")
     coverage: tuple[Coverage, ...] = ()
     if records is not None:
         applied = ApplyRecords(open_records(records), target, strict).apply(module)
@@ -175,7 +185,7 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
 
 def _artifact(module: IRModule, target: Target) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
-    if target.kind != "llvm":
+    if target.base != "llvm":
         raise BuildError(f"code is generated for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")

@@ -5,23 +5,29 @@ Nothing is searched for and nothing is drawn without a fixed seed: equal models,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from tunesmith.codegen.llvm_aot import build_aot
 from tunesmith.codegen.llvm_build import build
-from tunesmith.codegen.llvm_export import export_library
-from tunesmith.graph.apply_records import ApplyRecords, Coverage
+from tunesmith.codegen.llvm_export import export_library, export_object
+from tunesmith.graph import structural
+from tunesmith.graph.apply_records import ApplyRecords, Coverage, Untuned
 from tunesmith.graph.emit_graph_program import emit_graph_program
 from tunesmith.graph.emit_vm_program import emit_vm_program
+from tunesmith.graph.external_codegen import Codegen, compile_external, external_functions, find_codegen
 from tunesmith.graph.function import GraphFunc, If, all_bindings
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.pack_constants import pack_constants
 from tunesmith.graph.pipeline import ModulePipeline
-from tunesmith.graph.pipelines import GRAPH
+from tunesmith.graph.pipelines import GRAPH, offloading
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.lower.passes import Pipeline
+from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.database import Database
 from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.executor import Executor, Profile, TensorSpec
@@ -29,8 +35,8 @@ from tunesmith.runtime.module import load_executable
 from tunesmith.search.untuned import analytic_schedule
 from tunesmith.support.errors import BuildError, RecordError, UserError
 
-EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program}
-"""What makes a program of a module in call form, by kind of executor."""
+EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
+"""What makes a program of a module in call form, by kind of executor; that for "aot" is compiled with the functions."""
 
 
 class CompiledModel:
@@ -39,7 +45,7 @@ class CompiledModel:
     Attributes:
         executor: what runs it.
         executable: program, constants and code, as data.
-        coverage: for each TIR function what the records had.
+        coverage: for each TIR function what the records had; functions of external code generators have the status "external".
         module: the scheduled functions and the graph that calls them, for people and further passes.
     """
 
@@ -79,16 +85,30 @@ class CompiledModel:
         """Microseconds of each call; printed, a table with the slowest first."""
         return self.executor.profile(*arrays, repeats=repeats)
 
-    def export_library(self, path: str | PathLike[str], parameters: str = "inside") -> Path:
+    def export_library(self, path: str | PathLike[str], parameters: str = "inside", header: str | PathLike[str] | None = None) -> Path:
         """Write a shared library that `load_module` loads, also where only the runtime is installed.
+
+        One for executor="aot" is called from C, too, and then needs neither Python nor TVM-FFI.
 
         Args:
             path: of the library.
             parameters: "inside" it, or "beside" it in `PATH.params`.
+            header: of a C header to write, for executor="aot".
         Raises:
             BuildError: it cannot be linked or written.
         """
-        return export_library(path, [], self.executable, parameters)
+        return export_library(path, [], self.executable, parameters, header)
+
+    def export_object(self, path: str | PathLike[str], header: str | PathLike[str] | None = None) -> Path:
+        """Write a relocatable object with all of the model, for executor="aot": a C program links it in, so that it needs no library.
+
+        Args:
+            path: of the object.
+            header: of a C header to write.
+        Raises:
+            BuildError: the model was compiled for another executor, or it cannot be linked or written.
+        """
+        return export_object(path, self.executable, header)
 
 
 def compile_model(
@@ -98,18 +118,26 @@ def compile_model(
     strict: bool = False,
     executor: str | None = None,
     pipeline: ModulePipeline = GRAPH,
+    untuned: Untuned = analytic_schedule,
+    offload: Sequence[Codegen] = (),
+    lowering: Pipeline = CPU,
+    name: str = "model",
 ) -> CompiledModel:
     """Compile the graph function `main` of a module, with all that it calls.
 
     Args:
         mod: the module, as an importer or a builder makes it.
         target: where the code will run.
-        records: the best schedules that are known.  What has no record gets the schedule that the analytic model likes best.
+        records: the best schedules that are known.
         strict: refuse functions without a record.
-        executor: "graph", "vm", or None for the first where shapes are numbers and nothing branches, else the second.
+        executor: "graph", "vm", "aot", or None for the first where shapes are numbers and nothing branches, else the second.
         pipeline: passes from the module to TIR functions without schedules.
+        untuned: schedules what has no record; by default the analytic model chooses, which takes about a second for each function.
+        offload: external code generators that get what they support, the first first: names ("blas") or `ExternalCodegen` objects.
+        lowering: passes from scheduled TIR functions to what code is generated from.
+        name: what the names of the C functions of executor="aot" start with.
     Raises:
-        UserError: there is no such executor.
+        UserError: there is no such executor, or no such external code generator.
         RecordError: strict, and a function has no usable record: all of them are listed.
         BuildError: a function cannot be compiled, or the executor cannot run such a graph.
     """
@@ -117,14 +145,27 @@ def compile_model(
         raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
     if strict and records is None:
         raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
-    lowered = pipeline(mod, target)
+    codegens = [find_codegen(c) for c in offload]
+    lowered = offloading(codegens, pipeline)(mod, target)
     kind = executor or _suitable(lowered)
-    applied = ApplyRecords(Database() if records is None else records, target, strict, analytic_schedule).apply(lowered)
+    applied = ApplyRecords(Database() if records is None else records, target, strict, untuned).apply(lowered)
     packed = dead_code(pack_constants(applied.mod, target))
     program, constants = EMITTERS[kind](packed)
     functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
-    data = build(functions, target).data if functions else None
-    return CompiledModel(Executable(kind, program, constants, data), applied.coverage, packed)
+    data: bytes | None
+    if kind == "aot":
+        program, data = build_aot(functions, program, constants, name, target, lowering)
+    else:
+        data = build(functions, target, lowering).data if functions else None
+    objects, libraries = compile_external(packed, target, codegens)
+    return CompiledModel(Executable(kind, program, constants, data, objects, libraries), (*applied.coverage, *_external(packed)), packed)
+
+
+def _external(mod: IRModule) -> list[Coverage]:
+    return [
+        Coverage(name, structural.digest(f), "external", reason=f"compiled by the external codegen {f.codegen}")
+        for name, f in external_functions(mod).items()
+    ]
 
 
 def _suitable(mod: IRModule) -> str:

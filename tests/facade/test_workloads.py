@@ -13,7 +13,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import UserError
-from tunesmith.workloads import POSITIVE, find_subject, find_subjects
+from tunesmith.workloads import POSITIVE, find_model, find_subject, find_subjects, subject_of_text
 
 FILE = """
 from tunesmith import te
@@ -87,6 +87,67 @@ def test_several_at_once() -> None:
 def test_refusals(given: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_subjects(given)  # type: ignore[arg-type]
+
+
+MODEL = """
+import numpy as np
+from tunesmith.graph.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var
+from tunesmith.ops.workload import workload
+
+def model(rows=4):
+    b = GraphBuilder("main")
+    x, w = b.input("x", (rows, 8)), b.constant(np.ones((8, 8), np.float32), "w")
+    y = b.relu(b.matmul(x, w))
+    return IRModule({"main": b.finish(b.softmax(b.relu(b.matmul(y, w))))})
+
+made = model()
+
+def small():
+    b = GraphBuilder("main")
+    return IRModule({"main": b.finish(b.tanh(b.input("x", (4,))))})
+
+def sized():
+    return model(Var("n"))
+
+def programs():
+    return IRModule([workload("relu(shape=4)").func, workload("exp(shape=4)").func])
+"""
+
+
+def test_models_are_their_tasks(tmp_path: Path) -> None:
+    """Each once, with how often it is called; from files with the name of the model."""
+    file = tmp_path / "models.py"
+    file.write_text(MODEL)
+    for name in ("model", "made"):
+        text = f"{file}:{name}"
+        module = find_model(text)
+        assert module is not None and list(module) == ["main"]
+        found = find_subjects([text, "relu(shape=4)"])
+        assert [(s.name, s.weight) for s in found] == [
+            (f"{name}/fused_matmul_relu", 2.0),
+            (f"{name}/op_softmax", 1.0),
+            ("relu(shape=4)", 1.0),
+        ]
+        assert found[0].func.constants == ("b",) and found[0].operator is None and found[0].task(Target("llvm")).weight == 2.0
+    assert [s.name for s in find_subjects(module)] == ["fused_matmul_relu", "op_softmax"]
+    for one in (find_subject, subject_of_text):
+        assert one(f"{file}:small").name == "small/op_tanh"
+        with pytest.raises(UserError, match="one function is wanted, and .*models.py:model.* has .*fused_matmul_relu.*, .*op_softmax"):
+            one(f"{file}:model")
+    assert [s.name for s in find_subjects(f"{file}:programs")] == ["programs/relu", "programs/exp"]
+
+
+def test_what_is_no_model(tmp_path: Path, file: Path) -> None:
+    path = tmp_path / "models.py"
+    path.write_text(MODEL)
+    for given in (None, 3, "relu(shape=4)", f"{path}:programs", f"{file}:program", f"{file}:number", f"{file}:operator"):
+        assert find_model(given) is None
+    with pytest.raises(UserError, match="no workload was given"):
+        find_subjects(f"{path}:sized")
+    with pytest.raises(UserError, match="holds no 'absent'"):
+        find_model(f"{path}:absent")
 
 
 def test_refusals_of_files(file: Path) -> None:

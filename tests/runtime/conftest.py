@@ -9,6 +9,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm_aot import build_aot
 from tunesmith.codegen.llvm_build import build
 from tunesmith.codegen.llvm_host_entry import emit_entry
 from tunesmith.graph.builder import GraphBuilder
@@ -100,6 +101,7 @@ class Model:
 
     graph: Executable
     vm: Executable
+    aot: Executable
     reference: Callable[..., tuple[np.ndarray, ...]]
 
 
@@ -135,7 +137,14 @@ def model() -> Model:
         h = x @ w + b
         return (h.reshape(64) + c + c).reshape(2, 32), h, x
 
-    return Model(Executable("graph", *emit_graph_program(module), code), Executable("vm", *emit_vm_program(module), code), reference)
+    program, constants = emit_graph_program(module)
+    native, native_code = build_aot(functions, program, constants, "two_step", Target.detect())
+    return Model(
+        Executable("graph", program, constants, code),
+        Executable("vm", *emit_vm_program(module), code),
+        Executable("aot", native, constants, native_code),
+        reference,
+    )
 
 
 @pytest.fixture(scope="session")

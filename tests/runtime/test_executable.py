@@ -69,6 +69,14 @@ def test_no_code_is_not_empty_code() -> None:
         assert Executable.from_bytes(Executable("vm", PROGRAM, (), code).to_bytes()).data == code
 
 
+def test_objects_of_external_code_generators_and_their_libraries() -> None:
+    for code in (None, b"code"):
+        first = Executable("vm", PROGRAM, sample().constants, code, (b"one", b"", b"three"), ("libblas.so", "/opt/lib.so"))
+        again = Executable.from_bytes(first.to_bytes())
+        assert (again.data, again.objects, again.libraries) == (code, (b"one", b"", b"three"), ("libblas.so", "/opt/lib.so"))
+        assert again.to_bytes() == first.to_bytes() and again.digest != sample().digest
+
+
 def test_equal_executables_give_equal_bytes() -> None:
     shuffled = Executable("graph", dict(reversed(PROGRAM.items())), sample().constants, sample().data)
     strided = ("w", np.repeat(sample().constants[0][1], 2, axis=1)[:, ::2].astype(">f4"))
@@ -121,6 +129,11 @@ def test_any_changed_byte_is_noticed(seed: int) -> None:
         ("constants", [{"name": 1, "dtype": "int8", "shape": [4], "offset": 0}], "constant 0: expected a text"),
         ("code", 10**6, "length of the code: expected an integer from 0 to"),
         ("code", True, "length of the code: expected an integer"),
+        ("objects", [10**6], "length of the code: expected an integer from 0 to"),
+        ("objects", [None], "length of the code: expected an integer"),
+        ("objects", 1, "objects: expected a list"),
+        ("libraries", "libblas.so", "libraries: expected a list"),
+        ("libraries", [1], "a library: expected a text"),
     ],
 )
 def test_hostile_headers(key: str, value: object, message: str) -> None:

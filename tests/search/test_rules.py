@@ -8,8 +8,9 @@ import pytest
 
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.space_rules import generate
-from tunesmith.support.errors import BuildError
+from tunesmith.search.rules import fallback
+from tunesmith.search.space_rules import CPU_RULES, find_rules, generate
+from tunesmith.support.errors import BuildError, UserError
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 WORKLOADS = (
@@ -48,3 +49,10 @@ def test_names_are_unique_and_the_space_is_not_trivial(text: str) -> None:
 def test_a_function_no_rule_knows_is_refused_when_rules_are_given() -> None:
     with pytest.raises(BuildError, match="no sketch rule applies to matmul"):
         generate(workload("matmul(m=8,n=8,k=8)").func, TARGET, rules=[])
+
+
+def test_rules_by_name() -> None:
+    assert find_rules(["contraction", "rows", "reductions", "pointwise"]) == CPU_RULES
+    assert find_rules([CPU_RULES[0]]) == CPU_RULES[:1] and find_rules(["fallback"]) == (fallback.sketches,)
+    with pytest.raises(UserError, match="unknown search rule 'row'. Did you mean 'rows'"):
+        find_rules(["row"])

@@ -96,15 +96,15 @@ def test_power_of_float64() -> None:
 
 def test_truths() -> None:
     for name in (*LOGIC, "equal", "not_equal"):
-        check_operator(name, _pairs(np.array([True, False])), compiled=False)
+        check_operator(name, _pairs(np.array([True, False])))
 
 
 @pytest.mark.parametrize("dtype", ("float16", "float32", "float64", "int32", "int64", "bool"))
 def test_where(dtype: str) -> None:
     condition = np.array([[True, False, True], [False, True, True]])
-    check_operator("where", [condition, np.arange(3).astype(dtype), np.array(1, dtype)], compiled=False)
-    check_operator("where", [condition[0], np.zeros((4, 1, 1), dtype), np.ones((2, 1), dtype)], compiled=False)
-    check_operator("where", [np.array(False), np.zeros(3, dtype), np.ones((2, 1), dtype)], compiled=False)
+    check_operator("where", [condition, np.arange(3).astype(dtype), np.array(1, dtype)])
+    check_operator("where", [condition[0], np.zeros((4, 1, 1), dtype), np.ones((2, 1), dtype)])
+    check_operator("where", [np.array(False), np.zeros(3, dtype), np.ones((2, 1), dtype)])
 
 
 @pytest.mark.parametrize(

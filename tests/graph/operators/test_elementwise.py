@@ -47,8 +47,8 @@ def test_integers(name: str, dtype: str) -> None:
 
 def test_truths() -> None:
     both = np.array([[True, False, True]])
-    check_operator("logical_not", [both], compiled=False)
-    check_operator("identity", [both], compiled=False)
+    check_operator("logical_not", [both])
+    check_operator("identity", [both])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -31,7 +31,7 @@ def test_take(axis: int, indices: np.ndarray) -> None:
 
 def test_take_of_other_types() -> None:
     check_operator("take", [X.astype(np.int32), ints(1, 0, dtype="uint8")], axis=0)
-    check_operator("take", [X > 0, ints(1, -1)], compiled=False, axis=1)
+    check_operator("take", [X > 0, ints(1, -1)], axis=1)
     special = np.array([np.nan, np.inf, -np.inf, 0.0], np.float32)
     check_operator("take", [special, ints(2, 0, 3, 1)], axis=0)
 
@@ -61,7 +61,7 @@ def test_scatter_elements(reduction: str) -> None:
 
 
 def test_scatter_of_truths() -> None:
-    check_operator("scatter_elements", [X[0] > 0, ints([1, 2, 2]), np.array([[True, False, True]])], compiled=False, axis=0)
+    check_operator("scatter_elements", [X[0] > 0, ints([1, 2, 2]), np.array([[True, False, True]])], axis=0)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])

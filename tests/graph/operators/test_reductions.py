@@ -64,10 +64,10 @@ def test_integers_wrap_in_their_own_type() -> None:
 def test_truths(name: str) -> None:
     x = np.random.default_rng(0).random((3, 5, 2)) > 0.5
     for attrs in AXES:
-        check_operator(name, [x], compiled=False, **attrs)
+        check_operator(name, [x], **attrs)
     for value in (True, False):
-        check_operator(name, [np.array(value)], compiled=False)
-        check_operator(name, [np.full((2, 3), value)], compiled=False, axes=0)
+        check_operator(name, [np.array(value)])
+        check_operator(name, [np.full((2, 3), value)], axes=0)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

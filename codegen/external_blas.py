@@ -1,0 +1,169 @@
+"""Dense layers by a BLAS: code that calls `cblas_sgemm` or `cblas_dgemm` of a shared library, and where such a library is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tunesmith.codegen.llvm_compile import compile_object
+from tunesmith.codegen.llvm_host import llvm_options
+from tunesmith.codegen.llvm_host_entry import emit_entry
+from tunesmith.codegen.llvm_text import literal, llvm_type
+from tunesmith.ir.target import Target
+from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.shared_libraries import load_library
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError, RunError
+
+LIBRARIES = ("libopenblas.so.0", "libopenblas.so", "libscipy_openblas.so", "libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so.1")
+"""Names tried in this order: the system's OpenBLAS, that of the wheel `scipy-openblas32`, MKL."""
+PREFIXES = ("", "scipy_")
+"""Of `cblas_sgemm`: the wheel's has one, so that it does not meet another OpenBLAS in a process."""
+GEMM = {"float32": "cblas_sgemm", "float64": "cblas_dgemm"}
+
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+
+
+@dataclass(frozen=True, slots=True)
+class Blas:
+    """A CBLAS with 32-bit sizes.
+
+    Attributes:
+        library: file name or path of the shared library.
+        prefix: of its functions.
+    """
+
+    library: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """C[m, n] = A[m, k] B[k, n] + bias, with operands as positions among the arguments; the result is the last argument.
+
+    Attributes:
+        m: rows of the result.
+        n: columns of the result.
+        k: terms of a sum.
+        dtype: float32 or float64.
+        a: position of A.
+        b: position of B.
+        a_transposed: A lies in memory as [k, m].
+        b_transposed: B lies in memory as [n, k].
+        bias: position of the bias, None if there is none.
+        bias_rows: rows of the bias: 1 for one that is the same in all rows, else m.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    a: int
+    b: int
+    a_transposed: bool = False
+    b_transposed: bool = False
+    bias: int | None = None
+    bias_rows: int = 1
+
+
+def find_blas(libraries: Iterable[str] = LIBRARIES) -> Blas:
+    """The first library that can be loaded and has `cblas_sgemm`.
+
+    Args:
+        libraries: file names and paths, in order.
+    Raises:
+        BuildError: there is none; the message lists what was tried, and says how to get one.
+    """
+    tried = []
+    for name in libraries:
+        try:
+            library = load_library(name)
+        except RunError as error:
+            tried.append(str(error).splitlines()[-1].strip())
+            continue
+        for prefix in PREFIXES:
+            if all(hasattr(library, prefix + function) for function in GEMM.values()):
+                return Blas(name, prefix)
+        tried.append(f"{name}: it has no {' or '.join(p + GEMM['float32'] for p in PREFIXES)}")
+    lines = "\n  ".join(tried)
+    raise BuildError(
+        "no BLAS found that dense layers can be offloaded to. Install one:  pip install 'tunesmith[blas]'  or  apt install libopenblas0,"
+        f" or name a library: BlasCodegen('/path/of/library.so'). Tried:\n  {lines}"
+    )
+
+
+def dense_object(name: str, dense: Dense, specs: Sequence[ParamSpec], blas: Blas, target: Target) -> bytes:
+    """An object with `__tvm_ffi_NAME`, and `NAME_kernel`, which gets the addresses of operands and result.
+
+    Args:
+        name: of the function.
+        dense: what it computes.
+        specs: its arguments.
+        blas: what it calls.
+        target: kind llvm.
+    Raises:
+        BuildError: an extent is beyond 32 bits.
+    """
+    if max(dense.m, dense.n, dense.k) >= 1 << 31:
+        raise BuildError(f"{name}: {dense.m} x {dense.n} x {dense.k} has an extent that a BLAS with 32-bit sizes does not take")
+    kernel = f"{name}_kernel"
+    return compile_object(dense_text(kernel, dense, blas) + emit_entry(name, kernel, specs), llvm_options(target))
+
+
+def dense_text(kernel: str, dense: Dense, blas: Blas) -> str:
+    """LLVM IR text of `void kernel(ptr, ...)`."""
+    element = llvm_type(dense.dtype)
+    types = ["i32"] * 6 + [element, "ptr", "i32", "ptr", "i32", element, "ptr", "i32"]
+    operands = 1 + max(dense.a, dense.b, -1 if dense.bias is None else dense.bias)
+    result = f"%p{operands}"
+    values = [
+        str(_ROW_MAJOR),
+        str(_TRANSPOSED if dense.a_transposed else _PLAIN),
+        str(_TRANSPOSED if dense.b_transposed else _PLAIN),
+        *map(str, (dense.m, dense.n, dense.k)),
+        literal(1.0, dense.dtype),
+        f"%p{dense.a}",
+        str(dense.m if dense.a_transposed else dense.k),
+        f"%p{dense.b}",
+        str(dense.k if dense.b_transposed else dense.n),
+        literal(0.0 if dense.bias is None else 1.0, dense.dtype),
+        result,
+        str(dense.n),
+    ]
+    gemm = blas.prefix + GEMM[dense.dtype]
+    arguments = ", ".join(f"{t} {v}" for t, v in zip(types, values, strict=True))
+    parameters = ", ".join(f"ptr %p{i}" for i in range(operands + 1))
+    return "\n".join(
+        [
+            f"declare void @{gemm}({', '.join(types)})",
+            "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+            f"define void @{kernel}({parameters}) {{",
+            "start:",
+            *_bias(dense, result),
+            f"  call void @{gemm}({arguments})",
+            "  ret void",
+            "}",
+            "",
+        ]
+    )
+
+
+def _bias(dense: Dense, result: str) -> list[str]:
+    """The result begins as the bias, to which the product is added."""
+    if dense.bias is None:
+        return []
+    row = dense.n * dt.nbytes(dense.dtype)
+    if dense.bias_rows > 1 or dense.m == 1:
+        return [f"  call void @llvm.memcpy.p0.p0.i64(ptr {result}, ptr %p{dense.bias}, i64 {row * dense.m}, i1 false)"]
+    return [
+        "  br label %rows",
+        "rows:",
+        "  %i = phi i64 [ 0, %start ], [ %next, %rows ]",
+        f"  %at = mul i64 %i, {row}",
+        f"  %row = getelementptr i8, ptr {result}, i64 %at",
+        f"  call void @llvm.memcpy.p0.p0.i64(ptr %row, ptr %p{dense.bias}, i64 {row}, i1 false)",
+        "  %next = add i64 %i, 1",
+        f"  %more = icmp ult i64 %next, {dense.m}",
+        "  br i1 %more, label %rows, label %product",
+        "product:",
+    ]

@@ -1,0 +1,76 @@
+"""partition: chains of calls that an external code generator takes move into functions of their own, which it compiles.
+
+Source: TVM's FuseOpsByPattern and MergeComposite (BYOC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.graph.external_codegen import Codegen, ExternalCodegen, find_codegen
+from tunesmith.graph.function import Binding, GraphFunc, If, Region
+from tunesmith.graph.outline import Outlined
+from tunesmith.graph.passes.fuse_operators import PRIMITIVE
+from tunesmith.graph.pattern import Pattern, chains
+from tunesmith.ir.function import IRModule
+from tunesmith.support.errors import UserError
+
+
+def partition(mod: IRModule, codegen: Codegen, patterns: Sequence[Pattern] | None = None) -> IRModule:
+    """Chains that match a pattern and that the code generator supports become functions with the attribute `codegen`.
+
+    A call of such a function stands where the last call of the chain was.  Its operands are all operands of the chain, constants included;
+    equal chains share one function.  Calls with sizes that are no numbers stay, and so do functions that another pass has made of calls.
+
+    Args:
+        mod: the module.
+        codegen: a name in `EXTERNAL_CODEGENS`, or a code generator.
+        patterns: tried in this order, each on the whole function; by default those of the code generator.
+    Raises:
+        UserError: there is no such code generator, or a pattern names an operator that does not exist.
+    """
+    generator = find_codegen(codegen)
+    if not generator.name.isidentifier():
+        raise UserError(f"{generator.name!r} cannot name an external codegen: use letters, digits and underscores")
+    wanted = generator.patterns if patterns is None else tuple(patterns)
+    made = Outlined(mod)
+    functions = {}
+    for name, f in mod.items():
+        if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None and f.codegen is None:
+            body = f.body
+            for pattern in wanted:
+                body = _region(body, pattern, generator, made)
+            functions[name] = f if body is f.body else f.with_(body=body)
+    return mod.update({**functions, **made.functions})
+
+
+def _region(region: Region, pattern: Pattern, generator: ExternalCodegen, made: Outlined) -> Region:
+    """The region with its chains replaced by calls; the same object when there are none."""
+    calls: dict[int, Binding] = {}
+    taken: set[int] = set()
+    for chain in chains(region, pattern):
+        members = [region.bindings[i] for i in chain]
+        if taken.isdisjoint(chain) and _is_static(members) and pattern.check(members) and generator.supports(members):
+            calls[chain[-1]] = made.call(members, f"{generator.name}_{pattern.name}", ("codegen", generator.name))
+            taken.update(chain)
+    out: list[Binding] = []
+    for i, b in enumerate(region.bindings):
+        if i in calls:
+            out.append(calls[i])
+        elif i not in taken:
+            out.append(_branches(b, pattern, generator, made))
+    same = not calls and all(a is b for a, b in zip(out, region.bindings, strict=True))
+    return region if same else Region(tuple(out), region.results)
+
+
+def _branches(b: Binding, pattern: Pattern, generator: ExternalCodegen, made: Outlined) -> Binding:
+    op = b.operation
+    if not isinstance(op, If):
+        return b
+    then, otherwise = [_region(r, pattern, generator, made) for r in (op.then, op.otherwise)]
+    same = then is op.then and otherwise is op.otherwise
+    return b if same else Binding(b.results, If(op.condition, then, otherwise))
+
+
+def _is_static(members: Sequence[Binding]) -> bool:
+    return all(t.type.is_static for b in members for t in (*b.operation.args, *b.results))

@@ -1,0 +1,40 @@
+"""A pass over graphs, and a pass over TIR programs."""
+
+from tunesmith.graph.function import Call, GraphFunc, all_bindings
+from tunesmith.graph.pipeline import module_pass
+from tunesmith.graph.rewrite import Rewriter
+from tunesmith.ir.stmt import For
+from tunesmith.ir.visit import transform, walk, with_body
+from tunesmith.lower.passes import function_pass
+
+
+class Recognise(Rewriter):
+    def __init__(self, func):
+        super().__init__()
+        self.made = {v: b.operation for b in all_bindings(func.body) for v in b.results}
+
+    def visit(self, operation, build):
+        if not isinstance(operation, Call) or operation.operator != "square":
+            return None
+        before = self.made.get(operation.args[0])
+        if not isinstance(before, Call) or before.operator != "relu":
+            return None
+        return [build.squared_relu(self.operand(before.args[0]))]
+
+
+@module_pass
+def recognise_squared_relu(mod):
+    """square(relu(x)) becomes squared_relu(x); dead_code drops the relu if nobody else wants it."""
+    return mod.update({name: Recognise(f)(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+@function_pass(needs="FLAT")
+def unroll_short_loops(func, target):
+    """Innermost loops of up to four rounds are marked `unrolled`; lower.unroll_loops, which comes later, writes them out."""
+
+    def on_for(n, recurse):
+        innermost = not any(isinstance(below, For) for below in walk(n.body))
+        short = n.kind == "serial" and n.extent.const is not None and n.extent.const <= 4
+        return n.with_(kind="unrolled") if innermost and short else n.map_children(recurse)
+
+    return with_body(func, transform(func.body, {For: on_for}))
