@@ -1,7 +1,8 @@
 """How many candidates a second one process drafts and scores: `python experiments/tuner_throughput/run.py [WORKLOAD...]`.
 
 Drafted: rows drawn from the tables, joint constraints checked, features computed, analytic model evaluated.
-Scored: feature vectors of candidates through XGBoost trained on 512 of them (on analytic times, which cost nothing to get).
+Scored: feature vectors of candidates through XGBoost, and features of their stores through the MLP if torch is installed, both trained on
+512 of them (on analytic times, which cost nothing to get).
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 
 from tunesmith.costmodel.feature_program import FeatureProgram
-from tunesmith.costmodel.xgb_model import XGBModel
+from tunesmith.costmodel.model import CostModel
+from tunesmith.costmodel.registry import find_model
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.search.space_rules import generate
+from tunesmith.support.errors import MissingExtraError
 from tunesmith.support.seeds import stream
 
 WORKLOADS = (
@@ -48,18 +52,26 @@ def main(texts: list[str]) -> None:
                 vectors, seconds = p.scored(s.space.sample(ROWS, rng))
             drafted.append(ROWS * len(sketches) / (time.perf_counter() - start))
         assert vectors is not None and seconds is not None
-        model = XGBModel()
-        model.update(vectors[:512], seconds[:512], np.zeros(512, np.int64))
-        scored: list[float] = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            model.score(vectors)
-            scored.append(len(vectors) / (time.perf_counter() - start))
+        stores = programs[0].inputs(sketches[0].space.sample(ROWS, rng), "stores")
+        rates = {"xgb": scored(find_model("xgb")(), vectors, seconds)}
+        with suppress(MissingExtraError):
+            rates["mlp"] = scored(find_model("mlp")(), stores, seconds)
         print(
             f"{text}: {len(sketches)} sketches in {made:.2f} s; drafted {statistics.median(drafted) / 1e6:.2f} M/s, "
-            f"scored {statistics.median(scored) / 1e3:.0f} k/s",
+            f"scored {', '.join([f'{name} {rate / 1e3:.0f} k/s' for name, rate in rates.items()])}",
             flush=True,
         )
+
+
+def scored(model: CostModel, features: np.ndarray, seconds: np.ndarray) -> float:
+    """Candidates a second of a trained model."""
+    model.update(features[:512], seconds[:512], np.zeros(512, np.int64))
+    rates = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        model.score(features)
+        rates.append(len(features) / (time.perf_counter() - start))
+    return statistics.median(rates)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+"""fold_scale_axis: factors move into weights, through additions, in every layout; what they must not move past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.builder import GraphBuilder
+from tunesmith.graph.function import Call, all_bindings
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.fold_constants import fold_constants
+from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var
+from tunesmith.support.seeds import stream
+
+Passed = Callable[..., Any]
+N = Var("n")
+
+CHAIN = """
+@G.function(sizes=("n",))
+def main(x: G.Tensor((n, 1, 3, 3), "float32"), c: G.Tensor((), "bool")):
+    w = G.constant([[[[1.0, 2.0]]], [[[3.0, 4.0]]]], (2, 1, 1, 2), "float32")
+    s = G.constant([[[2.0]], [[0.5]]], (2, 1, 1), "float32")
+    b = G.constant([[[1.0]], [[-1.0]]], (2, 1, 1), "float32")
+    y = G.conv2d(x, w)
+    y_1 = G.multiply(y, s)
+    y_2 = G.add(b, y_1)
+    y_3 = G.multiply(s, y_2)
+    if c:
+        z = G.conv2d(x, w)
+        z_1 = G.add(z, b)
+        z_2 = G.multiply(z_1, s)
+        o = z_2
+    else:
+        z = G.multiply(y_3, s)
+        o = z
+    return o, y_3
+"""
+
+
+def test_multiplications_move_into_the_weights(passed: Passed, assert_golden: Callable[..., None]) -> None:
+    """Past additions, too, again and again, and in branches; weights that two convolutions use are scaled for each."""
+    assert_golden(str(passed(fold_scale_axis, CHAIN)["main"]))
+
+
+CONTRACTIONS = {
+    "conv2d": ((N, 4, 5, 5), (6, 4, 3, 3), (6, 1, 1), {}),
+    "conv2d groups": ((N, 4, 5, 5), (6, 2, 3, 3), (1, 6, 1, 1), {"groups": 2}),
+    "conv2d NHWC": ((N, 5, 5, 4), (3, 3, 4, 6), (6,), {"layout": "NHWC"}),
+    "conv2d depthwise": ((N, 5, 5, 4), (3, 3, 1, 4), (1, 1, 4), {"layout": "NHWC", "groups": 4}),
+    "conv2d_transpose": ((N, 4, 5, 5), (4, 6, 3, 3), (6, 1, 1), {}),
+    "conv2d_transpose NHWC": ((N, 5, 5, 4), (3, 3, 6, 4), (6,), {"layout": "NHWC"}),
+    "matmul": ((N, 3, 4), (4, 6), (6,), {}),
+    "matmul rows": ((4,), (4, 6), (6,), {}),
+    "matmul number": ((N, 4), (4, 6), (), {}),
+}
+
+
+@pytest.mark.parametrize("case", CONTRACTIONS)
+def test_every_contraction(passed: Passed, case: str) -> None:
+    x, w, s, attrs = CONTRACTIONS[case]
+    rng = stream(0, case)
+    b = GraphBuilder("main")
+    weight, scale = [b.constant(rng.standard_normal(shape).astype(np.float32)) for shape in (w, s)]
+    y = b.call(case.split()[0], b.input("x", x), weight, **attrs)
+    done = dead_code(fold_constants(passed(fold_scale_axis, b.finish(b.multiply(scale, b.add(y, scale))))))["main"]
+    names = [binding.operation.operator for binding in all_bindings(done.body) if isinstance(binding.operation, Call)]
+    assert names == [case.split()[0], "add"]
+
+
+def kept(name: str) -> GraphBuilder:
+    b = GraphBuilder("main")
+    rng = stream(0, "kept")
+    x = b.input("x", (2, 3, 4, 4))
+    w, other = [b.constant(rng.standard_normal((3, 3, 1, 1)).astype(np.float32)) for _ in range(2)]
+    s, row, whole = [b.constant(rng.standard_normal(e).astype(np.float32)) for e in ((3, 1, 1), (4,), (2, 3, 4, 4))]
+    y = b.conv2d(x, w)
+    if name == "used twice":
+        b.output(b.multiply(y, s), y)
+    elif name == "used in a branch":
+        p = b.input("p", (), "bool")
+        b.output(b.multiply(y, s), b.branch(p, lambda r: r.relu(y), lambda r: x))
+    elif name == "scaled in a branch":
+        p = b.input("p", (), "bool")
+        b.output(b.branch(p, lambda r: r.multiply(y, s), lambda r: x))
+    elif name == "other axes":
+        b.output(b.multiply(y, row), b.multiply(b.conv2d(x, other), whole))
+    elif name == "weights that are not known":
+        b.output(b.multiply(b.conv2d(x, b.input("v", (3, 3, 1, 1))), s))
+    elif name == "factors that are not known":
+        b.output(b.multiply(y, b.input("v", (3, 1, 1))))
+    elif name == "something between":
+        b.output(b.multiply(b.relu(y), s), b.multiply(b.add(b.relu(b.conv2d(x, other)), s), s))
+    elif name == "a product that is larger":
+        b.output(b.multiply(y, b.constant(np.ones((2, 1, 1, 1, 1), np.float32))))
+    elif name == "one channel that is repeated":
+        b.output(b.multiply(b.conv2d(x, b.constant(np.ones((1, 3, 1, 1), np.float32))), s))
+    elif name == "a sum of two that are not known":
+        b.output(b.multiply(b.add(y, x), s))
+    elif name == "a sum that is used twice":
+        z = b.add(y, s)
+        b.output(b.multiply(z, s), z)
+    elif name == "batches of matrices":
+        b.output(b.multiply(b.matmul(x, b.constant(np.ones((2, 3, 4, 2), np.float32))), b.constant(np.ones(2, np.float32))))
+    elif name == "a product with a vector":
+        b.output(b.multiply(b.matmul(x, row), b.constant(np.ones(4, np.float32))))
+    elif name == "groups of a transposed convolution":
+        b.output(b.multiply(b.conv2d_transpose(x, b.constant(np.ones((3, 1, 2, 2), np.float32)), groups=3), s))
+    return b
+
+
+KEPT = (
+    "used twice",
+    "used in a branch",
+    "scaled in a branch",
+    "other axes",
+    "weights that are not known",
+    "factors that are not known",
+    "something between",
+    "a product that is larger",
+    "one channel that is repeated",
+    "a sum of two that are not known",
+    "a sum that is used twice",
+    "batches of matrices",
+    "a product with a vector",
+    "groups of a transposed convolution",
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_left_alone(unchanged: Passed, name: str) -> None:
+    unchanged(fold_scale_axis, kept(name).finish())
+
+
+def test_the_module_that_is_given_keeps_its_weights(passed: Passed) -> None:
+    b = GraphBuilder("main")
+    w = b.constant(np.ones((4, 2), np.float32), "w")
+    f = b.finish(b.multiply(b.matmul(b.input("x", (3, 4)), w), b.constant(np.float32([2, 3]))))
+    done = fold_constants(fold_scale_axis(IRModule({"main": f})))["main"]
+    np.testing.assert_array_equal(w.data, np.ones((4, 2)))
+    np.testing.assert_array_equal(done.body.bindings[0].operation.args[1].data, np.tile(np.float32([2, 3]), (4, 1)))

@@ -1,0 +1,112 @@
+"""pack_constants: copies of weights that schedules want are made once, and functions that cannot have them keep making their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.function import CallFunction, Constant, GraphFunc, Operand, TensorType, all_bindings
+from tunesmith.graph.interpret import run
+from tunesmith.graph.passes.pack_constants import pack_constants
+from tunesmith.graph.verify import verify
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.seeds import stream
+
+HERE = Target("llvm").with_attributes(num_cores=2)
+ELSEWHERE = Target("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=2")
+M, N, K = 3, 20, 5
+RESULT = TensorType.of((M, N))
+SHAPE = [[1, "/", 8], 0, [1, "%", 8]]
+
+
+def data(*shape: int, seed: int = 0) -> np.ndarray:
+    return stream(seed, "packing", *shape).standard_normal(shape).astype(np.float32)
+
+
+def dense(pack: bool = True) -> PrimFunc:
+    s = Schedule(workload(f"dense(m={M},n={N},k={K},bias=0)").func)
+    if pack:
+        s.annotate(s.cache_read(s.get_block("C"), "W", "global", SHAPE), "pack_constant", "W")
+    return s.func
+
+
+def module(fill: Callable[[GraphBuilder, Operand], Any], **functions: Any) -> IRModule:
+    b = GraphBuilder("main")
+    made = fill(b, b.input("x", (M, K)))
+    return IRModule({"main": b.finish(*(made if isinstance(made, tuple) else (made,))), "dense": dense(), **functions})
+
+
+def call(b: RegionBuilder, x: Operand, w: Operand) -> Operand:
+    return b.call_function("dense", [x, w], [RESULT])[0]
+
+
+def packed(mod: IRModule, target: Target = HERE) -> IRModule:
+    """The module behind the pass, which computes the same and has nothing left to pack."""
+    done = pack_constants(mod, target)
+    for f in done.values():
+        if isinstance(f, GraphFunc):
+            verify(f, done)
+    arrays = [data(M, K, seed=9)] + [np.array(True)] * (len(mod["main"].params) - 1)
+    for a, w in zip(run(done["main"], arrays, done), run(mod["main"], arrays, mod), strict=True):
+        np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-5)
+    assert pack_constants(done, target) is done
+    return done
+
+
+def calls(mod: IRModule) -> list[CallFunction]:
+    return [b.operation for b in all_bindings(mod["main"].body) if isinstance(b.operation, CallFunction)]
+
+
+@pytest.mark.parametrize("target", (HERE, ELSEWHERE))
+def test_weights_are_packed(target: Target) -> None:
+    """By code of the target where that runs, by the interpreter elsewhere: to the same elements."""
+    w = data(K, N)
+    done = packed(module(lambda b, x: call(b, x, b.constant(w, "w"))), target)
+    assert list(done) == ["main", "dense__packed"]
+    (found,) = calls(done)
+    copy = found.args[1]
+    assert isinstance(copy, Constant) and copy.name == "w_packed" and copy.data.shape == (3, K, 8)
+    wanted = np.zeros((K, 24), np.float32)
+    wanted[:, :N] = w
+    np.testing.assert_array_equal(copy.data, wanted.reshape(K, 3, 8).transpose(1, 0, 2))
+
+
+def test_weights_used_twice_are_packed_once() -> None:
+    """Also equal ones under another name, and in branches."""
+
+    def fill(b: GraphBuilder, x: Operand) -> Any:
+        w, same, other = b.constant(data(K, N), "w"), b.constant(data(K, N), "same"), b.constant(data(K, N, seed=1), "other")
+        p = b.input("p", (), "bool")
+        return call(b, x, w), call(b, x, other), b.branch(p, lambda r: call(r, x, same), lambda r: r.relu(call(r, x, w)))
+
+    done = packed(module(fill))
+    copies = [c.args[1] for c in calls(done)]
+    assert len(copies) == 4 and len(set(copies)) == 2
+
+
+def test_a_function_that_is_called_with_what_is_not_known_keeps_its_packing() -> None:
+    b = GraphBuilder("main")
+    x, v = b.input("x", (M, K)), b.input("v", (K, N))
+    mod = IRModule({"main": b.finish(call(b, x, b.constant(data(K, N), "w")), call(b, x, v)), "dense": dense()})
+    assert pack_constants(mod, HERE) is mod
+
+
+def test_what_is_left_alone() -> None:
+    """Functions that pack nothing, that nobody calls, and graph functions that do not call those that pack."""
+    plain = module(lambda b, x: call(b, x, b.constant(data(K, N), "w")), dense=dense(pack=False))
+    assert pack_constants(plain, HERE) is plain
+    nobody = module(lambda b, x: b.relu(x))
+    assert pack_constants(nobody, HERE) is nobody
+    b = GraphBuilder("other")
+    x, p = b.input("x", (M, K)), b.input("p", (), "bool")
+    other = b.finish(b.branch(p, lambda r: r.relu(x), lambda r: x))
+    mod = module(lambda b, x: call(b, x, b.constant(data(K, N), "w")), other=other)
+    done = packed(mod)
+    assert done["other"] is other and done["main"] is not mod["main"]
