@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.poly import Var
 from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
 from tunesmith.measure.database import Database
 from tunesmith.measure.record import Record, target_key
 from tunesmith.schedule.schedule import replay
@@ -30,8 +33,8 @@ class Coverage:
     Attributes:
         function: its name in the module.
         digest: of the unscheduled function, the key of its records.
-        status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), or
-            "external" (an external code generator compiles it, so there is no schedule).
+        status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), "plain"
+            (there is nothing to search for, see `why_plain`), or "external" (an external code generator compiles it).
         record: identity of the best record, empty if there is none.
         seconds: what that record measured; None if there is none.
         reason: why no record was used, with what to do; empty if one was.
@@ -88,30 +91,27 @@ class ApplyRecords:
         Raises:
             RecordError: `strict`, and a function has no record that can be used; the message lists all of them.
         """
-        functions: dict[str, PrimFunc] = {}
-        coverage: list[Coverage] = []
-        for name, func in mod.items():
-            if not isinstance(func, PrimFunc):
-                continue
-            scheduled, found = self._schedule(name, func)
-            functions[name] = scheduled
-            coverage.append(found)
-        lacking = [c for c in coverage if c.status != "used"]
+        found = {name: self._find(name, func) for name, func in mod.items() if isinstance(func, PrimFunc)}
+        coverage = [c for _, c in found.values()]
+        lacking = [c for c in coverage if c.status in ("missing", "refused")]
         if self.strict and lacking:
             lines = "\n".join(f"  {c}" for c in lacking)
             raise RecordError(f"{len(lacking)} of {len(coverage)} functions have no record that can be used for {self.target}:\n{lines}")
+        functions = {name: s if s is not None else self.untuned(mod[name], self.target) for name, (s, _) in found.items()}
         return Applied(mod.update(functions), tuple(coverage))
 
-    def _schedule(self, name: str, func: PrimFunc) -> tuple[PrimFunc, Coverage]:
+    def _find(self, name: str, func: PrimFunc) -> tuple[PrimFunc | None, Coverage]:
+        """The function under its best record, or None, and what is to be told."""
         digest = structural.digest(func)
         record = self.database.best(digest, self.target.to_json())
         if record is None:
-            return self.untuned(func, self.target), Coverage(name, digest, "missing", reason=self._why_missing(digest))
+            plain = why_plain(func)
+            return None, Coverage(name, digest, "plain" if plain else "missing", reason=plain or self._why_missing(digest))
         try:
             scheduled = apply_record(record, func)
         except UserError as error:
             reason = f"its record does not apply: {error}. Tune it again"
-            return self.untuned(func, self.target), Coverage(name, digest, "refused", record.identity, _finite(record), reason)
+            return None, Coverage(name, digest, "refused", record.identity, _finite(record), reason)
         return scheduled, Coverage(name, digest, "used", record.identity, _finite(record))
 
     def _why_missing(self, digest: str) -> str:
@@ -124,6 +124,15 @@ class ApplyRecords:
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
         return "no record of this workload. Tune it"
+
+
+def why_plain(func: PrimFunc) -> str:
+    """Why no search knows schedules of a function; empty if one may."""
+    if any(isinstance(p, Var) for p in func.params):
+        return "its sizes come with the call: it has a schedule that serves all of them"
+    if any(type(n) is Lookup for n in walk(func.body)):
+        return "it looks indices up in memory: it has the plain schedule"
+    return ""
 
 
 def apply_record(record: Record, func: PrimFunc) -> PrimFunc:

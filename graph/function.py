@@ -86,7 +86,8 @@ class Constant:
     data: np.ndarray
 
     def __post_init__(self) -> None:
-        array = np.ascontiguousarray(self.data).view() if self.data.ndim else self.data.view()
+        data = np.asarray(self.data)
+        array = np.ascontiguousarray(data).view() if data.ndim else data.view()
         array.flags.writeable = False
         object.__setattr__(self, "data", array)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tunesmith.graph.apply_records import why_plain
 from tunesmith.graph.function import Binding, CallFunction, GraphFunc, all_bindings
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -31,7 +32,7 @@ class ExtractedTask:
 def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
     """The tasks of a legalised module, in the order of first calls.
 
-    Functions with symbolic sizes are left out: their schedules are not searched for.
+    Functions whose schedules are not searched for (`apply_records.why_plain`) are left out.
 
     Raises:
         UserError: there is no graph function `entry`.
@@ -45,7 +46,7 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
         assert isinstance(b.operation, CallFunction)
         name = b.operation.function
         func = mod[name]
-        if b.operation.sizes or not isinstance(func, PrimFunc):
+        if not isinstance(func, PrimFunc) or why_plain(func):
             continue
         if name not in digests:
             digests[name] = structural.digest(func)

@@ -83,6 +83,13 @@ class IRModule(Mapping[str, Any]):
             raise ScriptError(f"the module has no function {name!r}; it has {', '.join(self.functions) or 'none'}")
         return self.functions[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.functions
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The function of that name, or the default."""
+        return self.functions.get(name, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.functions)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import tunesmith
 from tunesmith.graph.torch_import import from_torch
+from tunesmith.runtime.threads import pin_threads
 from tunesmith.support.errors import RunError, TunesmithError
 from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.testing.torch_models import get
@@ -48,7 +49,7 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
     model, inputs = get(name, size="full")
     module = from_torch(model, inputs)
     if given.trials:
-        tunesmith.tune(module, log=given.log, total_trials=given.trials, early_stop=None)
+        tunesmith.tune(module, log=given.log, total_trials=given.trials, batch=16)
     start = time.perf_counter()
     compiled = tunesmith.compile(module, records=given.log if given.log.exists() else None)
     seconds = time.perf_counter() - start
@@ -74,7 +75,8 @@ def timed(name: str, library: str, systems: list[str], rounds: int, threads: int
     crews: dict[str, WorkerPool] = {}
     try:
         for system in systems:
-            crew = WorkerPool("torch_onnxruntime_contestants:Contestant", 1, (system, name, library, threads), start_timeout=600)
+            env = pin_threads(threads) if system == "ours" else {"OMP_NUM_THREADS": str(threads)}
+            crew = WorkerPool("torch_onnxruntime_contestants:Contestant", 1, (system, name, library, threads), env=env, start_timeout=600)
             try:
                 outputs = answer(crew, "outputs")
             except TunesmithError as error:

@@ -11,10 +11,11 @@ from tunesmith.codegen.llvm_build import build
 from tunesmith.graph.apply_records import ApplyRecords, apply_record
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir import structural
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
 from tunesmith.measure.record import ErrorInfo
+from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
@@ -120,6 +121,31 @@ def test_strict_lists_every_function_without_a_record(hand: ModuleType) -> None:
     assert "b (" in text and "missing" in text and "c (" in text and "refused" in text
     assert "a (" not in text
     assert [c.status for c in ApplyRecords(database, hand.TARGET).apply(mod).coverage] == ["used", "missing", "refused"]
+
+
+def test_functions_that_have_nothing_to_search_for_are_plain_and_strict_lets_them_pass(hand: ModuleType) -> None:
+    n = te.var("n")
+    sized, table, picked = te.placeholder((n,), name="X"), te.placeholder((8,), name="T"), te.placeholder((4,), "int64", "I")
+    doubled = te.create_prim_func([sized, te.compute((n,), lambda i: sized[i] * 2.0, "Y")], "doubled")
+    rows = te.compute((4,), lambda i: te.lookup(picked[i], 8, lambda v: table[v]), "Z")
+    gather = te.create_prim_func([table, picked, rows], "gather")
+    asked: list[str] = []
+
+    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
+        asked.append(func.name)
+        return func
+
+    coverage = ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([doubled, gather])).coverage
+    assert [c.status for c in coverage] == ["plain", "plain"] and asked == ["doubled", "gather"]
+    assert "sizes come with the call" in coverage[0].reason and "looks indices up" in coverage[1].reason
+
+
+def test_strict_refuses_before_anything_is_scheduled(hand: ModuleType) -> None:
+    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
+        raise AssertionError("no schedule is wanted of a module that is refused")
+
+    with pytest.raises(RecordError, match="1 of 1 functions"):
+        ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([hand.matmul()]))
 
 
 def test_apply_record_refuses_with_the_error_of_the_step(hand: ModuleType) -> None:
