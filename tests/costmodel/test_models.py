@@ -13,7 +13,7 @@ import pytest
 
 from tunesmith.costmodel.analytic_score import AnalyticScore
 from tunesmith.costmodel.feature_program import vector_names
-from tunesmith.costmodel.metrics import spearman
+from tunesmith.costmodel.metrics import pairwise_accuracy, spearman
 from tunesmith.costmodel.model import CostModel, log_throughput
 from tunesmith.costmodel.random_model import RandomModel
 from tunesmith.costmodel.registry import find_model, make_model
@@ -199,3 +199,23 @@ def test_files_of_no_model_are_refused_when_they_are_named(tmp_path: Path) -> No
             find_model(str(tmp_path / name))
     with pytest.raises(RecordError, match="none.json is no saved cost model: No such file"):
         find_model(str(tmp_path / "none.json"))
+
+
+def test_trees_learn_what_the_analytic_cost_leaves_over(tmp_path: Path) -> None:
+    """With the vectors of searches, a few measurements do not make the model forget what was known before them."""
+    rng = stream(0, "prior")
+    names = vector_names()
+    features = rng.standard_normal((400, len(names))).astype(np.float32)
+    log_seconds = features[:, names.index("analytic.seconds")].astype(np.float64)
+    seconds, groups = np.exp2(log_seconds), np.zeros(400, np.int64)
+    few = XGBModel(rounds=20)
+    few.update(features[:8], seconds[:8], groups[:8])
+    assert pairwise_accuracy(seconds[8:], few.score(features[8:]), groups[8:]) > 0.9
+    few.save(tmp_path / "few.json")
+    np.testing.assert_array_equal(XGBModel.load(tmp_path / "few.json").score(features), few.score(features))
+    blind = XGBModel(rounds=20)
+    blind.update(features[:8, :9], seconds[:8], groups[:8])  # other vectors: nothing is known beforehand
+    assert pairwise_accuracy(seconds[8:], blind.score(features[8:, :9]), groups[8:]) < 0.8
+    wrong = XGBModel(rounds=20)
+    wrong.update(features[:300], 1 / seconds[:300], groups[:300])  # measurements that contradict it count for more
+    assert pairwise_accuracy(1 / seconds[300:], wrong.score(features[300:]), groups[300:]) > 0.7
