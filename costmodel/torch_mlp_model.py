@@ -114,8 +114,9 @@ class TorchMLPModel(CostModel):
         if self._state is None or not len(features):
             return np.zeros(len(features))
         with _torch_settings(self.settings.threads), torch.no_grad():
-            rows, owner = self._rows(features, self._state)
-            stores = _in_blocks(rows, lambda x: _encode(x, self._state))  # type: ignore[arg-type]
+            state = self._state
+            rows, owner = self._rows(features, state)
+            stores = _in_blocks(rows, lambda x: _encode(_normal(x, state), state))
             sums = torch.zeros(len(features), stores.shape[1]).index_add_(0, owner, stores)
             scores = _in_blocks(sums, lambda x: _decode(x, self._state))  # type: ignore[arg-type]
             return scores[:, 0].numpy().astype(np.float64)
@@ -128,6 +129,7 @@ class TorchMLPModel(CostModel):
         with _torch_settings(self.settings.threads):
             state = _fresh(features, self.settings) if self._kept is None else dict(self._kept)
             rows, owner = self._rows(features, state)
+            rows = _normal(rows, state)
             relevance = torch.from_numpy(normalized_throughput(seconds, groups).astype(np.float32))
             self._train(state, rows, owner, relevance, groups)
             self._state = state
@@ -164,15 +166,14 @@ class TorchMLPModel(CostModel):
         state.update({name: value.detach() for name, value in weights.items()})
 
     def _rows(self, features: Features, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised rows of all stores, [M, F], and the program that each belongs to, [M]."""
+        """Rows of all stores, [M, F], and the program that each belongs to, [M]."""
         columns = len(state["mean"])
         if features.ndim != 3 or features.shape[2] != columns:
             raise UserError(
                 f"the model has learned from stores of {columns} features, and is given an array of shape {list(features.shape)}"
             )
         flat, owner = _present(features)
-        rows = torch.from_numpy(flat)
-        return ((rows - state["mean"]) * state["scale"]).clamp_(-CLIP, CLIP), torch.from_numpy(owner)
+        return torch.from_numpy(flat), torch.from_numpy(owner)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights and normalisation as safetensors; settings and the version of the features are its metadata.
@@ -260,30 +261,42 @@ def _linear(x: torch.Tensor, name: str, w: dict[str, torch.Tensor]) -> torch.Ten
     return torch.nn.functional.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
+def _normal(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Rows with the mean and the deviation that the first ones had taken away.  Scores do this a block at a time, in the cache."""
+    return ((x - w["mean"]) * w["scale"]).clamp_(-CLIP, CLIP)
+
+
 def _encode(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
-    return _linear(_linear(x, "encoder0", w).relu(), "encoder1", w).relu()
+    return _linear(_linear(x, "encoder0", w).relu_(), "encoder1", w).relu_()
 
 
 def _decode(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
-    x = x + _linear(x, "residual0", w).relu()
-    x = x + _linear(x, "residual1", w).relu()
+    x = x + _linear(x, "residual0", w).relu_()
+    x = x + _linear(x, "residual1", w).relu_()
     return _linear(x, "decoder", w)
 
 
 def _in_blocks(x: torch.Tensor, layer: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """The layer over the rows, always `BLOCK` at a time: libraries sum in another order for other numbers of rows."""
-    out = []
+    out: torch.Tensor | None = None
     for at in range(0, len(x), BLOCK):
         part = x[at : at + BLOCK]
         n = len(part)
-        out.append(layer(part if n == BLOCK else torch.cat([part, part.new_zeros(BLOCK - n, part.shape[1])]))[:n])
-    return torch.cat(out)
+        made = layer(part if n == BLOCK else torch.cat([part, part.new_zeros(BLOCK - n, part.shape[1])]))[:n]
+        if out is None:
+            out = made.new_empty(len(x), made.shape[1])
+        out[at : at + n] = made
+    assert out is not None
+    return out
 
 
 def _present(features: Features) -> tuple[Array, npt.NDArray[np.int64]]:
     """The stores that there are, [M, F], and their programs.  A store that a program does not have is NaN throughout."""
     there = ~np.isnan(features[:, :, 0]) if features.shape[2] else np.ones(features.shape[:2], bool)
-    rows = np.nan_to_num(features[there].astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    chosen = features.reshape(-1, features.shape[2]) if there.all() else features[there]
+    rows = np.require(chosen, np.float32, ["C", "W"])  # copied where torch could not share it
+    if not np.isfinite(rows).all():
+        rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     return rows, np.nonzero(there)[0].astype(np.int64)
 
 
