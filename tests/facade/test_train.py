@@ -116,7 +116,7 @@ def test_the_commands(logs: list[Path], tmp_path: Path) -> None:
     assert "as it is" in run("eval", file, *logs)
     assert "within tasks, 3 rounds" in run("eval", "random", *logs, "--folds", 3)
     run("train", logs[0], "--model", file, "-o", tmp_path / "further.json")
-    assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 2
+    assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 3  # the analytic cost, trees, more trees
 
 
 def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:
