@@ -111,7 +111,7 @@ def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> No
     assert "bad.py:Bad on matmul" in failed.stdout and "not in the pool of" in failed.stdout and "Traceback" in failed.stderr
     bad.write_text(bad.read_text().replace("return [Candidate(0, (1, 2, 3))]", "return self.none"))
     own = run(log, "--samplers", f"random,{bad}:Bad", "--seeds", 1, "--trials", 8, "--workers", 0, "-o", tmp_path / "study")
-    unwrapped = " ".join(own.stdout.split())  # a long path moves the end of its line to the next
+    unwrapped = re.sub(r"[│\s]+", " ", own.stdout)  # a long path moves the end of its line to the next one of the cell
     assert "line 6, in ask" in unwrapped and "return self.none" in unwrapped
     assert "Traceback" not in own.stderr + own.stdout and "failures.txt" in own.stderr
     assert "Traceback" in (tmp_path / "study" / "failures.txt").read_text()
