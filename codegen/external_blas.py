@@ -29,11 +29,11 @@ class Blas:
     """A CBLAS with 32-bit sizes.
 
     Attributes:
-        library: file name or path of the shared library.
+        soname: file name or path of the shared library.
         prefix: of its functions.
     """
 
-    library: str
+    soname: str
     prefix: str
 
 

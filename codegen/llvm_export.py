@@ -28,7 +28,7 @@ from tunesmith.runtime.aot_executor import AotExecutor, program_name
 from tunesmith.runtime.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executable import HEAD_BYTES, Executable, Piece, payload_of
-from tunesmith.runtime.library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
+from tunesmith.runtime.model_library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
 from tunesmith.runtime.object_loader import checker_object
 from tunesmith.runtime.threads import is_openmp_symbol
 from tunesmith.support.errors import BuildError, RunError

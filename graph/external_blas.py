@@ -34,7 +34,7 @@ class BlasCodegen(ExternalCodegen):
     @property
     def libraries(self) -> tuple[str, ...]:
         """The shared library."""
-        return (self.blas.library,)
+        return (self.blas.soname,)
 
     def supports(self, calls: Sequence[Binding]) -> bool:
         """float32 and float64, matrices, and a bias of one row or of the shape of the result."""

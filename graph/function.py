@@ -113,6 +113,9 @@ Attribute = bool | int | float | str | Poly | tuple["Attribute", ...] | None
 
 Attributes = tuple[tuple[str, Attribute], ...]
 
+PRIMITIVE = "primitive"
+"""Attribute of graph functions that become one TIR function each; their calls give them all of their sizes."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
@@ -217,6 +220,11 @@ class GraphFunc:
     def attr(self, key: str) -> str | None:
         """The value of an attribute, None when absent."""
         return dict(self.attrs).get(key)
+
+    @property
+    def is_primitive(self) -> bool:
+        """Whether it is the body of one TIR function, that is to say a group of calls which `fuse_operators` made."""
+        return self.attr(PRIMITIVE) is not None
 
     @property
     def codegen(self) -> str | None:

@@ -188,7 +188,11 @@ class _Import:
         extents = _with_extents(self._arguments([n for n in self.program.graph.nodes if n.op == "placeholder"]), env)
         guards = getattr(self.program, "_guards_code", None)
         if guards is None:
-            self.faults.add("dynamic_shapes", None, "this torch does not tell what it assumed of the sizes; use torch 2.9 or later")
+            self.faults.add(
+                "dynamic_shapes",
+                None,
+                "this torch does not tell what it assumed of the sizes (ExportedProgram._guards_code); use a newer one, 2.13 does",
+            )
         for text in guards or ():
             try:
                 found.append(self.sizes.guard(text, extents))

@@ -54,7 +54,7 @@ def bound_sizes(func: GraphFunc) -> tuple[Var, ...]:
     Those are variables that a parameter has as an extent by themselves, in order of first use.  Calls of a function with the attribute
     `primitive` give all of its `sizes` instead.
     """
-    if func.attr("primitive") is not None:
+    if func.is_primitive:
         return func.sizes
     bare = [e.as_var() for p in func.params for e in p.type.shape]
     return tuple(dict.fromkeys(v for v in bare if v is not None))
@@ -62,7 +62,7 @@ def bound_sizes(func: GraphFunc) -> tuple[Var, ...]:
 
 def sizes_of_call(func: GraphFunc, types: Iterable[TensorType], given: Sequence[Poly]) -> dict[Var, Poly]:
     """What the sizes of `func` are in a call with operands of these types and these `sizes`; their number must fit."""
-    if func.attr("primitive") is not None:
+    if func.is_primitive:
         return dict(zip(func.sizes, given, strict=True))
     sizes: dict[Var, Poly] = {}
     for p, t in zip(func.params, types, strict=True):
@@ -281,7 +281,7 @@ class _Verifier:
             self.same_type(f"the buffer {b.name} of {op.function}", TensorType(b.shape, b.dtype), sizes, given)
 
     def call_graph(self, op: CallFunction, results: tuple[Value, ...], f: GraphFunc) -> None:
-        wanted = len(f.sizes) if f.attr("primitive") is not None else 0
+        wanted = len(f.sizes) if f.is_primitive else 0
         if len(op.sizes) != wanted:
             raise self.fail(f"{op.function} takes {wanted} sizes (parameters bind those of a graph function), got {len(op.sizes)}")
         if len(op.args) != len(f.params) or len(results) != len(f.results):

@@ -158,6 +158,10 @@ class _Run:
         else:
             self.end(index, seconds, error="crash", message=f"the worker process died ({why}), as another did before", detail=detail)
 
+    def tries_suspect(self, member: _Member) -> bool:
+        """A suspect stays alone: a job behind it that kills the actor at once would take the suspect's answer along."""
+        return any(s.index is not None and self._deaths[s.index] > 0 for s in member.sent)
+
     def put_back(self, indices: Sequence[int]) -> None:
         """These were sent to an actor that did not come to them."""
         for index in reversed(indices):
@@ -249,7 +253,7 @@ class ActorCrew:
 
     def _hand_out(self, run: _Run) -> None:
         while run.waiting or run.suspects:
-            free = [m for m in self._crew if m.ready and sum(s.index is not None for s in m.sent) < WINDOW]
+            free = [m for m in self._crew if m.ready and sum(s.index is not None for s in m.sent) < WINDOW and not run.tries_suspect(m)]
             if not free:
                 return
             member = min(free, key=lambda m: len(m.sent))

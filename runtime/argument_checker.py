@@ -20,6 +20,8 @@ tensor object (type 70; type 7 is a bare `DLTensor*`); `type_key` at 8 of `TVMFF
 
 from __future__ import annotations
 
+import re
+
 from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
 
 CHECKER = "tunesmith_check_v1"
@@ -66,6 +68,8 @@ _TEXTS = {
     "complex": "complex",
     "bool": "bool",
 }
+
+_RAISE = re.compile(r"^  raise (\S+): (.*)$", re.MULTILINE)
 
 _FUNCTIONS = """
 declare i32 @snprintf(ptr, i64, ptr, ...)
@@ -337,14 +341,7 @@ define internal void @tunesmith.fail_count(ptr %signature, i32 %count, i32 %got)
   %usage.p = getelementptr i8, ptr %signature, i64 24
   %usage = load ptr, ptr %usage.p
   %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %text, i64 128, ptr @tunesmith.text.count, i32 %count, i32 %got)
-  %p1 = getelementptr ptr, ptr %parts, i64 1
-  %p2 = getelementptr ptr, ptr %parts, i64 2
-  %p3 = getelementptr ptr, ptr %parts, i64 3
-  store ptr %function, ptr %parts
-  store ptr @tunesmith.text.count_prefix, ptr %p1
-  store ptr %text, ptr %p2
-  store ptr %usage, ptr %p3
-  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr @tunesmith.text.type_error, ptr %parts, i32 4)
+  raise .type_error: %function .count_prefix %text %usage
   ret void
 }
 
@@ -450,26 +447,7 @@ raise:
   %hint = select i1 %strided, ptr @tunesmith.text.contiguous, ptr @tunesmith.text.none
   %typed = icmp ule i32 %why, 2
   %class = select i1 %typed, ptr @tunesmith.text.type_error, ptr @tunesmith.text.value_error
-  %p1 = getelementptr ptr, ptr %parts, i64 1
-  %p2 = getelementptr ptr, ptr %parts, i64 2
-  %p3 = getelementptr ptr, ptr %parts, i64 3
-  %p4 = getelementptr ptr, ptr %parts, i64 4
-  %p5 = getelementptr ptr, ptr %parts, i64 5
-  %p6 = getelementptr ptr, ptr %parts, i64 6
-  %p7 = getelementptr ptr, ptr %parts, i64 7
-  %p8 = getelementptr ptr, ptr %parts, i64 8
-  %p9 = getelementptr ptr, ptr %parts, i64 9
-  store ptr %function, ptr %parts
-  store ptr @tunesmith.text.of_argument, ptr %p1
-  store ptr %index, ptr %p2
-  store ptr @tunesmith.text.of_name, ptr %p3
-  store ptr %name, ptr %p4
-  store ptr @tunesmith.text.expected, ptr %p5
-  store ptr %expected, ptr %p6
-  store ptr %with.sizes, ptr %p7
-  store ptr %detail, ptr %p8
-  store ptr %hint, ptr %p9
-  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr %class, ptr %parts, i32 10)
+  raise %class: %function .of_argument %index .of_name %name .expected %expected %with.sizes %detail %hint
   ret void
 }
 """
@@ -478,7 +456,16 @@ raise:
 def checker_text() -> str:
     """A module that defines the checker, and needs libtvm_ffi and libc."""
     texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS).items()]
-    return "\n".join([*texts, _FUNCTIONS, SIZE_FUNCTIONS])
+    return "\n".join([*texts, _RAISE.sub(_raised, _FUNCTIONS), _RAISE.sub(_raised, SIZE_FUNCTIONS)])
+
+
+def _raised(found: re.Match[str]) -> str:
+    """`raise CLASS: PARTS`, the one line of these texts that is not LLVM IR: an error of parts, stored in %parts; `.x` is a text."""
+    kind, *parts = [re.sub(r"^\.", "@tunesmith.text.", word) for word in (found[1], *found[2].split())]
+    places = [f"  %p{i} = getelementptr ptr, ptr %parts, i64 {i}" for i in range(1, len(parts))]
+    stores = [f"  store ptr {part}, ptr {f'%p{i}' if i else '%parts'}" for i, part in enumerate(parts)]
+    call = f"  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr {kind}, ptr %parts, i32 {len(parts)})"
+    return "\n".join([*places, *stores, call])
 
 
 def c_string(symbol: str, text: str) -> str:

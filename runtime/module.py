@@ -22,7 +22,7 @@ from tunesmith.runtime.executor import Executor
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.frame import Functions
 from tunesmith.runtime.graph_executor import GraphExecutor
-from tunesmith.runtime.library import PROGRAM, read_library, symbol_addresses
+from tunesmith.runtime.model_library import PROGRAM, read_library, symbol_addresses
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.threads import is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure

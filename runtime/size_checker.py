@@ -122,22 +122,7 @@ kind:
   br label %raise
 raise:
   %class = select i1 %int, ptr @tunesmith.text.value_error, ptr @tunesmith.text.type_error
-  %p1 = getelementptr ptr, ptr %parts, i64 1
-  %p2 = getelementptr ptr, ptr %parts, i64 2
-  %p3 = getelementptr ptr, ptr %parts, i64 3
-  %p4 = getelementptr ptr, ptr %parts, i64 4
-  %p5 = getelementptr ptr, ptr %parts, i64 5
-  %p6 = getelementptr ptr, ptr %parts, i64 6
-  %p7 = getelementptr ptr, ptr %parts, i64 7
-  store ptr %function, ptr %parts
-  store ptr @tunesmith.text.of_argument, ptr %p1
-  store ptr %index, ptr %p2
-  store ptr @tunesmith.text.of_name, ptr %p3
-  store ptr %name, ptr %p4
-  store ptr @tunesmith.text.expected, ptr %p5
-  store ptr @tunesmith.text.an_int, ptr %p6
-  store ptr %detail, ptr %p7
-  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr %class, ptr %parts, i32 8)
+  raise %class: %function .of_argument %index .of_name %name .expected .an_int %detail
   ret void
 }}
 
@@ -211,16 +196,7 @@ define i32 @tunesmith_refuse_sizes_v1(ptr %signature, ptr %sizes, i64 %bytes) co
   %format = select i1 %large, ptr @tunesmith.text.too_large, ptr @tunesmith.text.no_memory
   %class = select i1 %large, ptr @tunesmith.text.value_error, ptr @tunesmith.text.memory_error
   %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %detail, i64 128, ptr %format, i64 %bytes)
-  %p1 = getelementptr ptr, ptr %parts, i64 1
-  %p2 = getelementptr ptr, ptr %parts, i64 2
-  %p3 = getelementptr ptr, ptr %parts, i64 3
-  %p4 = getelementptr ptr, ptr %parts, i64 4
-  store ptr %function, ptr %parts
-  store ptr @tunesmith.text.colon, ptr %p1
-  store ptr %given, ptr %p2
-  store ptr @tunesmith.text.of_sizes, ptr %p3
-  store ptr %detail, ptr %p4
-  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr %class, ptr %parts, i32 5)
+  raise %class: %function .colon %given .of_sizes %detail
   ret i32 -1
 }}
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -164,35 +165,15 @@ def _back(x: np.ndarray, layout: str, dtype: np.dtype) -> np.ndarray:
     return (x if layout == "NCHW" else x.transpose(0, 2, 3, 1)).astype(dtype)
 
 
-def _max_pool2d_reference(
-    x: np.ndarray,
-    *,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[int] = (0, 0, 0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil_mode: bool = False,
-    layout: str = "NCHW",
-) -> np.ndarray:
+def _max_pool2d_reference(x: np.ndarray, *, layout: str, **window: Any) -> np.ndarray:
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return _back(_windows(x, kernel, strides, padding, dilation, ceil_mode, layout, lowest, lowest).max((-2, -1)), layout, x.dtype)
+    return _back(_windows(x, layout=layout, outside=lowest, beyond=lowest, **window).max((-2, -1)), layout, x.dtype)
 
 
-def _avg_pool2d_reference(
-    x: np.ndarray,
-    *,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[int] = (0, 0, 0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil_mode: bool = False,
-    layout: str = "NCHW",
-    count_include_pad: bool = False,
-) -> np.ndarray:
+def _avg_pool2d_reference(x: np.ndarray, *, layout: str, count_include_pad: bool, **window: Any) -> np.ndarray:
     """Sums divided by sums of ones, where an element counts."""
-    window = (kernel, strides, padding, dilation, ceil_mode, layout)
-    total = _windows(x.astype(np.float64), *window, 0, 0).sum((-2, -1))
-    counts = _windows(np.ones(x.shape), *window, 1 if count_include_pad else 0, 0).sum((-2, -1))
+    total = _windows(x.astype(np.float64), layout=layout, outside=0, beyond=0, **window).sum((-2, -1))
+    counts = _windows(np.ones(x.shape), layout=layout, outside=int(count_include_pad), beyond=0, **window).sum((-2, -1))
     return _back(total / counts, layout, x.dtype)
 
 

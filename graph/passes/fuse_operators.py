@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tunesmith.graph.function import Binding, Call, Constant, GraphFunc, If, Operand, Region, TensorType
+from tunesmith.graph.function import PRIMITIVE, Binding, Call, Constant, GraphFunc, If, Operand, Region, TensorType
 from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
 from tunesmith.graph.outline import Outlined, users_of
 from tunesmith.ir.function import IRModule
 
-PRIMITIVE = "primitive"
-"""Attribute of graph functions that become one TIR function each."""
 MAX_CALLS = 64
 """Calls of one group at most: a loop nest has registers for so many."""
 
@@ -40,7 +38,7 @@ def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
         most: calls of one group at most; 1 fuses nothing.
     """
     made = Outlined(mod)
-    mine = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None and f.codegen is None}
+    mine = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None}
     functions = {name: _function(f, made, most) for name, f in mine.items()}
     return mod.update({**functions, **made.functions})
 
@@ -155,11 +153,11 @@ class Groups:
         return found
 
     def _join(self, lasts: set[int]) -> None:
-        """Make one group of several, if one call can stand for all of them: only the results of its last call are used outside."""
+        """Make one group of several.  Only results of its last call are used outside, because all ways from the others pass through it."""
         union = sorted([m for j in lasts for m in self.members[j]])
-        end, inside = union[-1], set(union)
-        if len(union) > self._most or any(u not in inside for m in union[:-1] for u in self._users[m]):
+        if len(union) > self._most:
             return
+        end = union[-1]
         for j in lasts:
             del self.members[j]
         self.members[end] = union

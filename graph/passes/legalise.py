@@ -10,7 +10,7 @@ from typing import Any
 
 from tunesmith.graph.function import Call, Constant, GraphFunc, Operand
 from tunesmith.graph.operator import GRAPH_OPERATORS
-from tunesmith.graph.passes.fuse_operators import PRIMITIVE, fuse_operators
+from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.ir.expr import Expr, const
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ops import tensor_expression as te
@@ -25,7 +25,7 @@ def legalise(mod: IRModule) -> IRModule:
     are its `constants`.
     """
     alone = fuse_operators(mod, most=1)
-    return alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is not None})
+    return alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.is_primitive})
 
 
 def prim_func(func: GraphFunc) -> PrimFunc:

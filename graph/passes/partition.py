@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from tunesmith.graph.external_codegen import Codegen, ExternalCodegen, find_codegen
 from tunesmith.graph.function import Binding, GraphFunc, If, Region
 from tunesmith.graph.outline import Outlined
-from tunesmith.graph.passes.fuse_operators import PRIMITIVE
 from tunesmith.graph.pattern import Pattern, chains
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import UserError
@@ -36,7 +35,7 @@ def partition(mod: IRModule, codegen: Codegen, patterns: Sequence[Pattern] | Non
     made = Outlined(mod)
     functions = {}
     for name, f in mod.items():
-        if isinstance(f, GraphFunc) and f.attr(PRIMITIVE) is None and f.codegen is None:
+        if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None:
             body = f.body
             for pattern in wanted:
                 body = _region(body, pattern, generator, made)

@@ -173,11 +173,9 @@ def compile_(
     """
     from tunesmith.compile import compile as run
     from tunesmith.compile_model import CompiledModel
-    from tunesmith.ir.function import IRModule
-    from tunesmith.workloads import find_model, find_subjects
+    from tunesmith.workloads import find_module
 
-    model = find_model(workloads[0]) if len(workloads) == 1 else None
-    made = run(model or IRModule([s.func for s in find_subjects(list(workloads))]), target, records, strict, executor, name=name)
+    made = run(find_module(workloads), target, records, strict, executor, name=name)
     if isinstance(made, CompiledModel):
         path = made.export_library(library, parameters, header)
         functions = [c.function for c in made.coverage]

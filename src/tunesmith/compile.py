@@ -27,7 +27,7 @@ from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.workloads import WorkloadLike, find_model, find_subjects
+from tunesmith.workloads import WorkloadLike, find_module
 
 Records = Database | str | PathLike[str]
 """A log, or one that was loaded."""
@@ -128,7 +128,7 @@ def compile(
     """
     target = as_target(target)
     module = _module(mod)
-    if isinstance(module.functions.get("main"), GraphFunc):
+    if isinstance(module.get("main"), GraphFunc):
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
         database = None if records is None else open_records(records)
@@ -173,14 +173,7 @@ def open_records(records: Records) -> Database:
 
 
 def _module(mod: WorkloadLike | Schedule) -> IRModule:
-    if isinstance(mod, Schedule):
-        return mod.mod
-    if isinstance(mod, IRModule):
-        return mod
-    model = find_model(mod)
-    if model is not None:
-        return model
-    return IRModule([s.func for s in find_subjects(mod)])
+    return mod.mod if isinstance(mod, Schedule) else find_module(mod)
 
 
 def _artifact(module: IRModule, target: Target) -> Artifact:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tunesmith.datasets.suites import expand
 from tunesmith.graph.function import GraphFunc
@@ -119,27 +120,39 @@ def subject_of_text(text: str) -> Subject:
     return found[0]
 
 
-def find_model(given: object) -> IRModule | None:
-    """The model that `path.py:function` names: a module with a graph function `main`; None for everything else."""
-    if not isinstance(given, str) or not names_a_file(given):
-        return None
-    found = load_from_file(given)
-    if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found):
-        found = found()
-    return found if isinstance(found, IRModule) and isinstance(found.functions.get("main"), GraphFunc) else None
+def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
+    """What is to be compiled: a model, or another module, as it is; of everything else the functions of its subjects.
+
+    Raises:
+        UserError: as `find_subjects`.
+    """
+    only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+    if isinstance(only, IRModule):
+        return only
+    if isinstance(only, str) and names_a_file(only):
+        found = _loaded(only)
+        return found if isinstance(found, IRModule) else IRModule([s.func for s in _of_found(only, found)])
+    return IRModule([s.func for s in find_subjects(given)])
 
 
 def _of_text(text: str) -> list[Subject]:
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
+    return _of_found(text, _loaded(text))
+
+
+def _loaded(text: str) -> object:
+    """What `path.py:function` names; a function that makes something is called."""
     found = load_from_file(text)
-    if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found):
-        found = found()
+    return found() if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found) else found
+
+
+def _of_found(text: str, found: Any) -> list[Subject]:
     if isinstance(found, IRModule):
         return _of_module(found, f"{text.rpartition(':')[2]}/")
     if _are_tensors(found):
-        found = create_prim_func(list(found), text.rpartition(":")[2])  # type: ignore[call-overload]
+        found = create_prim_func(list(found), text.rpartition(":")[2])
     if isinstance(found, Workload):
         return [Subject(found.text, found.func, found)]
     if not isinstance(found, PrimFunc):
@@ -151,7 +164,7 @@ def _of_text(text: str) -> list[Subject]:
 
 def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
     """The functions of a module; of one with a graph function `main`, the tasks of that model."""
-    if isinstance(mod.functions.get("main"), GraphFunc):
+    if isinstance(mod.get("main"), GraphFunc):
         tasks = extract_tasks(GRAPH(mod, Target.detect()))
         return [Subject(prefix + t.name, t.func, weight=float(t.weight)) for t in tasks]
     return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]

@@ -125,14 +125,14 @@ def mixed() -> IRModule:
 @pytest.mark.parametrize("executor", ["graph", "vm"])
 def test_an_exported_model_runs_in_another_process(blas: Blas, tmp_path: Path, executor: str) -> None:
     made = compiled(mixed(), executor=executor)
-    assert external(made) == ["blas_dense", "blas_dense_1"] and made.executable.libraries == (blas.library,)
+    assert external(made) == ["blas_dense", "blas_dense_1"] and made.executable.libraries == (blas.soname,)
     x = values(2, 3, 6, 6)
     wanted = interpret.run(mixed()["main"], [x])[0]
     assert np.array_equal(made(x), wanted)
     again = Executable.from_bytes(made.executable.to_bytes())
     assert again.objects == made.executable.objects and np.array_equal(load_executable(again)(x), wanted)
     library = made.export_library(tmp_path / "model.so")
-    assert blas.library in read_symbols(library.read_bytes()).libraries
+    assert blas.soname in read_symbols(library.read_bytes()).libraries
     assert library.read_bytes() == compiled(mixed(), executor=executor).export_library(tmp_path / "again.so").read_bytes()
     np.savez(tmp_path / "data.npz", x=x, wanted=wanted)
     script = (
@@ -156,7 +156,7 @@ def test_a_library_that_is_missing_at_load_time_is_named(blas: Blas, tmp_path: P
 
 
 def test_a_library_may_be_named(blas: Blas) -> None:
-    path = next(str(p) for p in candidates(blas.library) if "/" in p) if "/" not in blas.library else blas.library
+    path = next(str(p) for p in candidates(blas.soname) if "/" in p) if "/" not in blas.soname else blas.soname
     mod = module(lambda b: b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4))))
     made = compile_(mod, TARGET, offload=[BlasCodegen(path)])
     assert isinstance(made, CompiledModel) and made.executable.libraries == (path,)
@@ -211,6 +211,6 @@ def test_every_linker_records_the_library(blas: Blas, tmp_path: Path, linker: st
     monkeypatch.setattr(llvm_export, "linkers", lambda: {linker: found[linker]})
     made = compiled(module(lambda b: b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4)))))
     library = made.export_library(tmp_path / "model.so")
-    assert blas.library in read_symbols(library.read_bytes()).libraries
+    assert blas.soname in read_symbols(library.read_bytes()).libraries
     loaded = load_module(library)
     assert isinstance(loaded, Executor) and np.array_equal(loaded(values(4, 4), values(4, 4)), values(4, 4) @ values(4, 4))

@@ -250,9 +250,9 @@ COMPILE = """
 import sys
 from tunesmith.compile_model import compile_model
 from tunesmith.ir.target import Target
-from tunesmith.workloads import find_model
+from tunesmith.workloads import find_module
 
-made = compile_model(find_model(sys.argv[1]), Target(sys.argv[2]))
+made = compile_model(find_module(sys.argv[1]), Target(sys.argv[2]))
 made.export_library(sys.argv[3])
 """
 

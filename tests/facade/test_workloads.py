@@ -13,7 +13,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import UserError
-from tunesmith.workloads import POSITIVE, find_model, find_subject, find_subjects, subject_of_text
+from tunesmith.workloads import POSITIVE, find_module, find_subject, find_subjects, subject_of_text
 
 FILE = """
 from tunesmith import te
@@ -122,8 +122,8 @@ def test_models_are_their_tasks(tmp_path: Path) -> None:
     file.write_text(MODEL)
     for name in ("model", "made"):
         text = f"{file}:{name}"
-        module = find_model(text)
-        assert module is not None and list(module) == ["main"]
+        module = find_module(text)
+        assert list(module) == ["main"] and find_module([text])["main"] is not None
         found = find_subjects([text, "relu(shape=4)"])
         assert [(s.name, s.weight) for s in found] == [
             (f"{name}/fused_matmul_relu", 2.0),
@@ -139,15 +139,19 @@ def test_models_are_their_tasks(tmp_path: Path) -> None:
     assert [s.name for s in find_subjects(f"{file}:programs")] == ["programs/relu", "programs/exp"]
 
 
-def test_what_is_no_model(tmp_path: Path, file: Path) -> None:
+def test_what_is_to_be_compiled_of_no_model(tmp_path: Path, file: Path) -> None:
     path = tmp_path / "models.py"
     path.write_text(MODEL)
-    for given in (None, 3, "relu(shape=4)", f"{path}:programs", f"{file}:program", f"{file}:number", f"{file}:operator"):
-        assert find_model(given) is None
+    for given in ("relu(shape=4)", ["relu(shape=4)", "softmax(m=4,n=8)"], f"{path}:programs", f"{file}:program", f"{file}:operator"):
+        module = find_module(given)
+        assert "main" not in module and list(module) == [s.func.name for s in find_subjects(given)]
+    for wrong in (None, 3, f"{file}:number"):
+        with pytest.raises(UserError):
+            find_module(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="no workload was given"):
         find_subjects(f"{path}:sized")
     with pytest.raises(UserError, match="holds no 'absent'"):
-        find_model(f"{path}:absent")
+        find_module(f"{path}:absent")
 
 
 def test_refusals_of_files(file: Path) -> None:

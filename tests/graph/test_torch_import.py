@@ -239,7 +239,9 @@ def test_the_facade_has_it() -> None:
 
 
 def test_another_operator_can_be_registered() -> None:
-    @torch.library.custom_op("tunesmith_test::halved", mutates_args=())
+    from torch import library
+
+    @library.custom_op("tunesmith_test::halved", mutates_args=())
     def halved(x: torch.Tensor, times: int = 1) -> torch.Tensor:
         return x * 0.5**times
 
@@ -306,9 +308,11 @@ def test_a_model_in_training_is_refused() -> None:
 
 
 def test_a_wrong_converter_is_found_out() -> None:
+    from torch import library
+
     TORCH_OPERATORS.register("tunesmith_test.wrong.default", lambda call, x: call.emit("cast", x, dtype="float64"))
 
-    @torch.library.custom_op("tunesmith_test::wrong", mutates_args=())
+    @library.custom_op("tunesmith_test::wrong", mutates_args=())
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 

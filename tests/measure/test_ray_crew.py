@@ -48,6 +48,7 @@ class Doing(CrewMember):
         """Kill this process unless another was killed here."""
         if not Path(flag).exists():
             Path(flag).touch()
+            time.sleep(0.2)  # what it answered before gets out
             self.die()
         return "alive"
 
@@ -160,6 +161,21 @@ def test_a_job_that_kills_two_actors_is_a_crash_and_costs_no_other(hire: Callabl
 def test_a_job_whose_actor_was_killed_gets_a_second_chance(hire: Callable[..., ActorCrew], tmp_path: Path) -> None:
     results = hire(1).run([*echoes(2), job("die_once", str(tmp_path / "flag")), *echoes(2)])
     assert [(r.error, r.value) for r in results] == [(None, 0), (None, 1), (None, "alive"), (None, 0), (None, 1)]
+
+
+def test_a_suspect_is_tried_alone(hire: Callable[..., ActorCrew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, list[int | None]]] = []
+    give = ray_crew._Member.give
+
+    def noted(self: ray_crew._Member, index: int, job: Job) -> None:
+        given.append((index, [s.index for s in self.sent]))
+        give(self, index, job)
+
+    monkeypatch.setattr(ray_crew._Member, "give", noted)
+    hire(1).run([job("die_once", str(tmp_path / "flag")), *echoes(3)])
+    second = max(i for i, (index, _) in enumerate(given) if index == 0)
+    assert [index for index, _ in given].count(0) == 2
+    assert given[second] == (0, []) and all(0 not in beside for _, beside in given[second + 1 :])
 
 
 def test_actors_that_died_while_idle_are_nobodys_fault(hire: Callable[..., ActorCrew]) -> None:

@@ -20,7 +20,7 @@ from tunesmith.runtime import aot_executor
 from tunesmith.runtime.aot_executor import AotExecutor, NativeModel, constants_block, signature
 from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.executor import Executor
-from tunesmith.runtime.library import parameters_path
+from tunesmith.runtime.model_library import parameters_path
 from tunesmith.runtime.module import load_executable, load_module
 from tunesmith.support.errors import RunError
 

@@ -1,9 +1,10 @@
 """The same as an operator of torch, for models to call."""
 
 import torch
+from torch import library
 
 
-@torch.library.custom_op("tunesmith_extension::squared_relu", mutates_args=())
+@library.custom_op("tunesmith_extension::squared_relu", mutates_args=())
 def squared_relu(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x).square()
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import CallFunction, GraphFunc, If, Operand, all_bindings
-from tunesmith.graph.passes.fuse_operators import MAX_CALLS, PRIMITIVE, fuse_operators
+from tunesmith.graph.function import PRIMITIVE, CallFunction, GraphFunc, If, Operand, all_bindings
+from tunesmith.graph.passes.fuse_operators import MAX_CALLS, fuse_operators
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly
 from tunesmith.support.seeds import stream

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import CallFunction, Constant, GraphFunc, all_bindings
+from tunesmith.graph.function import PRIMITIVE, CallFunction, Constant, GraphFunc, all_bindings
 from tunesmith.graph.operator import GRAPH_OPERATORS
-from tunesmith.graph.passes.fuse_operators import PRIMITIVE, fuse_operators
+from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise, prim_func
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc

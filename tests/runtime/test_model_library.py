@@ -15,7 +15,7 @@ from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.executor import Executor
 from tunesmith.runtime.graph_executor import GraphExecutor
-from tunesmith.runtime.library import CONSTANTS, PROGRAM, parameters_path
+from tunesmith.runtime.model_library import CONSTANTS, PROGRAM, library_program, parameters_path
 from tunesmith.runtime.module import load_module
 from tunesmith.support.errors import BuildError, RunError
 
@@ -148,7 +148,7 @@ def test_a_part_of_a_model(tmp_path: Path, model: Any, compile_ir: Any) -> None:
     library = export_library(tmp_path / "none.so", [compile_ir(text)])
     with pytest.raises(RunError, match=r"the model in .*none.so is not data that tunesmith wrote"):
         load_module(library)
-    program = llvm_export.library_program(model.graph)
+    program = library_program(model.graph)
     body = "".join(f"\\{byte:02x}" for byte in program)
     library = export_library(tmp_path / "half.so", [compile_ir(f'@{PROGRAM} = constant [{len(program)} x i8] c"{body}"\n')])
     with pytest.raises(RunError, match=rf"half.so holds a part of a model only: .*{CONSTANTS}"):
