@@ -1,15 +1,17 @@
-"""Graphs of arithmetic over the columns of a row, compiled to vector code: features and costs of millions of candidates a second.
+"""Graphs of arithmetic over the columns of a row, run by one machine of vector code: features and costs of millions of candidates a
+second, and none of the tenths of a second that it takes to compile a graph of some thousand operations.
 
-Sixteen rows at a time, one kernel does what would be four passes over memory.  The graph is evaluated in two halves of eight
-doubles (integers below 2**53, and their divisions, stay exact); results that go into the table are narrowed to a scratch of
-sixteen floats for each distinct column; one loop over that scratch takes the logarithms, which so need no call and no spill; a
-16 x 16 transposition writes whole rows of the table.
+The machine is compiled once a process.  It runs a graph as a list of instructions on registers of `BLOCK` doubles, one for each of so
+many rows, so that choosing what to do costs less than doing it (source: vectorised interpretation, Boncz et al., MonetDB/X100, CIDR
+2005).  Integers below 2**53, and their divisions, stay exact.  Results that go into the table are narrowed to a scratch of floats for
+each distinct column; a loop over that scratch takes the logarithms; 16 x 16 transpositions write whole rows of the table.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -29,106 +31,112 @@ Node = tuple[str, tuple[float, ...]]
 TableColumn = tuple[int, bool]
 """(node, whether log2(value + 1) is stored instead of the value)."""
 
-HALF = 8
+LANES = 8
 GROUP = 16
-_D, _L, _M, _F = f"<{HALF} x double>", f"<{HALF} x i64>", f"<{HALF} x i1>", f"<{GROUP} x float>"
-_ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_LOGIC = {"mul": "and", "min": "and", "max": "or"}
-"""What arithmetic on truths (1.0 and 0.0) is on masks."""
+BLOCK = 64
+"""Rows that an instruction is for: few enough that the registers stay in the cache."""
+_D, _L, _M, _F = f"<{LANES} x double>", f"<{LANES} x i64>", f"<{LANES} x i1>", f"<{GROUP} x float>"
+
+_ALL = vector_literal(["true"] * LANES, "i1")
+_ONE = ("const", (1.0,))
 
 
 def _doubles(value: float) -> str:
-    return vector_literal([literal(float(value), "float64")] * HALF, "double")
+    return vector_literal([literal(float(value), "float64")] * LANES, "double")
 
 
 def _floats(value: float) -> str:
     return vector_literal([literal(value, "float32")] * GROUP, "float")
 
 
-class _Body:
-    """The straight-line part: every node that the results need, once.
+_FLOOR = f"call {_D} @llvm.floor.v{LANES}f64({_D} %quotient)"
+_QUOTIENT = f"%quotient = fdiv {_D} %x, %y"
+_ZERO_OR = f"%some = fcmp ogt {_D} %x, zeroinitializer"
+_RULES: dict[str, tuple[int, Sequence[str]]] = {
+    "add": (2, [f"%r = fadd {_D} %x, %y"]),
+    "sub": (2, [f"%r = fsub {_D} %x, %y"]),
+    "mul": (2, [f"%r = fmul {_D} %x, %y"]),
+    "div": (2, [f"%r = fdiv {_D} %x, %y"]),
+    "min": (2, [f"%less = fcmp olt {_D} %x, %y", f"%r = select {_M} %less, {_D} %x, {_D} %y"]),
+    "max": (2, [f"%more = fcmp ogt {_D} %x, %y", f"%r = select {_M} %more, {_D} %x, {_D} %y"]),
+    "gt": (2, [f"%above = fcmp ogt {_D} %x, %y", f"%r = select {_M} %above, {_D} {_doubles(1)}, {_D} zeroinitializer"]),
+    "eq": (2, [f"%same = fcmp oeq {_D} %x, %y", f"%r = select {_M} %same, {_D} {_doubles(1)}, {_D} zeroinitializer"]),
+    "where": (3, [_ZERO_OR, f"%r = select {_M} %some, {_D} %y, {_D} %z"]),
+    "gate": (2, [_ZERO_OR, f"%r = select {_M} %some, {_D} %y, {_D} zeroinitializer"]),
+    "slog2": (1, [f"%up = fadd {_D} %x, {_doubles(1)}", f"%r = call {_D} @log2({_D} %up)"]),
+    "floordiv": (2, [_QUOTIENT, f"%r = {_FLOOR}"]),
+    "ceildiv": (2, [_QUOTIENT, f"%r = call {_D} @llvm.ceil.v{LANES}f64({_D} %quotient)"]),
+    "mod": (2, [_QUOTIENT, f"%whole = {_FLOOR}", f"%back = fmul {_D} %whole, %y", f"%r = fsub {_D} %x, %back"]),
+}
+"""What instructions do with vectors x, y, z of their operands' registers.  `gate` is a product with a truth, 1.0 or 0.0."""
+_CODES = {name: code for code, name in enumerate([*_RULES, "param", "narrow", "out"])}
+
+
+class _Program:
+    """The instructions of a graph.
 
     Attributes:
-        values: nodes as vectors of doubles; of a truth only when arithmetic asks for it.
-        masks: nodes that are truths.
-        positive: where nodes that are no truths are > 0.
+        code: int32 [instructions, 5]: operation, result, operands.  Registers are counted from 0; the result of `narrow` is a slot
+            of the scratch, that of `out` a double column, the operand of `param` a column of the row.
+        registers: so many are needed.
+        constants: registers that hold numbers throughout.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = nodes
-        self.lines: list[str] = []
-        self.values: dict[int, str] = {}
-        self.masks: dict[int, str] = {}
-        self.positive: dict[int, str] = {}
-        self.uses_log = False
+    def __init__(self, nodes: Sequence[Node], narrowed: Sequence[int], columns: Sequence[int]) -> None:
+        self._nodes = nodes
+        order = _live(nodes, [*narrowed, *columns])
+        self.constants = {i: k for k, i in enumerate([i for i in order if nodes[i][0] == "const"])}
+        self.values = [nodes[i][1][0] for i in self.constants]
+        slots: dict[int, list[int]] = {}
+        for slot, i in enumerate(narrowed):
+            slots.setdefault(i, []).append(slot)
+        places: dict[int, list[int]] = {}
+        for k, i in enumerate(columns):
+            places.setdefault(i, []).append(k)
+        self._truths: set[int] = {i for i in order if nodes[i] in (_ONE, ("const", (0.0,)))}
+        last: dict[int, int] = {}
+        for i in order:
+            if nodes[i][0] not in ("const", "param"):
+                for x in nodes[i][1]:
+                    last[int(x)] = i
+        self._register = dict(self.constants)
+        self.registers = len(self.constants)
+        free: list[int] = []
+        code: list[tuple[int, int, int, int, int]] = []
+        for i in order:
+            op, arguments = nodes[i]
+            operands = () if op in ("const", "param") else tuple([int(x) for x in arguments])
+            if op != "const":
+                if free:
+                    self._register[i] = free.pop()
+                else:
+                    self._register[i] = self.registers
+                    self.registers += 1
+                code.append(self._instruction(i, op, arguments, operands))
+            mine = self._register[i]
+            code += [(_CODES["narrow"], slot, mine, 0, 0) for slot in slots.get(i, ())]
+            code += [(_CODES["out"], k, mine, 0, 0) for k in places.get(i, ())]
+            free += [self._register[x] for x in dict.fromkeys(operands) if last[x] == i and x not in self.constants]
+            if i not in last and op != "const":
+                free.append(mine)
+        self.code = np.array(code, np.int32).reshape(-1, 5)
 
-    def op(self, text: str) -> str:
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"  {name} = {text}")
-        return name
-
-    def node(self, i: int) -> None:
-        """Emit a node whose operands have been emitted."""
-        op, args = self.nodes[i]
-        if op == "const":
-            self.values[i] = _doubles(args[0])
-            if args[0] in (0.0, 1.0):
-                self.masks[i] = "zeroinitializer" if args[0] == 0.0 else vector_literal(["true"] * HALF, "i1")
-        elif op == "param":
-            at = self.op(f"getelementptr i64, <{HALF} x ptr> %rows, i64 {int(args[0])}")
-            every = vector_literal(["true"] * HALF, "i1")
-            ints = self.op(
-                f"call {_L} @llvm.masked.gather.v{HALF}i64.v{HALF}p0(<{HALF} x ptr> {at}, i32 8, {_M} {every}, {_L} zeroinitializer)"
-            )
-            self.values[i] = self.op(f"sitofp {_L} {ints} to {_D}")
-        elif op in ("gt", "eq"):
-            a, b = self.value(int(args[0])), self.value(int(args[1]))
-            self.masks[i] = self.op(f"fcmp {'ogt' if op == 'gt' else 'oeq'} {_D} {a}, {b}")
-        elif op in _LOGIC and all(int(x) in self.masks for x in args):
-            self.masks[i] = self.op(f"{_LOGIC[op]} {_M} {self.masks[int(args[0])]}, {self.masks[int(args[1])]}")
-        elif op == "sub" and self.nodes[int(args[0])] == ("const", (1.0,)) and int(args[1]) in self.masks:
-            self.masks[i] = self.op(f"xor {_M} {self.masks[int(args[0])]}, {self.masks[int(args[1])]}")
-        else:
-            self.values[i] = self._arithmetic(op, [int(x) for x in args])
-
-    def value(self, i: int) -> str:
-        """A node as a vector of doubles."""
-        if i not in self.values:
-            self.values[i] = self.op(f"select {_M} {self.masks[i]}, {_D} {_doubles(1.0)}, {_D} zeroinitializer")
-        return self.values[i]
-
-    def mask(self, i: int) -> str:
-        """Where a node is > 0."""
-        if i in self.masks:
-            return self.masks[i]
-        if i not in self.positive:
-            self.positive[i] = self.op(f"fcmp ogt {_D} {self.value(i)}, zeroinitializer")
-        return self.positive[i]
-
-    def _arithmetic(self, op: str, args: list[int]) -> str:
-        if op == "mul" and (args[0] in self.masks or args[1] in self.masks):
-            where, what = args if args[0] in self.masks else args[::-1]
-            return self.op(f"select {_M} {self.masks[where]}, {_D} {self.value(what)}, {_D} zeroinitializer")
-        if op == "where":
-            return self.op(f"select {_M} {self.mask(args[0])}, {_D} {self.value(args[1])}, {_D} {self.value(args[2])}")
-        x = [self.value(a) for a in args]
-        if op in _ARITHMETIC:
-            return self.op(f"{_ARITHMETIC[op]} {_D} {x[0]}, {x[1]}")
-        if op == "min" or op == "max":
-            less = self.op(f"fcmp {'olt' if op == 'min' else 'ogt'} {_D} {x[0]}, {x[1]}")
-            return self.op(f"select {_M} {less}, {_D} {x[0]}, {_D} {x[1]}")
-        if op == "slog2":
-            self.uses_log = True
-            above = self.op(f"fadd {_D} {x[0]}, {_doubles(1.0)}")
-            return self.op(f"call {_D} @log2({_D} {above})")
-        if op not in ("floordiv", "ceildiv", "mod"):
+    def _instruction(self, i: int, op: str, arguments: Sequence[float], operands: Sequence[int]) -> tuple[int, int, int, int, int]:
+        if op == "param":
+            return (_CODES["param"], self._register[i], int(arguments[0]), 0, 0)
+        if op not in _RULES or op == "gate":
             raise InternalError(f"the graph holds an unknown operation {op!r}")
-        quotient = self.op(f"fdiv {_D} {x[0]}, {x[1]}")
-        whole = self.op(f"call {_D} @llvm.{'ceil' if op == 'ceildiv' else 'floor'}.v{HALF}f64({_D} {quotient})")
-        if op != "mod":
-            return whole
-        back = self.op(f"fmul {_D} {whole}, {x[1]}")
-        return self.op(f"fsub {_D} {x[0]}, {back}")
+        true = [x in self._truths for x in operands]
+        if (
+            op in ("gt", "eq")
+            or (op in ("mul", "min", "max") and all(true))
+            or (op == "sub" and self._nodes[operands[0]] == _ONE and true[1])
+        ):
+            self._truths.add(i)
+        if op == "mul" and any(true):
+            op, operands = "gate", operands if true[0] else operands[::-1]
+        where = [self._register[x] for x in operands]
+        return (_CODES[op], self._register[i], where[0], where[-1] if len(where) == 1 else where[1], where[-1])
 
 
 def _live(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
@@ -159,105 +167,169 @@ class _Scratch:
         self.order = [slot[c] for c in table] + [0] * (groups * GROUP - len(table))
 
 
-def emit_dag(nodes: Sequence[Node], width: int, table: Sequence[TableColumn], columns: Sequence[int]) -> str:
-    """LLVM IR of `void dag(i64* rows, i64 n, float* table, double* columns, i64 pitch)`; n is a multiple of 16.
+def machine_text() -> str:
+    """LLVM IR of the machine.
 
-    Args:
-        nodes: the graph, operands before users.
-        width: columns of a row.
-        table: what goes into the float table [n, len(table)], by rows.
-        columns: nodes that go into the double array [len(columns), pitch], by columns.
+    `void run(i32* code, i64 count, double* registers, i64* rows, i64 width, i64 n, float* scratch, i64 logs, i32* order,
+    float* table, i64 columns, double* out, i64 pitch)`: n is a multiple of `BLOCK`; rows is [n, width],
+    registers [R, BLOCK], scratch [S, BLOCK] with the columns in front that become logarithms, order says for each column of the table
+    [n, columns] where it stands in the scratch; out is [K, pitch].
     """
-    scratch = _Scratch(nodes, table)
-    body = _Body(nodes)
-    for i in _live(nodes, [*[i for i, _ in scratch.computed], *columns]):
-        body.node(i)
-    for slot, (i, _) in enumerate(scratch.computed):
-        single = body.op(f"fptrunc {_D} {body.value(i)} to <{HALF} x float>")
-        at = body.op(f"getelementptr [{GROUP} x float], ptr %scratch, i64 {slot}, i64 %half")
-        body.lines.append(f"  store <{HALF} x float> {single}, ptr {at}, align 32")
-    for k, i in enumerate(columns):
-        line = body.op(f"mul i64 %pitch, {k}")
-        place = body.op(f"add i64 {line}, %row")
-        at = body.op(f"getelementptr double, ptr %columns, i64 {place}")
-        body.lines.append(f"  store {_D} {body.value(i)}, ptr {at}, align 8")
-    parts = [_DECLARATIONS, _log2_doubles() if body.uses_log else "", _log2_floats() if scratch.logs else ""]
-    if table:
-        parts.append(f"@order = internal constant [{len(scratch.order)} x i32] [{', '.join(f'i32 {s}' for s in scratch.order)}]")
-    parts.append(_function(scratch, body.lines, width, len(table)))
-    return "\n".join(parts)
+    cases = "\n".join(f"    i32 {code}, label %do.{name}" for name, code in _CODES.items())
+    bodies = "\n".join(_case(name, reads, lines) for name, (reads, lines) in _RULES.items())
+    return "\n".join([_DECLARATIONS, _log2_doubles(), _log2_floats(), _RUN.format(cases=cases, bodies=bodies), _transposition()])
 
 
-_DECLARATIONS = f"""declare {_D} @llvm.ceil.v{HALF}f64({_D})
-declare {_D} @llvm.floor.v{HALF}f64({_D})
-declare {_D} @llvm.fma.v{HALF}f64({_D}, {_D}, {_D})
+_DECLARATIONS = f"""declare {_D} @llvm.ceil.v{LANES}f64({_D})
+declare {_D} @llvm.floor.v{LANES}f64({_D})
+declare {_D} @llvm.fma.v{LANES}f64({_D}, {_D}, {_D})
 declare {_F} @llvm.fma.v{GROUP}f32({_F}, {_F}, {_F})
-declare {_L} @llvm.masked.gather.v{HALF}i64.v{HALF}p0(<{HALF} x ptr>, i32, {_M}, {_L})
+declare {_L} @llvm.masked.gather.v{LANES}i64.v{LANES}p0(<{LANES} x ptr>, i32, {_M}, {_L})
 declare void @llvm.masked.store.v{GROUP}f32.p0({_F}, ptr, i32, <{GROUP} x i1>)"""
 
 
-def _function(scratch: _Scratch, body: list[str], width: int, columns: int) -> str:
-    lanes = vector_literal([str(i * width) for i in range(HALF)], "i64")
-    slots = max(scratch.slots, 1)
-    first = len(scratch.computed)
-    numbers = "\n".join(
-        f"  %c{k} = getelementptr [{GROUP} x float], ptr %scratch, i64 {first + k}\n  store {_F} {_floats(v)}, ptr %c{k}, align 64"
-        for k, v in enumerate(scratch.numbers)
-    )
-    return f"""define void @dag(ptr noalias %input, i64 %n, ptr noalias %table, ptr noalias %columns, i64 %pitch) {{
+def _case(name: str, reads: int, lines: Sequence[str]) -> str:
+    """One instruction on every vector of its registers, without a loop: its own work would be half of the time."""
+    out = [f"do.{name}:"]
+    for i in range(BLOCK // LANES):
+        operands = list(zip("abc", "xyz", strict=True))[:reads]
+        loads = [f"%at.{v} = getelementptr {_D}, ptr %{r}, i64 {i}\n%{v} = load {_D}, ptr %at.{v}, align 64" for r, v in operands]
+        store = [f"%at.r = getelementptr {_D}, ptr %d, i64 {i}", f"store {_D} %r, ptr %at.r, align 64"]
+        text = "\n".join([*loads, *lines, *store])
+        out.append(re.sub(r"%(?![abcd]\b)([a-z.]+)", rf"%{name}.{i}.\1", text))
+    return "\n".join([*out, "br label %next"])
+
+
+_RUN = f"""define void @run(ptr noalias %code, i64 %count, ptr noalias %registers, ptr noalias %rows, i64 %width, i64 %n, \
+ptr noalias %scratch, i64 %logs, ptr noalias %order, ptr noalias %table, i64 %columns, ptr noalias %out, i64 %pitch) {{{{
 entry:
-  %scratch = alloca [{slots} x [{GROUP} x float]], align 64
-{numbers}
+  %lanes.0 = insertelement {_L} poison, i64 %width, i64 0
+  %lanes.1 = shufflevector {_L} %lanes.0, {_L} poison, <{LANES} x i32> zeroinitializer
+  %lanes = mul {_L} %lanes.1, {vector_literal([str(i) for i in range(LANES)], "i64")}
   %some = icmp sgt i64 %n, 0
-  br i1 %some, label %rows16, label %done
+  br i1 %some, label %block, label %done
+block:
+  %base = phi i64 [0, %entry], [%base.next, %written]
+  %first = mul i64 %base, %width
+  %from = getelementptr i64, ptr %rows, i64 %first
+  %code.some = icmp sgt i64 %count, 0
+  br i1 %code.some, label %step, label %logarithms
+step:
+  %pc = phi i64 [0, %block], [%pc.next, %next]
+  %p = getelementptr [5 x i32], ptr %code, i64 %pc
+  %op = load i32, ptr %p, align 4
+  %d.p = getelementptr i32, ptr %p, i64 1
+  %d.i = load i32, ptr %d.p, align 4
+  %a.p = getelementptr i32, ptr %p, i64 2
+  %a.i = load i32, ptr %a.p, align 4
+  %b.p = getelementptr i32, ptr %p, i64 3
+  %b.i = load i32, ptr %b.p, align 4
+  %c.p = getelementptr i32, ptr %p, i64 4
+  %c.i = load i32, ptr %c.p, align 4
+  %d = getelementptr [{BLOCK} x double], ptr %registers, i32 %d.i
+  %a = getelementptr [{BLOCK} x double], ptr %registers, i32 %a.i
+  %b = getelementptr [{BLOCK} x double], ptr %registers, i32 %b.i
+  %c = getelementptr [{BLOCK} x double], ptr %registers, i32 %c.i
+  switch i32 %op, label %never [
+{{cases}}
+  ]
+never:
+  unreachable
+{{bodies}}
+do.param:
+  %column = getelementptr i64, ptr %from, i32 %a.i
+  br label %loop.param
+loop.param:
+  %pi = phi i64 [0, %do.param], [%pi.next, %loop.param]
+  %pr = mul i64 %pi, {LANES}
+  %pw = mul i64 %pr, %width
+  %pf = getelementptr i64, ptr %column, i64 %pw
+  %pp = getelementptr i64, ptr %pf, {_L} %lanes
+  %pg = call {_L} @llvm.masked.gather.v{LANES}i64.v{LANES}p0(<{LANES} x ptr> %pp, i32 8, {_M} {_ALL}, {_L} zeroinitializer)
+  %pv = sitofp {_L} %pg to {_D}
+  %pd = getelementptr {_D}, ptr %d, i64 %pi
+  store {_D} %pv, ptr %pd, align 64
+  %pi.next = add i64 %pi, 1
+  %pi.more = icmp ult i64 %pi.next, {BLOCK // LANES}
+  br i1 %pi.more, label %loop.param, label %next
+do.narrow:
+  %ns = getelementptr [{BLOCK} x float], ptr %scratch, i32 %d.i
+  br label %loop.narrow
+loop.narrow:
+  %ni = phi i64 [0, %do.narrow], [%ni.next, %loop.narrow]
+  %nf = getelementptr {_D}, ptr %a, i64 %ni
+  %nv = load {_D}, ptr %nf, align 64
+  %nx = fptrunc {_D} %nv to <{LANES} x float>
+  %nt = getelementptr <{LANES} x float>, ptr %ns, i64 %ni
+  store <{LANES} x float> %nx, ptr %nt, align 32
+  %ni.next = add i64 %ni, 1
+  %ni.more = icmp ult i64 %ni.next, {BLOCK // LANES}
+  br i1 %ni.more, label %loop.narrow, label %next
+do.out:
+  %o.k = zext i32 %d.i to i64
+  %o.l = mul i64 %o.k, %pitch
+  %o.b = add i64 %o.l, %base
+  %o.to = getelementptr double, ptr %out, i64 %o.b
+  br label %loop.out
+loop.out:
+  %oi = phi i64 [0, %do.out], [%oi.next, %loop.out]
+  %of = getelementptr {_D}, ptr %a, i64 %oi
+  %ov = load {_D}, ptr %of, align 64
+  %ot = getelementptr {_D}, ptr %o.to, i64 %oi
+  store {_D} %ov, ptr %ot, align 8
+  %oi.next = add i64 %oi, 1
+  %oi.more = icmp ult i64 %oi.next, {BLOCK // LANES}
+  br i1 %oi.more, label %loop.out, label %next
+next:
+  %pc.next = add i64 %pc, 1
+  %pc.more = icmp slt i64 %pc.next, %count
+  br i1 %pc.more, label %step, label %logarithms
+logarithms:
+  %l.count = mul i64 %logs, {BLOCK // GROUP}
+  %l.some = icmp sgt i64 %logs, 0
+  br i1 %l.some, label %log, label %rest
+log:
+  %l = phi i64 [0, %logarithms], [%l.next, %log]
+  %l.p = getelementptr {_F}, ptr %scratch, i64 %l
+  %l.x = load {_F}, ptr %l.p, align 64
+  %l.up = fadd {_F} %l.x, {_floats(1.0)}
+  %l.log = call {_F} @log2s({_F} %l.up)
+  store {_F} %l.log, ptr %l.p, align 64
+  %l.next = add i64 %l, 1
+  %l.more = icmp slt i64 %l.next, %l.count
+  br i1 %l.more, label %log, label %rest
+rest:
+  %t.some = icmp sgt i64 %columns, 0
+  br i1 %t.some, label %rows16, label %written
 rows16:
-  %base = phi i64 [0, %entry], [%next, %written]
-  br label %compute
-compute:
-  %half = phi i64 [0, %rows16], [%half2, %compute]
-  %row = add i64 %base, %half
-  %start = mul i64 %row, {width}
-  %from = getelementptr i64, ptr %input, i64 %start
-  %rows = getelementptr i64, ptr %from, {_L} {lanes}
-{chr(10).join(body)}
-  %half2 = add i64 %half, {HALF}
-  %again = icmp slt i64 %half2, {GROUP}
-  br i1 %again, label %compute, label %{"logs" if scratch.logs else "transpose" if columns else "written"}
-{_log_loop(scratch.logs)}{_transposition(scratch, columns) if columns else ""}written:
-  %next = add i64 %base, {GROUP}
-  %more = icmp slt i64 %next, %n
-  br i1 %more, label %rows16, label %done
+  %r = phi i64 [0, %rest], [%r.next, %rows16]
+  %r.s = getelementptr float, ptr %scratch, i64 %r
+  %r.n = add i64 %base, %r
+  %r.m = mul i64 %r.n, %columns
+  %r.t = getelementptr float, ptr %table, i64 %r.m
+  call void @transpose(ptr %r.s, ptr %order, ptr %r.t, i64 %columns)
+  %r.next = add i64 %r, {GROUP}
+  %r.more = icmp ult i64 %r.next, {BLOCK}
+  br i1 %r.more, label %rows16, label %written
+written:
+  %base.next = add i64 %base, {BLOCK}
+  %base.more = icmp slt i64 %base.next, %n
+  br i1 %base.more, label %block, label %done
 done:
   ret void
-}}"""
+}}}}"""
 
 
-def _log_loop(logs: int) -> str:
-    if not logs:
-        return ""
-    return f"""logs:
-  %s = phi i64 [0, %compute], [%s2, %logs]
-  %sp = getelementptr [{GROUP} x float], ptr %scratch, i64 %s
-  %plain = load {_F}, ptr %sp, align 64
-  %above = fadd {_F} %plain, {_floats(1.0)}
-  %log = call {_F} @log2s({_F} %above)
-  store {_F} %log, ptr %sp, align 64
-  %s2 = add i64 %s, 1
-  %smore = icmp slt i64 %s2, {logs}
-  br i1 %smore, label %logs, label %transpose
-"""
-
-
-def _transposition(scratch: _Scratch, columns: int) -> str:
-    """A loop over groups of 16 columns; the last group is written under a mask, because the next row stands behind it."""
+def _transposition() -> str:
+    """16 rows of the table, 16 columns at a time; the last columns are written under a mask, because the next row stands behind them."""
     lines: list[str] = []
     v = []
     for k in range(GROUP):
         lines += [
-            f"  %o{k} = getelementptr i32, ptr @order, i64 %g",
+            f"  %o{k} = getelementptr i32, ptr %order, i64 %g",
             f"  %p{k} = getelementptr i32, ptr %o{k}, i64 {k}",
             f"  %q{k} = load i32, ptr %p{k}, align 4",
-            f"  %t{k} = getelementptr [{GROUP} x float], ptr %scratch, i32 %q{k}",
+            f"  %t{k} = getelementptr [{BLOCK} x float], ptr %scratch, i32 %q{k}",
             f"  %x{k} = load {_F}, ptr %t{k}, align 64",
         ]
         v.append(f"%x{k}")
@@ -271,31 +343,39 @@ def _transposition(scratch: _Scratch, columns: int) -> str:
                 lines.append(f"  {v[r]} = shufflevector {_F} {a}, {_F} {b}, <{GROUP} x i32> {low}")
                 lines.append(f"  {v[r + d]} = shufflevector {_F} {a}, {_F} {b}, <{GROUP} x i32> {high}")
     whole, rest = [], []
-    tail = columns % GROUP or GROUP
-    mask = vector_literal(["true" if c < tail else "false" for c in range(GROUP)], "i1")
     for r in range(GROUP):
         lines += [
-            f"  %r{r} = add i64 %base, {r}",
-            f"  %m{r} = mul i64 %r{r}, {columns}",
+            f"  %m{r} = mul i64 %columns, {r}",
             f"  %a{r} = add i64 %m{r}, %g",
             f"  %w{r} = getelementptr float, ptr %table, i64 %a{r}",
         ]
         whole.append(f"  store {_F} {v[r]}, ptr %w{r}, align 4")
-        rest.append(f"  call void @llvm.masked.store.v{GROUP}f32.p0({_F} {v[r]}, ptr %w{r}, i32 4, <{GROUP} x i1> {mask})")
+        rest.append(f"  call void @llvm.masked.store.v{GROUP}f32.p0({_F} {v[r]}, ptr %w{r}, i32 4, <{GROUP} x i1> %mask)")
     nl = "\n"
-    return f"""transpose:
-  %g = phi i64 [0, %{"logs" if scratch.logs else "compute"}], [%g2, %full]
+    return f"""define internal void @transpose(ptr noalias %scratch, ptr noalias %order, ptr noalias %table, i64 %columns) noinline {{
+entry:
+  br label %columns16
+columns16:
+  %g = phi i64 [0, %entry], [%g2, %full]
 {nl.join(lines)}
   %g2 = add i64 %g, {GROUP}
-  %inside = icmp slt i64 %g2, {columns}
+  %inside = icmp sle i64 %g2, %columns
   br i1 %inside, label %full, label %last
 full:
 {nl.join(whole)}
-  br label %transpose
+  %more = icmp slt i64 %g2, %columns
+  br i1 %more, label %columns16, label %done
 last:
+  %left.64 = sub i64 %columns, %g
+  %left = trunc i64 %left.64 to i32
+  %left.0 = insertelement <{GROUP} x i32> poison, i32 %left, i64 0
+  %left.1 = shufflevector <{GROUP} x i32> %left.0, <{GROUP} x i32> poison, <{GROUP} x i32> zeroinitializer
+  %mask = icmp ult <{GROUP} x i32> {vector_literal([str(i) for i in range(GROUP)], "i32")}, %left.1
 {nl.join(rest)}
-  br label %written
-"""
+  br label %done
+done:
+  ret void
+}}"""
 
 
 def _log2_text(name: str, lanes: int, bits: int, mantissa: int, half_root: int, terms: int, attributes: str) -> str:
@@ -332,7 +412,7 @@ def _log2_text(name: str, lanes: int, bits: int, mantissa: int, half_root: int, 
 
 
 def _log2_doubles() -> str:
-    return _log2_text("log2", HALF, 64, 52, 0x3FE6A09E667F3BCD, 10, "noinline")
+    return _log2_text("log2", LANES, 64, 52, 0x3FE6A09E667F3BCD, 10, "noinline")
 
 
 def _log2_floats() -> str:
@@ -346,12 +426,21 @@ def _here() -> LlvmOptions:
     return LlvmOptions(str(llvm.get_process_triple()), host_cpu_name(), flags)
 
 
+@cache
+def _machine() -> tuple[Any, Any]:
+    """The machine, and the object that holds it: it is called by address, so the object has to live as long."""
+    loaded = load_object(compile_object(machine_text(), _here()))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    kinds = [pointer, number, pointer, pointer, number, number, pointer, number, pointer, pointer, number, pointer, number]
+    return ctypes.CFUNCTYPE(None, *kinds)(loaded.address("run")), loaded
+
+
 _Floats = npt.NDArray[np.float32]
 _Doubles = npt.NDArray[np.float64]
 
 
 class DagKernel:
-    """A graph compiled for this process.
+    """A graph as a program of the machine.
 
     Args:
         nodes: the graph, operands before users.
@@ -360,16 +449,17 @@ class DagKernel:
         columns: nodes wanted as double arrays.
     Raises:
         InternalError: the graph holds an unknown operation.
+        RunError: generated code cannot be loaded here.
     """
 
     def __init__(self, nodes: Sequence[Node], width: int, table: Sequence[TableColumn], columns: Sequence[int]) -> None:
         self.width = width
         self.table_width = len(table)
         self.column_count = len(columns)
-        # The kernel is called by address: the object has to live as long as it.
-        self._object: Any = load_object(compile_object(emit_dag(nodes, width, table, columns), _here()))
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-        self._call = kind(self._object.address("dag"))
+        self._scratch = _Scratch(nodes, table)
+        self._program = _Program(nodes, [i for i, _ in self._scratch.computed], columns)
+        self._order = np.array(self._scratch.order, np.int32)
+        self._run, _ = _machine()
 
     def __call__(self, rows: npt.NDArray[np.integer], out: _Floats | None = None) -> tuple[_Floats, _Doubles]:
         """The table, float32 [N, len(table)], and the columns, float64 [len(columns), N], for rows [N, width].
@@ -386,19 +476,33 @@ class DagKernel:
                 f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}"
             )
         columns = np.empty((self.column_count, n))
-        main = n // GROUP * GROUP
-        self._call(ints.ctypes.data, main, table.ctypes.data, columns.ctypes.data, n)
-        if main < n:
-            self._rest(ints[main:], table[main:], columns[:, main:])
+        registers = _aligned(self._program.registers, np.float64)
+        registers[: len(self._program.values)] = np.array(self._program.values)[:, None]
+        scratch = _aligned(self._scratch.slots, np.float32)
+        scratch[len(self._scratch.computed) :] = np.array(self._scratch.numbers, np.float32)[:, None]
+        main = n // BLOCK * BLOCK
+        self._part(ints[:main], table, columns, n, registers, scratch)
+        if main < n:  # the last rows, fewer than a block: computed among copies of the last one
+            padded = np.repeat(ints[-1:], BLOCK, axis=0)
+            padded[: n - main] = ints[main:]
+            wide, tall = np.empty((BLOCK, self.table_width), np.float32), np.empty((self.column_count, BLOCK))
+            self._part(padded, wide, tall, BLOCK, registers, scratch)
+            table[main:] = wide[: n - main]
+            columns[:, main:] = tall[:, : n - main]
         return table, columns
 
-    def _rest(self, ints: npt.NDArray[np.int64], table: _Floats, columns: _Doubles) -> None:
-        """The last rows, fewer than 16: computed among copies of the last one."""
-        n = len(ints)
-        padded = np.repeat(ints[-1:], GROUP, axis=0)
-        padded[:n] = ints
-        wide = np.empty((GROUP, self.table_width), np.float32)
-        tall = np.empty((self.column_count, GROUP))
-        self._call(padded.ctypes.data, GROUP, wide.ctypes.data, tall.ctypes.data, GROUP)
-        table[:] = wide[:n]
-        columns[:] = tall[:, :n]
+    def _part(self, rows: npt.NDArray[np.int64], table: _Floats, out: _Doubles, pitch: int, registers: _Doubles, scratch: _Floats) -> None:
+        code, order = self._program.code, self._order
+        self._run(
+            *(code.ctypes.data, len(code), registers.ctypes.data, rows.ctypes.data, self.width, len(rows)),
+            *(scratch.ctypes.data, self._scratch.logs, order.ctypes.data, table.ctypes.data, self.table_width),
+            *(out.ctypes.data, pitch),
+        )
+
+
+def _aligned(count: int, dtype: type) -> npt.NDArray[Any]:
+    """[count, BLOCK] that begins with a cache line, as vector loads want it."""
+    size = count * BLOCK * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(count, BLOCK)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.analytic_cost import analytic_cost
+from tunesmith.costmodel.compiled_graph import CompiledGraph, check_backend
 from tunesmith.costmodel.dag import Rows
-from tunesmith.costmodel.feature_program import CompiledGraph
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
@@ -34,6 +34,7 @@ class AnalyticModel:
     """
 
     def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
+        check_backend(backend)
         self.analysis = ProgramAnalysis(func, tuple(params))
         self.cost = analytic_cost(self.analysis, target)
         self._backend = backend

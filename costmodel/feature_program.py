@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.codegen.llvm_dag import DagKernel
-from tunesmith.costmodel.analytic_cost import TERMS, AnalyticCost, analytic_cost
-from tunesmith.costmodel.dag import Num, NumpyProgram, Rows
+from tunesmith.costmodel.analytic_cost import TERMS
+from tunesmith.costmodel.analytic_model import AnalyticModel
+from tunesmith.costmodel.compiled_graph import CompiledGraph, check_backend
+from tunesmith.costmodel.dag import Num, Rows
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.program_vector import program_columns, program_row
 from tunesmith.costmodel.store_features import Column, columns, extract
@@ -24,9 +25,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
 from tunesmith.ir.target import Target
 from tunesmith.schedule.state import Constraint
-from tunesmith.support.errors import RunError, UserError
-
-BACKENDS = ("auto", "llvm", "numpy")
+from tunesmith.support.errors import UserError
 
 NANO = 1e9
 
@@ -67,48 +66,6 @@ def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -
     return out
 
 
-class CompiledGraph:
-    """Nodes of a graph as a table of float columns and some double columns, on either backend.
-
-    Args:
-        analysis: whose graph it is.
-        table: nodes of the table.
-        kinds: which of them are held as logarithms.
-        doubles: nodes wanted in double precision.
-        backend: `llvm`, `numpy`, or `auto`: numpy only where LLVM code cannot be loaded.
-    """
-
-    def __init__(
-        self, analysis: ProgramAnalysis, table: Sequence[Num], kinds: Sequence[Column], doubles: Sequence[Num], backend: str
-    ) -> None:
-        if backend not in BACKENDS:
-            raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
-        d = analysis.dag
-        self.width = len(table)
-        self._logs = np.array([c.log for c in kinds], bool)
-        self._kernel: DagKernel | None = None
-        if backend != "numpy":
-            try:
-                pairs = [(n.id, c.log) for n, c in zip(table, kinds, strict=True)]
-                self._kernel = DagKernel(d.nodes, len(d.params), pairs, [n.id for n in doubles])
-            except RunError:
-                if backend == "llvm":
-                    raise
-        self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
-
-    def __call__(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
-        """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Threads may call it at the same time."""
-        if self._kernel is not None:
-            return self._kernel(rows, out)
-        assert self._numpy is not None
-        values = self._numpy(rows)
-        table = np.empty((len(rows), self.width), np.float32) if out is None else out
-        with np.errstate(all="ignore"):
-            values[: self.width][self._logs] = np.log2(values[: self.width][self._logs] + 1.0)
-            table[:] = values[: self.width].T
-        return table, values[self.width :]
-
-
 class FeatureProgram:
     """Features of the candidates of one sketch.
 
@@ -120,8 +77,11 @@ class FeatureProgram:
         curve: with the arithmetic-intensity curve.
         backend: `auto`, `llvm` or `numpy`.
 
-    Code is compiled at the first use of each method, in about a tenth of a second.  A large table is fastest when its memory is used
-    again: pass `out`, or work in parts of some thousand rows.
+    Formulas are extracted at the first use of each method, in some hundredths of a second.  A large table is fastest when its memory is
+    used again: pass `out`, or work in parts of some thousand rows.
+
+    Attributes:
+        analytic: the analytic model, None without target.
 
     Raises:
         UserError: a Param of the program is not among `params`, or an unknown backend.
@@ -137,16 +97,14 @@ class FeatureProgram:
         curve: bool = False,
         backend: str = "auto",
     ) -> None:
-        if backend not in BACKENDS:
-            raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
-        self.analysis = ProgramAnalysis(func, tuple(params))
+        check_backend(backend)
+        self.analytic = None if target is None else AnalyticModel(func, params, target, backend=backend)
+        self.analysis = ProgramAnalysis(func, tuple(params)) if self.analytic is None else self.analytic.analysis
         self.constraints = tuple(constraints)
         self.backend = backend
         self.curve = curve
-        self._stores = extract(self.analysis, curve)
-        self._cost: AnalyticCost | None = None if target is None else analytic_cost(self.analysis, target)
         self._columns = columns(curve)
-        self._program_columns = program_columns(curve) + (_ANALYTIC_COLUMNS if self._cost else ())
+        self._program_columns = program_columns(curve) + (_ANALYTIC_COLUMNS if self.analytic else ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +128,7 @@ class FeatureProgram:
 
     def features(self, rows: Rows, out: Floats | None = None) -> Floats:
         """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
-        shape = (len(rows), len(self._stores), len(self._columns))
+        shape = (len(rows), len(self.analysis.stores), len(self._columns))
         if out is not None and (out.shape != shape or not out.flags.c_contiguous):
             raise UserError(f"`out` must be C-contiguous float32 of shape {list(shape)}, got {out.dtype} of shape {list(out.shape)}")
         table, _ = self._store_graph(rows, None if out is None else out.reshape(len(rows), -1))
@@ -188,19 +146,22 @@ class FeatureProgram:
 
     def seconds(self, rows: Rows) -> Doubles:
         """Analytic cost of the programs, seconds, float64 [N]."""
-        self._need_cost("seconds")
-        return np.asarray(self._seconds_graph(rows)[1][0])
+        return self._known("seconds").seconds(rows)
 
     def scored(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
         """`program` and `seconds` in one pass."""
-        self._need_cost("scored")
+        self._known("scored")
         table, doubles = self._program_graph(rows, out)
         return table, np.asarray(doubles[0])
 
-    def _need_cost(self, method: str) -> AnalyticCost:
-        if self._cost is None:
+    def _known(self, method: str) -> AnalyticModel:
+        if self.analytic is None:
             raise UserError(f"FeatureProgram.{method} needs the machine: make the feature program with target=...")
-        return self._cost
+        return self.analytic
+
+    @cached_property
+    def _stores(self) -> list[list[Num]]:
+        return extract(self.analysis, self.curve)
 
     @cached_property
     def _constraint_values(self):  # type: ignore[no-untyped-def]
@@ -218,11 +179,8 @@ class FeatureProgram:
     @cached_property
     def _program_graph(self) -> CompiledGraph:
         row = program_row(self.analysis.dag, self._stores, self.curve)
-        if self._cost is None:
+        if self.analytic is None:
             return CompiledGraph(self.analysis, row, self._program_columns, [], self.backend)
-        terms = [t * NANO for t in (self._cost.seconds, *self._cost.terms.values())]
-        return CompiledGraph(self.analysis, row + terms, self._program_columns, [self._cost.seconds], self.backend)
-
-    @cached_property
-    def _seconds_graph(self) -> CompiledGraph:
-        return CompiledGraph(self.analysis, [], [], [self._need_cost("seconds").seconds], self.backend)
+        cost = self.analytic.cost
+        terms = [t * NANO for t in (cost.seconds, *cost.terms.values())]
+        return CompiledGraph(self.analysis, row + terms, self._program_columns, [cost.seconds], self.backend)

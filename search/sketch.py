@@ -53,20 +53,16 @@ class Sketch:
         return self.func if lifted is None else lifted.main
 
     def analytic(self, target: Target) -> AnalyticModel:
-        """The analytic model of its rows on `target`; compiled once, however many searches ask."""
-        if target not in self._analytic:
-            self._analytic[target] = AnalyticModel(self.timed, self.params, target)
-        return self._analytic[target]
+        """The analytic model of its rows on `target`; made once, however many searches ask."""
+        model = self.features(target).analytic
+        assert model is not None
+        return model
 
     def features(self, target: Target) -> FeatureProgram:
-        """The feature program of its rows on `target`; compiled once, however many searches ask."""
+        """The feature program of its rows on `target`; made once, however many searches ask."""
         if target not in self._features:
             self._features[target] = FeatureProgram(self.timed, self.params, self.constraints, target=target)
         return self._features[target]
-
-    @cached_property
-    def _analytic(self) -> dict[Target, AnalyticModel]:
-        return {}
 
     @cached_property
     def _features(self) -> dict[Target, FeatureProgram]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.costmodel import feature_program
+from tunesmith.costmodel import compiled_graph
 from tunesmith.costmodel.feature_program import FeatureProgram
 from tunesmith.costmodel.program_vector import program_columns, program_vector
 from tunesmith.costmodel.store_features import columns
@@ -112,7 +112,7 @@ def test_numpy_stands_in_where_code_cannot_be_loaded(make_case: Callable[[str], 
     def refuse(*_: Any) -> None:
         raise RunError("cannot load")
 
-    monkeypatch.setattr(feature_program, "DagKernel", refuse)
+    monkeypatch.setattr(compiled_graph, "DagKernel", refuse)
     assert np.allclose(program(case).features(rows), expected, rtol=1e-6)
     with pytest.raises(RunError, match="cannot load"):
         program(case, backend="llvm").features(rows)
