@@ -95,6 +95,7 @@ class Dag:
         self.nodes: list[Node] = []
         self._columns: dict[Atom, int] = {p: j for j, p in enumerate(self.params)}
         self._number: dict[Node, int] = {}
+        self._made: dict[tuple[object, ...], Num] = {}
         self._polys: dict[Poly, Num] = {}
         self._truths: set[int] = set()
         self.zero, self.one = self.const(0.0), self.const(1.0)
@@ -106,7 +107,14 @@ class Dag:
 
     def make(self, op: str, *operands: Num | float) -> Num:
         """An operation, folded when all operands are numbers or an identity applies."""
-        xs = [x if isinstance(x, Num) else self.const(x) for x in operands]
+        xs = [x if type(x) is Num else self.const(x) for x in operands]
+        asked: tuple[object, ...] = (op, *[x.id for x in xs])
+        known = self._made.get(asked)  # most of what is asked for was asked for before
+        if known is None:
+            known = self._made[asked] = self._make(op, xs)
+        return known
+
+    def _make(self, op: str, xs: list[Num]) -> Num:
         values = [x.const for x in xs]
         if all(v is not None for v in values):
             return self.const(_apply(op, values))  # type: ignore[arg-type]
