@@ -107,7 +107,7 @@ class Dag:
 
     def make(self, op: str, *operands: Num | float) -> Num:
         """An operation, folded when all operands are numbers or an identity applies."""
-        xs = [x if type(x) is Num else self.const(x) for x in operands]
+        xs = [x if isinstance(x, Num) else self.const(x) for x in operands]
         asked: tuple[object, ...] = (op, *[x.id for x in xs])
         known = self._made.get(asked)  # most of what is asked for was asked for before
         if known is None:
