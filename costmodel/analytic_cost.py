@@ -112,6 +112,7 @@ class _Cost:
             "dram": _Cache(target.l3_bytes / target.num_cores or target.l2_bytes, target.dram_gbs_core, target.dram_gbs),
         }
         self._footprints: dict[tuple[Loop | None, int], Num] = {}
+        self._walks: dict[tuple[Store, Buffer], Num] = {}
 
     def program(self) -> AnalyticCost:
         d = self.d
@@ -314,12 +315,16 @@ class _Cost:
 
     def _walk(self, s: Store, u: Use) -> Num:
         """Elements between the tiles of the innermost loop around the tile that moves a use."""
+        known = self._walks.get((s, u.buffer))
+        if known is not None:
+            return known
         d = self.d
         step, found = d.zero, d.zero
         for x in s.loops[len(_tile_loops(s)) :]:
             hit = x.many * s.indexed(u, x)
             step = d.where(found, step, hit * s.movement(u, x))
             found = d.maximum(found, hit)
+        self._walks[s, u.buffer] = step
         return step
 
     def _home(self, s: Store, u: Use) -> int:

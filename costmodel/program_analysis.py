@@ -99,6 +99,8 @@ class Store:
             self.iterations.append(self.iterations[-1] * loop.size)
         self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
         self._boxes: dict[tuple[int, frozenset[Var]], Num] = {}
+        self._indexed: dict[tuple[Buffer, Var], Num] = {}
+        self._movements: dict[tuple[Buffer, Var], Num] = {}
 
     @property
     def total(self) -> Num:
@@ -220,10 +222,21 @@ class Store:
 
     def indexed(self, use: Use, loop: Loop) -> Num:
         """1 where the accessed elements depend on the loop."""
-        return self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
+        key = (use.buffer, loop.var)
+        found = self._indexed.get(key)
+        if found is None:
+            found = self._indexed[key] = self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
+        return found
 
     def movement(self, use: Use, loop: Loop) -> Num:
         """Elements, in row-major order, by which the first step of the loop moves the (first) access, either way."""
+        key = (use.buffer, loop.var)
+        found = self._movements.get(key)
+        if found is None:
+            found = self._movements[key] = self._movement(use, loop)
+        return found
+
+    def _movement(self, use: Use, loop: Loop) -> Num:
         d = self.dag
         start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
         moved, pitch = d.zero, d.one
