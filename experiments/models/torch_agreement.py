@@ -1,4 +1,4 @@
-"""Whether models give torch's numbers: `python experiments/models/agreement.py [MODEL...] [--log LOG] [--json OUT]`.
+"""Whether models give torch's numbers: `python experiments/models/torch_agreement.py [MODEL...] [--log LOG] [--json OUT]`.
 
 Each model is imported from torch and from the ONNX file that torch writes, and run by every executor; with a log also as tuned.  The
 language model is imported with a dynamic length besides, for the virtual machine.  Printed is the largest difference over the largest
