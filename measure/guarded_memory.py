@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.runtime.arrays import storage_dtype
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import RunError
 
@@ -67,7 +68,7 @@ class GuardedArray:
         self._before, self._after = self._inside[:start], self._inside[start + size :]
         self._sealed = False
         self._mend()
-        self.data: Array = self._inside[start : start + size].view(_storage(dtype)).reshape(shape)
+        self.data: Array = self._inside[start : start + size].view(storage_dtype(dtype)).reshape(shape)
 
     def seal(self) -> None:
         """From now on a write to it is a segmentation fault."""
@@ -91,7 +92,7 @@ class GuardedArray:
 
     def argument(self) -> object:
         """What a compiled function takes for it; valid while this object lives."""
-        return _BFloat16Tensor(self.data) if self.dtype == "bfloat16" else self.data
+        return argument_of(self.dtype, self.data)
 
     def _mend(self) -> None:
         self._before[...] = _PATTERN
@@ -105,11 +106,12 @@ class GuardedArray:
 
 def round_to(dtype: str, values: Array) -> Array:
     """The nearest values that an element of the type can hold, as numpy holds them (bfloat16 in float32)."""
-    return _from_bfloat16(_to_bfloat16(values)) if dtype == "bfloat16" else values.astype(_storage(dtype))
+    return _from_bfloat16(_to_bfloat16(values)) if dtype == "bfloat16" else values.astype(storage_dtype(dtype))
 
 
-def _storage(dtype: str) -> np.dtype[Any]:
-    return np.dtype(np.uint16) if dtype == "bfloat16" else dtypes.to_numpy(dtype)
+def argument_of(dtype: str, data: Array) -> object:
+    """What a compiled function takes for an array of this storage; valid while the array lives."""
+    return _BFloat16Tensor(data) if dtype == "bfloat16" else data
 
 
 def _to_bfloat16(values: Array) -> Array:

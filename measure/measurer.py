@@ -160,6 +160,7 @@ class Measurer:
         setup = self._setup(task)
         ran = iter(self.runner.compare([self._run_request(setup, task, b) for b in built if b.artifact is not None], timing))
         shown = {"kind": "interleaved", "data_seed": self.policy.data_seed, **asdict(timing)}
+        shown["constant_bytes"] = self.policy.race.constant_bytes
         return [
             self._record(task, c, b, None if b.artifact is None else next(ran), seed, extra or {}, shown)
             for c, b in zip(candidates, built, strict=True)
@@ -276,6 +277,7 @@ class Measurer:
             task.relative_tolerance,
             reference,
             baseline,
+            tuple([i for i, p in enumerate(task.params) if p.name in task.func.constants]),
         )
         if self.log is not None:
             self.log.append(WorkloadLine(task.digest, task.name or task.func.name, task.script))

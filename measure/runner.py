@@ -35,6 +35,7 @@ class RunSetup:
         tolerance: relative, see `correctness`.
         reference: a file that `correctness.save_reference` wrote, or None.
         baseline: the unscheduled function, which is run once for a reference; or None.
+        constants: which of the arguments are constants of a model, by position.
     """
 
     key: str
@@ -45,6 +46,7 @@ class RunSetup:
     tolerance: float = 0.0
     reference: str | None = None
     baseline: Code | None = None
+    constants: tuple[int, ...] = ()
 
     def ranges_by_name(self) -> dict[str, Range]:
         """As `argument_data.make_inputs` takes them."""

@@ -40,6 +40,8 @@ class RacePolicy:
         patience_s: seconds for samples that are taken again because they were not clean.
         limit_s: no sample is begun after these seconds.
         flush_bytes: so much memory is written before each sample, which is then a single call; 0 for warm caches.
+        constant_bytes: constants are taken from another place in so much memory at each call, as cold as weights are in a model
+            whose other layers ran meanwhile; 0 for the same ones, which stay in the caches.
     """
 
     min_repeat_ms: float = 3.0
@@ -49,6 +51,7 @@ class RacePolicy:
     patience_s: float = 0.1
     limit_s: float = 2.0
     flush_bytes: int = 0
+    constant_bytes: int = 0
 
     def __post_init__(self) -> None:
         good = {
@@ -59,6 +62,7 @@ class RacePolicy:
             "patience_s": self.patience_s >= 0,
             "limit_s": self.limit_s > 0,
             "flush_bytes": self.flush_bytes >= 0,
+            "constant_bytes": self.constant_bytes >= 0,
         }
         wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
         if wrong:

@@ -21,7 +21,7 @@ from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import ArgumentTable, make_inputs
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
-from tunesmith.measure.packed_call import load_call
+from tunesmith.measure.packed_call import PackedCall, cold_memory, load_call
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import race
@@ -40,6 +40,7 @@ class Workbench:
     def __init__(self) -> None:
         self._places: OrderedDict[str, _Place] = OrderedDict()
         self._scratch = np.zeros(0, np.uint8)
+        self._constants = cold_memory(0)
         self.tainted = False
         """Somebody wrote beside an output: memory of this process may be ruined in places nobody looks at."""
 
@@ -78,6 +79,7 @@ class Workbench:
         place = self._places[requests[0].setup.key]
         verdicts: list[RunResult | None] = []
         calls: dict[str, Callable[[], object]] = {}
+        memory = self._memory(requests[0].policy.constant_bytes)
         for i, request in enumerate(requests):
             try:
                 call = place.load(request)
@@ -87,7 +89,7 @@ class Workbench:
                 continue
             verdicts.append(None if wrong is None else _failed("wrong_result", wrong))
             if wrong is None:
-                calls[str(i)] = call
+                calls[str(i)] = place.cold(call, memory)
         start = time.perf_counter()
         samples = interleaved(calls, policy)
         each = (time.perf_counter() - start) / max(1, len(calls))
@@ -105,13 +107,13 @@ class Workbench:
             )
         return out
 
-    def _raced(self, request: RunRequest, place: _Place, call: Callable[[], object]) -> RunResult:
+    def _raced(self, request: RunRequest, place: _Place, call: PackedCall) -> RunResult:
         flush = self._flusher(request.policy.flush_bytes)
         if request.verify == "always":
             wrong = self._wrong(place, call)
             if wrong is not None:
                 return _failed("wrong_result", wrong)
-        timed = race(call, request.policy, request.best, flush)
+        timed = race(place.cold(call, self._memory(request.policy.constant_bytes)), request.policy, request.best, flush)
         facts = {"calls": float(timed.number)} | ({"waited": timed.waited} if timed.waited == timed.waited else {})
         wrong = self._harmed(place)
         verified = request.verify == "always" and place.reference is not None
@@ -138,6 +140,11 @@ class Workbench:
             return None
         self.tainted = True
         return f"wrote outside of its argument {', '.join(names)}"
+
+    def _memory(self, size: int) -> Array:
+        if self._constants.nbytes != size:
+            self._constants = cold_memory(size)
+        return self._constants
 
     def _flusher(self, size: int) -> Callable[[], object] | None:
         if size == 0:
@@ -168,9 +175,14 @@ class _Place:
                 )
             self.reference = [output.copy() for output in self.table.outputs()]
 
-    def load(self, request: RunRequest) -> Callable[[], object]:
+    def load(self, request: RunRequest) -> PackedCall:
         """The candidate, ready to be called on the arguments.  RunError if it cannot be loaded, or has another function."""
         return load_call(request.code, self.arguments)
+
+    def cold(self, call: PackedCall, memory: Array) -> Callable[[], object]:
+        """The call as it is timed: with constants that are elsewhere each time, if there is memory for that."""
+        specs = [p if i in self.setup.constants else None for i, p in enumerate(self.setup.params)]
+        return call.cold(specs, memory) if memory.nbytes else call
 
     def verdict(self) -> str | None:
         """What is wrong with the outputs as they are."""

@@ -28,6 +28,7 @@ from tunesmith.measure.measurer import MeasurePolicy, Measurer
 from tunesmith.measure.record_log import RecordLog
 from tunesmith.measure.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
+from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.progress import ProgressView
 from tunesmith.report import Report, TaskReport
 from tunesmith.search.proposals import asked_once
@@ -87,7 +88,7 @@ def tune(
             that crashes takes everything with it.  "ray" or "ray:N" has Ray actors compile, N or one for each processor, and run: those
             of the cluster at RAY_ADDRESS, or of a Ray that is started here.
         rules: of the space, functions or names in `search.space_rules.SEARCH_RULES`; by default those of the target.
-        policy: how candidates are measured.
+        policy: how candidates are measured; by default with warm caches, and of a model with weights that are not in them.
         leaders: so many of the best are verified and timed in turn at the end; 0 leaves this out.
         progress: show on standard error what goes on.
         allocation: who is next: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient where
@@ -112,6 +113,8 @@ def tune(
     allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
     scheduler = TaskScheduler(allocator, batch, total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
+    if policy is None and any(s.in_model for s in found):
+        policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     kind, maker = find_sampler(sampler), find_model(model)
     target = _target_there(target) if isinstance(workers, str) else _target_here(target)
     tasks = _weighted([s.task(target, rules) for s in found], weights or {})
@@ -150,6 +153,10 @@ def tune(
         if report.interrupted:
             noted["outcome"] = "interrupted"
     return report
+
+
+COLD_BYTES = 64 << 20
+"""Memory that the weights of a model's layers are taken from in turns: more than caches of the second level hold."""
 
 
 class _Search:

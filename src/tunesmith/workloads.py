@@ -41,12 +41,14 @@ class Subject:
         func: the function, not scheduled.
         operator: the operator's workload that it is, with reference and flops, or None.
         weight: how often it is called by the model that it was extracted from.
+        in_model: it was extracted from a model.
     """
 
     name: str
     func: PrimFunc
     operator: Workload | None = None
     weight: float = 1.0
+    in_model: bool = False
 
     @property
     def flops(self) -> int:
@@ -166,7 +168,7 @@ def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
     """The functions of a module; of one with a graph function `main`, the tasks of that model."""
     if isinstance(mod.get("main"), GraphFunc):
         tasks = extract_tasks(GRAPH(mod, Target.detect()))
-        return [Subject(prefix + t.name, t.func, weight=float(t.weight)) for t in tasks]
+        return [Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True) for t in tasks]
     return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]
 
 

@@ -320,3 +320,11 @@ def test_references_may_stand_anywhere(runner: Runner, setup: RunSetup, tmp_path
     shifted = replace(setup, key="seed 8", seed=8, reference=str(tmp_path / "r.npz"))
     assert kind(runner.run([ask(shifted, good())])[0]) == "wrong_result", "inputs of another seed have another sum"
     assert not np.array_equal(a, make_inputs(PARAMS, 8)[0])
+
+
+def test_candidates_are_verified_with_their_own_constants_however_cold_they_are_timed(runner: Runner, setup: RunSetup) -> None:
+    constant, policy = replace(setup, key="add of constants", constants=(0, 1)), replace(QUICK, constant_bytes=1 << 16)
+    requests = [ask(constant, code, policy=policy, verify="always") for code in (good(), kernel(adding(plus="1.0"), CLAMP))]
+    results = runner.run(requests)
+    assert [r.verified for r in results] == [True, False] and [kind(r) for r in results] == [None, "wrong_result"]
+    assert [kind(r) for r in runner.compare(requests, NOISY)] == [None, "wrong_result"]
