@@ -14,8 +14,8 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.lower.lift_constants import Lifted, lift_constants
+from tunesmith.runtime.arrays import aligned, empty, nbytes, placed
 from tunesmith.runtime.module import Module
-from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 
@@ -61,25 +61,39 @@ def _binding(b: Binding, ready: dict[str, Lifted], pack: _Packer) -> Binding:
     return Binding(b.results, CallFunction(parts.main.name, tuple(args), op.sizes))
 
 
+CHUNK = 32 << 20
+"""Bytes that packed copies share: from 4 MiB on numpy asks for huge pages, and weights that stream through the caches need them."""
+
+
 class _Packer:
     """Runs packing functions, each on each constant once."""
 
     def __init__(self, packers: Sequence[PrimFunc], target: Target) -> None:
         self._module = Module.from_object(build(packers, target).data) if _runs_here(target) else None
         self._done: dict[tuple[str, str], Constant] = {}
+        self._chunk, self._used = empty(0), 0
 
     def __call__(self, packer: PrimFunc, constant: Constant) -> Constant:
         key = packer.name, constant.digest
         if key not in self._done:
             copy = packer.params[1]
             assert isinstance(copy, Buffer)
-            out = np.zeros([e.as_int() for e in copy.shape], dt.to_numpy(copy.dtype))
+            out = self._zeros([e.as_int() for e in copy.shape], copy.dtype)
             if self._module is not None:
                 self._module[packer.name](np.array(constant.data), out)
             else:
-                out = interpret.run(packer, [constant.data])[1]
+                out[...] = interpret.run(packer, [constant.data])[1]
             self._done[key] = Constant(f"{constant.name}_packed", out)
         return self._done[key]
+
+    def _zeros(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        size = aligned(nbytes(dtype, shape))
+        if self._used + size > self._chunk.nbytes:
+            self._chunk, self._used = empty(max(CHUNK, size)), 0
+        out = placed(self._chunk, self._used, dtype, shape)
+        self._used += size
+        out[...] = 0
+        return out
 
 
 def _runs_here(target: Target) -> bool:

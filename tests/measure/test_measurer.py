@@ -273,7 +273,7 @@ def test_a_search_survives_every_fault(add_task: MeasureTask, tmp_path: Path) ->
     candidates: list[Candidate] = [(0, [4])]
     for tile in codes:
         candidates += [(0, [tile]), (1, [8])]
-    with LocalRunner(2, timeout=1.0, memory_limit=4 << 30) as runner, measurer(runner, FaultyBuilder(codes), log=log) as m:
+    with LocalRunner(2, timeout=3.0, memory_limit=4 << 30) as runner, measurer(runner, FaultyBuilder(codes), log=log) as m:
         records = m.measure(add_task, candidates)
         best = m.best(add_task)
     assert [outcome(r)[2] for r in records] == [None] + [k for fault in FAULTS for k in (fault, None)]

@@ -11,6 +11,7 @@ import pytest
 from tunesmith.graph.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.function import CallFunction, Constant, GraphFunc, Operand, TensorType, all_bindings
 from tunesmith.graph.interpret import run
+from tunesmith.graph.passes import pack_constants as pack_constants_module
 from tunesmith.graph.passes.pack_constants import pack_constants
 from tunesmith.graph.verify import verify
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -76,6 +77,16 @@ def test_weights_are_packed(target: Target) -> None:
     wanted = np.zeros((K, 24), np.float32)
     wanted[:, :N] = w
     np.testing.assert_array_equal(copy.data, wanted.reshape(K, 3, 8).transpose(1, 0, 2))
+
+
+def test_packed_copies_lie_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of memory for which the system has huge pages; one that does not fit begins the next."""
+    size = 3 * K * 8 * 4
+    monkeypatch.setattr(pack_constants_module, "CHUNK", 2 * size + 64)
+    weights = [data(K, N, seed=i) for i in range(3)]
+    done = packed(module(lambda b, x: tuple([call(b, x, b.constant(w, f"w{i}")) for i, w in enumerate(weights)])))
+    first, second, third = [c.args[1].data.ctypes.data for c in calls(done) if isinstance(c.args[1], Constant)]
+    assert second - first == -(-size // 64) * 64 and first % 64 == 0 and third - second != second - first
 
 
 def test_weights_used_twice_are_packed_once() -> None:
