@@ -10,6 +10,7 @@ from tunesmith.graph.passes.convert_layout import convert_layout
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.flatten_rows import flatten_rows
 from tunesmith.graph.passes.fold_constants import fold_constants
+from tunesmith.graph.passes.fold_permutes import fold_permutes
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise
@@ -25,6 +26,7 @@ GRAPH = ModulePipeline(
     module_pass(flatten_rows),
     ModulePass("fold_layouts", lambda mod, target: fold_constants(simplify_inference(mod))),
     module_pass(common_subexpressions),
+    module_pass(fold_permutes),
     module_pass(dead_code),
     ModulePass("fuse_operators", lambda mod, target: fuse_operators(mod)),
     module_pass(legalise),

@@ -5,6 +5,7 @@ Plain cases are those of `ops/`, stage by stage and loop by loop, so that record
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,6 +68,54 @@ def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference, wide=True)
 """numpy.matmul: vectors, matrices, and batches of matrices that are repeated to each other."""
+
+
+def terms_of(equation: str) -> tuple[str, str, str]:
+    """The letters of both operands and of the result of "bik,bkj->bij".
+
+    Raises:
+        ScriptError: the equation has another form.
+    """
+    found = re.fullmatch("([a-z]*),([a-z]*)->([a-z]*)", equation)
+    if found is None:
+        raise ScriptError(f'the equation {equation!r} is not of the form "bik,bkj->bij": two operands, a letter for each axis')
+    x, y, out = found.groups()
+    if any(len(set(term)) != len(term) for term in (x, y, out)):
+        raise ScriptError(f"the equation {equation!r} has a letter twice in one term: take the diagonal first")
+    both = set(x) & set(y)
+    if not set(out) <= set(x) | set(y) or not (set(x) | set(y)) - both <= set(out):
+        raise ScriptError(f"the equation {equation!r}: the result has letters of the operands, and all that only one operand has")
+    return x, y, out
+
+
+def _einsum(a: Tensor, b: Tensor, *, equation: str) -> Tensor:
+    x, y, out = terms_of(equation)
+    if a.dtype != b.dtype:
+        raise ScriptError("the operands have different element types; cast one of them")
+    if len(a.shape) != len(x) or len(b.shape) != len(y):
+        raise ScriptError(f"the equation {equation!r} is for operands of {len(x)} and {len(y)} axes, not {len(a.shape)} and {len(b.shape)}")
+    extents = dict(zip(x, a.shape, strict=True))
+    for letter, e in zip(y, b.shape, strict=True):
+        if extents.setdefault(letter, e) != e:
+            raise ScriptError(f"the equation {equation!r}: {letter} is {extents[letter]} in the first operand and {e} in the second")
+    summed = [c for c in x if c not in out]
+    axes = {c: te.reduce_axis(extents[c], c) for c in summed}
+
+    def element(*index: Poly) -> Expr:
+        at = {**dict(zip(out, index, strict=True)), **axes}
+        product = a[tuple([at[c] for c in x])] * b[tuple([at[c] for c in y])]
+        return te.sum(product, axis=list(axes.values())) if axes else product
+
+    return te.compute(tuple([extents[c] for c in out]), element, "C", axes=list(out))
+
+
+def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str) -> np.ndarray:
+    wide = np.dtype(np.float64) if a.dtype.kind == "f" else a.dtype
+    return np.asarray(np.einsum(equation, a.astype(wide), b.astype(wide))).astype(a.dtype)
+
+
+EINSUM = GraphOperator("einsum", FUSABLE, _einsum, _einsum_reference, wide=True)
+"""numpy.einsum of two operands: products over all letters, summed over those that the result lacks."""
 
 
 def _window(strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], layout: str) -> None:

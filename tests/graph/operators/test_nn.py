@@ -49,6 +49,26 @@ def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     check_operator("matmul", [RNG.integers(-9, 9, a).astype(np.int32), RNG.integers(-9, 9, b).astype(np.int32)], compiled=False)
 
 
+@pytest.mark.parametrize(
+    ("equation", "a", "b"),
+    [
+        ("ik,kj->ij", (3, 5), (5, 4)),
+        ("bihd,bjhd->bhij", (1, 3, 2, 5), (1, 4, 2, 5)),
+        ("bhij,bjhd->bihd", (2, 2, 3, 5), (2, 5, 2, 4)),
+        ("ki,jk->ji", (3, 5), (4, 3)),
+        ("kl,lkj->j", (3, 2), (2, 3, 4)),
+        ("i,j->ji", (3,), (2,)),
+        ("ij,j->ij", (3, 4), (4,)),
+        ("k,k->", (5,), (5,)),
+    ],
+)
+def test_einsum(equation: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    check_operator("einsum", [floats(*a), floats(*b)], equation=equation)
+    check_operator(
+        "einsum", [RNG.integers(-9, 9, a).astype(np.int32), RNG.integers(-9, 9, b).astype(np.int32)], compiled=False, equation=equation
+    )
+
+
 PLACES = [
     {},
     {"strides": (2, 1), "padding": (1, 0, 2, 1)},
@@ -174,7 +194,7 @@ def test_types_with_sizes_known_at_the_call() -> None:
 
 
 def test_kinds() -> None:
-    assert {GRAPH_OPERATORS.get(n).kind for n in ("matmul", "conv2d", "conv2d_transpose")} == {FUSABLE}
+    assert {GRAPH_OPERATORS.get(n).kind for n in ("matmul", "einsum", "conv2d", "conv2d_transpose")} == {FUSABLE}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +203,13 @@ def test_kinds() -> None:
         ("matmul", [(), (3,)], {}, "a scalar has no matrix product"),
         ("matmul", [(3, 4), (5, 4)], {}, "4 columns of the first and 5 rows of the second"),
         ("matmul", [(2, 3, 4), (3, 4, 5)], {}, "batch extents 2 and 3 do not fit"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj"}, "is not of the form"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "IK,KJ->IJ"}, "is not of the form"),
+        ("einsum", [(3, 3), (3, 5)], {"equation": "ii,ij->j"}, "a letter twice in one term"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->i"}, "all that only one operand has"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->ijm"}, "has letters of the operands"),
+        ("einsum", [(3, 4, 1), (4, 5)], {"equation": "ik,kj->ij"}, "for operands of 2 and 2 axes, not 3 and 2"),
+        ("einsum", [(3, 4), (5, 6)], {"equation": "ik,kj->ij"}, "k is 4 in the first operand and 5 in the second"),
         ("conv2d", [(1, 3, 8), (4, 3, 3, 3)], {}, "X has 4 dimensions"),
         ("conv2d", [(1, 3, 8, 8), (4, 2, 3, 3)], {}, "the channels of .* do not fit together with 1 groups"),
         ("conv2d", [(1, 4, 8, 8), (5, 2, 3, 3)], {"groups": 2}, "do not fit together with 2 groups"),
