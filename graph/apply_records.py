@@ -123,7 +123,9 @@ class ApplyRecords:
         others = sorted({target_key(r.target) for r in self.database.records(digest)})
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
-        return "no record of this workload. Tune it"
+        bad = self.database.report.bad_count
+        damaged = f" ({bad} lines of the log could not be read: `tunesmith log verify` tells which)" if bad else ""
+        return f"no record of this workload{damaged}. Tune it"
 
 
 def why_plain(func: PrimFunc) -> str:

@@ -18,6 +18,7 @@ from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.interpret import run
 from tunesmith.graph.pipelines import GRAPH
 from tunesmith.graph.tasks import extract_tasks
+from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target import Target
@@ -209,6 +210,30 @@ def test_strict_lists_all_that_lacks_a_record() -> None:
     with pytest.raises(RecordError, match="2 of 2 functions have no record") as caught:
         compile_model(model(), TARGET, Database(), strict=True)
     assert all(name in str(caught.value) for name in FUNCTIONS) and str(caught.value).count("missing: no record of this workload") == 2
+
+
+def worn(log: Path, folder: Path) -> Path:
+    """The log after a hard life: the records of the second function are cut, what a stranger wrote stands between, the end is missing."""
+    lines = log.read_text().splitlines()
+    digest = [structural.digest(t.func) for t in extract_tasks(GRAPH(model(), TARGET))][1]
+    cut = [line[: len(line) // 2] if digest in line and "workload" in line else line for line in lines]
+    assert cut != lines
+    foreign = ['{"kind": "record", "v": 99}', "[]", "\x00\x01", "", '{"i": [["k", "llvm"], []], "r": [[1], 0, 1, 1], "v": "v0.6"}']
+    path = folder / "worn.jsonl"
+    path.write_text("\n".join([*foreign, *cut, *foreign, lines[-1][:40]]))
+    return path
+
+
+def test_a_damaged_log_serves_with_what_is_left_of_it(tuned: Path, tmp_path: Path) -> None:
+    log = worn(tuned, tmp_path)
+    made = tunesmith.compile(model(), TARGET, log)
+    assert [c.status for c in made.coverage] == ["used", "missing"]
+    assert "lines of the log could not be read: `tunesmith log verify` tells which" in made.coverage[1].reason
+    check(made)
+    with pytest.raises(
+        RecordError, match=r"1 of 2 functions have no record that can be used.*\n.*op_softmax .*: missing: .*could not be read"
+    ):
+        tunesmith.compile(model(), TARGET, log, strict=True)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------
