@@ -1,0 +1,132 @@
+"""A model from a log to a C program: `python experiments/models/torch_deployment.py MODEL --log LOG`.
+
+Two fresh processes compile the model ahead of time from the log, without a search; their libraries must have the same bytes.  A program
+in C calls the library; what it writes must be torch's numbers within 1e-4 of the largest element, and our own from Python exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tunesmith.runtime.module import load_module
+from tunesmith.testing.torch_models import get
+
+LIMIT = 1e-4
+
+COMPILE = """
+import sys
+import time
+import tunesmith
+from tunesmith.graph.torch_import import from_torch
+from tunesmith.testing.torch_models import get
+
+name, log, folder = sys.argv[1:]
+model, inputs = get(name, size="full")
+module = from_torch(model, inputs)
+start = time.perf_counter()
+made = tunesmith.compile(module, records=log, executor="aot", name="model")
+compiled = time.perf_counter() - start
+made.export_library(f"{folder}/libmodel.so", header=f"{folder}/model.h")
+used = f'{sum(c.status == "used" for c in made.coverage)} of {len(made.coverage)} functions from records'
+print(f"compiled in {compiled:.1f} s, exported after {time.perf_counter() - start:.1f} s, {used}")
+"""
+
+MAIN = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "model.h"
+
+static void *file(const char *path, const char *mode, void *data, size_t size)
+{
+    FILE *f = fopen(path, mode);
+    if (f == NULL || (mode[0] == 'r' ? fread(data, 1, size, f) : fwrite(data, 1, size, f)) != size) exit(2);
+    fclose(f);
+    return data;
+}
+
+int main(void)
+{
+    static char arrays[INPUTS][BYTES], results[BYTES];
+    struct model_inputs inputs;
+    struct model_outputs outputs;
+    const void **in = (const void **)&inputs;
+    void **out = (void **)&outputs;
+    size_t sizes[INPUTS] = {SIZES};
+    int i;
+    for (i = 0; i < INPUTS; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "input%d", i);
+        in[i] = file(path, "rb", arrays[i], sizes[i]);
+    }
+    out[0] = results;
+    if (model_signature() != MODEL_SIGNATURE || model_run(&inputs, &outputs, NULL) != MODEL_OK) return 1;
+    file("output", "wb", results, RESULT);
+    return 0;
+}
+"""
+
+
+def main() -> None:
+    """Compile twice, compare, run from C, compare."""
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("model")
+    arguments.add_argument("--log", required=True)
+    given = arguments.parse_args()
+    model, inputs = get(given.model, size="full")
+    with torch.no_grad():
+        (wanted, *more) = results if isinstance(results := model(*inputs), tuple) else (results,)
+    if more:
+        raise SystemExit("the C program is written for models with one result")
+    with tempfile.TemporaryDirectory() as root:
+        folders = [Path(root, name) for name in ("first", "second")]
+        for folder in folders:
+            folder.mkdir()
+            done = subprocess.run(
+                [sys.executable, "-c", COMPILE, given.model, given.log, folder], capture_output=True, text=True, check=True
+            )
+            library = (folder / "libmodel.so").read_bytes()
+            print(
+                f"{done.stdout.strip()}; library of {len(library):,} bytes, sha256 {hashlib.sha256(library).hexdigest()[:16]}", flush=True
+            )
+        first, second = [(f / "libmodel.so").read_bytes() for f in folders]
+        assert first == second, "the libraries differ"
+        got = run_c(folders[0], [x.numpy() for x in inputs], wanted.numpy())
+        again = np.asarray(load_module(folders[0] / "libmodel.so")(*[x.numpy() for x in inputs]))
+        error = float(np.abs(got - wanted.numpy()).max() / np.abs(wanted.numpy()).max())
+        print(f"from C: {error:.1e} of torch's largest element; the same bytes as from Python: {np.array_equal(got, again)}")
+        raise SystemExit(not (error <= LIMIT and np.array_equal(got, again)))
+
+
+def run_c(folder: Path, inputs: list[np.ndarray], like: np.ndarray) -> np.ndarray:
+    """What the C program writes for these inputs."""
+    for i, array in enumerate(inputs):
+        array.tofile(folder / f"input{i}")
+    (folder / "main.c").write_text(MAIN)
+    most = max(a.nbytes for a in (*inputs, like))
+    sizes = ", ".join(str(a.nbytes) for a in inputs)
+    facts = {"INPUTS": len(inputs), "BYTES": most, "SIZES": sizes, "RESULT": like.nbytes}
+    words = [
+        "cc",
+        "-O1",
+        "main.c",
+        "-o",
+        "main",
+        "libmodel.so",
+        "-Wl,-rpath,$ORIGIN",
+        *[f"-D{name}={value}" for name, value in facts.items()],
+    ]
+    subprocess.run(words, cwd=folder, check=True)
+    subprocess.run([folder / "main"], cwd=folder, env={}, check=True)
+    return np.fromfile(folder / "output", like.dtype).reshape(like.shape)
+
+
+if __name__ == "__main__":
+    main()
