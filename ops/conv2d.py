@@ -55,7 +55,16 @@ def _sides(pad: Sides) -> tuple[int, int, int, int]:
     return (pad, pad, pad, pad) if isinstance(pad, int) else pad
 
 
-def conv2d(x: Tensor, w: Tensor, stride: Pair = 1, pad: Sides = 0, dilation: Pair = 1, groups: int = 1, layout: str = "NHWC") -> Tensor:
+def conv2d(
+    x: Tensor,
+    w: Tensor,
+    stride: Pair = 1,
+    pad: Sides = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    layout: str = "NHWC",
+    image_layout: str | None = None,
+) -> Tensor:
     """The convolution (cross-correlation, as everywhere in deep learning): a stage C under n, h, w, c in the order of `layout`,
     then the reduction axes rh, rw, rc (NCHW: rc, rh, rw), after a stage Pad if there is padding.
 
@@ -68,14 +77,15 @@ def conv2d(x: Tensor, w: Tensor, stride: Pair = 1, pad: Sides = 0, dilation: Pai
         dilation: distance of taps in the input, in both directions or (vertical, horizontal).
         groups: the channels of an output see only those of X in its group.  As many groups as channels of X and of the result
             are a depthwise convolution, too, whose W has an extent of 1.
-        layout: NHWC or NCHW; the result has the layout of X.
+        layout: NHWC or NCHW, of W and the result.
+        image_layout: of X, where it is another.
     Raises:
         ScriptError: the shapes do not fit together.
     """
-    nhwc = layout == "NHWC"
+    nhwc, image_layout = layout == "NHWC", image_layout or layout
     if len(x.shape) != 4 or len(w.shape) not in (3, 4):
         raise ScriptError(f"conv2d: X has 4 dimensions and W 4 (3 for depthwise), got {x!r} and {w!r}")
-    n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
+    n, height, width, ci = x.shape if image_layout == "NHWC" else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
     kh, kw = w.shape[:2] if nhwc else w.shape[-2:]
     co = w.shape[-1] if nhwc else w.shape[0]
     flat = len(w.shape) == 3
@@ -84,12 +94,12 @@ def conv2d(x: Tensor, w: Tensor, stride: Pair = 1, pad: Sides = 0, dilation: Pai
     (sh, sw), (top, left, bottom, right), (dh, dw) = _pair(stride), _sides(pad), _pair(dilation)
     oh = (height + (top + bottom) - dh * (kh - 1) - 1) // sh + 1
     ow = (width + (left + right) - dw * (kw - 1) - 1) // sw + 1
-    padded = pad_image(x, pad, layout) if top or left or bottom or right else x
+    padded = pad_image(x, pad, image_layout) if top or left or bottom or right else x
     rh, rw = te.reduce_axis(kh, "rh"), te.reduce_axis(kw, "rw")
 
     def tap(b: Poly, h: Poly, v: Poly, channel: Poly) -> Expr:
         i, j = h * sh + rh * dh, v * sw + rw * dw
-        return padded[b, i, j, channel] if nhwc else padded[b, channel, i, j]
+        return padded[b, i, j, channel] if image_layout == "NHWC" else padded[b, channel, i, j]
 
     def direct(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
         rc = te.reduce_axis(w.shape[2 if nhwc else 1], "rc")

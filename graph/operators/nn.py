@@ -139,11 +139,14 @@ def _conv2d(
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     layout: str = "NCHW",
+    image_layout: str = "",
 ) -> Tensor:
     _window(strides, padding, dilation, layout)
+    if image_layout not in ("", *LAYOUTS):
+        raise ScriptError(f"unknown layout {image_layout!r} of the image; layouts are {', '.join(LAYOUTS)}")
     if x.dtype != w.dtype:
         raise ScriptError("the image and the filter have different element types; cast one of them")
-    return convolution.conv2d(x, w, strides, padding, dilation, groups, layout)
+    return convolution.conv2d(x, w, strides, padding, dilation, groups, layout, image_layout or None)
 
 
 def _conv2d_reference(
@@ -155,8 +158,11 @@ def _conv2d_reference(
     dilation: tuple[int, int] = (1, 1),
     groups: int = 1,
     layout: str = "NCHW",
+    image_layout: str = "",
 ) -> np.ndarray:
     """Tap by tap, in float64: a shifted view of the padded image times a matrix for each group."""
+    if (image_layout or layout) != layout:
+        x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
     nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
     filters = np.expand_dims(w, 2 if nhwc else 1) if w.ndim == 3 else w
     filters = (filters if nhwc else filters.transpose(2, 3, 1, 0)).astype(np.float64)
@@ -175,7 +181,8 @@ def _conv2d_reference(
 
 CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference, wide=True)
 """Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; those of a depthwise one may leave out the axis of
-extent 1, which makes it the program of the workload.  Padding is (top, left, bottom, right)."""
+extent 1, which makes it the program of the workload.  Padding is (top, left, bottom, right).  An image of another layout than filter and
+result says so by `image_layout`."""
 
 
 def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:

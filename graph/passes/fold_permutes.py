@@ -10,14 +10,19 @@ from tunesmith.graph.function import Binding, Call, GraphFunc, If, Operand, Regi
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.ir.function import IRModule
 
+FEW = 4
+"""Channels of an image.  With more, neighbouring channels should lie together when they are summed."""
+
 
 def fold_permutes(mod: IRModule) -> IRModule:
     """Rewrites, for matmuls of operands with equal batch extents:
 
     matmul(permute_dims(x), y)          ->  einsum(x, y)             also of the second operand, and of both
     permute_dims(matmul(x, y))          ->  einsum(x, y)             where nothing else uses the product; also of an einsum
+    conv2d(permute_dims(x), w)          ->  conv2d(x, w, image_layout="NCHW")     for NHWC and up to `FEW` channels
 
-    The attention of a transformer needs no copies of queries, keys, values and results then.
+    The attention of a transformer needs no copies of queries, keys, values and results then, and the first layer of a network of images
+    takes them as they come.
     """
     return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
@@ -42,6 +47,8 @@ def _region(region: Region, outside: Mapping[Operand, Call]) -> Region:
                 b = Binding(b.results, If(op.condition, then, otherwise))
         elif isinstance(op, Call) and op.operator == "matmul":
             b = _read(b, op, made)
+        elif isinstance(op, Call) and op.operator == "conv2d":
+            b = _pictured(b, op, made)
         elif isinstance(op, Call) and op.operator == "permute_dims" and op.args[0] in mine and uses[op.args[0]] == 1:
             source = mine[op.args[0]]
             written = _written(source, op)
@@ -70,6 +77,17 @@ def _read(b: Binding, call: Call, made: Mapping[Operand, Call]) -> Binding:
     if args == list(call.args):
         return b
     return Binding(b.results, Call("einsum", tuple(args), (("equation", f"{letters[0]},{letters[1]}->{terms[2]}"),)))
+
+
+def _pictured(b: Binding, call: Call, made: Mapping[Operand, Call]) -> Binding:
+    """The convolution that reads an image as it was before its channels were moved behind its pixels."""
+    source = made.get(call.args[0])
+    if source is None or source.operator != "permute_dims" or _axes(source) != (0, 2, 3, 1):
+        return b
+    channels = source.args[0].type.shape[1].const
+    if call.attr("layout") != "NHWC" or call.attr("image_layout") or channels is None or channels > FEW:
+        return b
+    return Binding(b.results, Call("conv2d", (source.args[0], call.args[1]), tuple({**call.keywords, "image_layout": "NCHW"}.items())))
 
 
 def _written(product: Binding, permute: Call) -> Call | None:

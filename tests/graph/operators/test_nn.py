@@ -193,6 +193,12 @@ def test_types_with_sizes_known_at_the_call() -> None:
     assert [p for p in func.params if not isinstance(p, Buffer)] == [n.as_var()]
 
 
+@pytest.mark.parametrize("places", PLACES)
+def test_conv2d_of_an_image_in_another_layout(places: dict[str, Any]) -> None:
+    check_operator("conv2d", [floats(1, 3, 7, 8), floats(3, 3, 3, 5)], layout="NHWC", image_layout="NCHW", **places)
+    check_operator("conv2d", [floats(1, 7, 8, 3), floats(5, 3, 3, 3)], layout="NCHW", image_layout="NHWC", **places)
+
+
 def test_kinds() -> None:
     assert {GRAPH_OPERATORS.get(n).kind for n in ("matmul", "einsum", "conv2d", "conv2d_transpose")} == {FUSABLE}
 
@@ -215,6 +221,7 @@ def test_kinds() -> None:
         ("conv2d", [(1, 4, 8, 8), (5, 2, 3, 3)], {"groups": 2}, "do not fit together with 2 groups"),
         ("conv2d", [(1, 3, 2, 8), (4, 3, 3, 3)], {}, "the extent 0 is not positive"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"layout": "NCWH"}, "unknown layout 'NCWH'"),
+        ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"image_layout": "CHWN"}, "unknown layout 'CHWN' of the image"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (1, 1)}, r"padding \(1, 1\) is \(top, left, bottom, right\)"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (-1, 0, 0, 0)}, "not negative"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"strides": (0, 1)}, "must be positive"),

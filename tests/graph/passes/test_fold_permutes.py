@@ -93,3 +93,18 @@ def test_branches_read_what_is_outside_and_write_only_their_own(passed: Passed) 
 def test_what_stays(passed: Passed, text: str) -> None:
     head = '@G.function\ndef main(x: G.Tensor((2, 3, 4), "float32"), y: G.Tensor((2, 4, 5), "float32")):\n    '
     assert "einsum" not in operators(passed(fold_permutes, head + text))
+
+
+@pytest.mark.parametrize("channels", [3, 4, 5])
+def test_the_first_layer_takes_an_image_as_it_comes(passed: Passed, channels: int) -> None:
+    done = passed(
+        cleaned,
+        f"""
+@G.function
+def main(x: G.Tensor((1, {channels}, 6, 7), "float32"), w: G.Tensor((3, 3, {channels}, 8), "float32")):
+    t = G.permute_dims(x, axes=(0, 2, 3, 1))
+    y = G.conv2d(t, w, padding=(1, 1, 1, 1), layout="NHWC")
+    return (y,)
+""",
+    )
+    assert operators(done) == (["conv2d"] if channels <= 4 else ["permute_dims", "conv2d"])
