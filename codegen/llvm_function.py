@@ -21,6 +21,7 @@ from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, split_constant, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
@@ -213,10 +214,11 @@ class _Function(ExprEmitter):
 
     def _evaluate(self, n: Evaluate) -> None:
         e: Any = n.value
-        if type(e) is Call and e.name == "prefetch":
+        if type(e) is Call and e.name in PREFETCHES:
             load: Any = e.args[0]
             at = self.address(load.buffer, load.indices[0])
-            self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", "3"), ("i32", "1")])
+            level = "3" if e.name == "prefetch" else "2"
+            self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", level), ("i32", "1")])
             return
         raise BuildError(f"the LLVM backend cannot run {getattr(e, 'name', e)!r} for its effect")
 

@@ -110,10 +110,13 @@ _ALL = (
     Intrinsic("reduce_max", 1, lambda v: np.maximum.reduce(v, axis=-1), 4, reduces=True),
     Intrinsic("reduce_min", 1, lambda v: np.minimum.reduce(v, axis=-1), 4, reduces=True),
     Intrinsic("prefetch", 1, lambda x: None, 0, effect=True),
+    Intrinsic("prefetch_l2", 1, lambda x: None, 0, effect=True),
 )
+PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
 """`round` is half to even; `ldexp(x, n)` is x * 2**n with a float n that holds an integer; `reinterpret` keeps the bits and
-changes the dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched."""
+changes the dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched, `prefetch_l2` fetches no further than into the
+second level of the caches."""
 
 
 def intrinsic(name: str) -> Intrinsic:

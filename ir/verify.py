@@ -13,7 +13,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
@@ -372,7 +372,7 @@ class _Verifier:
             fits = dt.lanes(dtype) == dt.lanes(args[0]) and dt.bits(dtype) == dt.bits(args[0])
         elif e.name == "isnan":
             fits = dtype == dt.vector("bool", dt.lanes(args[0]))
-        elif e.name == "prefetch":
+        elif e.name in PREFETCHES:
             fits = type(e.args[0]) is BufferLoad
         else:
             fits = dtype == args[0]

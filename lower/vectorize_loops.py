@@ -15,6 +15,7 @@ import numpy as np
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
@@ -188,7 +189,7 @@ class _Lanes:
             if count is None or n.orelse is not None:
                 raise NotAVector
             return self.stmt(n.then, self._and(mask, count))
-        if type(n) is Evaluate and type(n.value) is Call and n.value.name == "prefetch":
+        if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One line for each vector: the lane at its start.
             return substitute(n, {self.lane: poly(0)})
         if type(n) is not BufferStore:

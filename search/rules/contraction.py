@@ -267,6 +267,9 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
         s.parallel(s.get_loops(copy)[0])
+        # Weights come from far away, and no faster than they are used: the next panel is fetched while this one is at work.
+        s.annotate(block, "prefetch_operand", s.block(copy).name)
+        s.annotate(block, "prefetch_panels", s.sample_categorical((0, 1), "prefetch"))
 
 
 def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
