@@ -31,19 +31,13 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
-    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on; with
-    `prefetch_panels`, every load of the operand by one so many of its panels further on."""
-    distance, panels = annotation(b, "prefetch"), annotation(b, "prefetch_panels")
-    loads = [x for x in walk(body) if type(x) is BufferLoad and x.indices]
-    ahead: list[Stmt] = []
-    if isinstance(distance, Poly) and distance.const != 0:
-        near = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in loads if x.buffer in func.params]
-        ahead += [Evaluate(Call("prefetch", (x,), x.dtype)) for x in near]
-    if isinstance(panels, Poly) and panels.const != 0:
-        operand = annotation(b, "prefetch_operand")
-        far = [x.with_(indices=(x.indices[0] + panels, *x.indices[1:])) for x in loads if x.buffer.name == operand]
-        ahead += [Evaluate(Call("prefetch_l2", (x,), x.dtype)) for x in far]
-    return seq([*ahead, body]) if ahead else body
+    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on."""
+    distance = annotation(b, "prefetch")
+    if not isinstance(distance, Poly) or distance.const == 0:
+        return body
+    loads = [x for x in walk(body) if type(x) is BufferLoad and x.buffer in func.params and x.indices]
+    ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in loads]
+    return seq([*[Evaluate(Call("prefetch", (x,), x.dtype)) for x in ahead], body])
 
 
 def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:

@@ -9,6 +9,7 @@ from tunesmith.lower.hoist_conditions import hoist_conditions
 from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
+from tunesmith.lower.prefetch_ahead import prefetch_ahead
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
 from tunesmith.lower.store_bools import store_bools
@@ -18,6 +19,7 @@ from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.lower.version_guards import version_guards
 
 CPU = Pipeline(
+    prefetch_ahead,
     simplify,
     lower_blocks,
     skip_zero_terms,

@@ -15,9 +15,9 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, poly, shifted, substitute
-from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt, seq
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import transform, walk, with_body
+from tunesmith.ir.visit import with_body
 from tunesmith.lower.clip_loops import coefficient
 from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.passes import function_pass
@@ -29,7 +29,7 @@ Plan = Callable[[], Any]
 @function_pass(needs="FLAT", gives="VECTOR")
 def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Write out; guards that become constant disappear."""
-    unroller = _Unroller(symbol_ranges(func), any(type(n) is Evaluate for n in walk(func.body)))
+    unroller = _Unroller(symbol_ranges(func))
     body = unroller(func.body)
     return with_body(func, seq([]) if body is None else own_binders(body) if unroller.copied_memory else body)
 
@@ -44,10 +44,8 @@ class _Unroller(Simplifier):
         copied_memory: an allocation was written twice.
     """
 
-    def __init__(self, ranges: Mapping[Var, Range], prefetches: bool) -> None:
+    def __init__(self, ranges: Mapping[Var, Range]) -> None:
         super().__init__(ranges)
-        self._prefetches = prefetches
-        self._trimmed: dict[For, Stmt] = {}
         del self._table[BufferStore]  # no two copies are the same
         self.values: dict[Var, int] = {}
         self.copied_memory = False
@@ -71,7 +69,7 @@ class _Unroller(Simplifier):
             copies: list[Stmt | None] = []
             for i in range(count):
                 self.values[n.var] = i
-                copies.append(self(n.body if i == 0 else self._later(n)))
+                copies.append(self(n.body))
             self.values.pop(n.var, None)
             kept = [c for c in copies if c is not None]
             return seq(kept) if kept else None
@@ -92,14 +90,6 @@ class _Unroller(Simplifier):
         if body is None or (body is n.body and extent is n.extent and var is n.var):
             return None if body is None else n
         return n.with_(var=var, extent=extent, body=body)
-
-    def _later(self, n: For) -> Stmt:
-        """The body of later copies: what the first has fetched ahead need not be fetched again."""
-        if not self._prefetches:
-            return n.body
-        if n not in self._trimmed:
-            self._trimmed[n] = transform(n.body, {Evaluate: lambda e, _: e if n.var in _variables(e) else seq([])})
-        return self._trimmed[n]
 
     def _allocate(self, n: Allocate, recurse: Any) -> Stmt | None:
         self.copied_memory |= n.buffer in self._bound

@@ -10,8 +10,8 @@ from tunesmith.schedule.state import ScheduleState
 
 KEYS = {
     "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
-    "prefetch_operand": "block: the buffer of which the annotation `prefetch_panels` speaks",
-    "prefetch_panels": "block: so many steps of its first index ahead that buffer is fetched into the second level of the caches",
+    "prefetch_operand": "loop: the buffer of which the annotation `prefetch_ahead` speaks",
+    "prefetch_ahead": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/prefetch_ahead.py)",
     "pack_constant": "block: the constant parameter that it copies into another layout, once for all calls (lower/lift_constants.py)",
 }
 """Annotations that lowering understands."""

@@ -181,6 +181,10 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         s.reverse_compute_at(epilogue, level2[-1])
     if plan.pack is not None:
         _pack(s, block, plan, levels, cut[0] if cut else vec1)
+        if plan.constant:
+            # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
+            s.annotate(vec1, "prefetch_operand", f"{plan.pack}_copy")
+            s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
         _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes)
     s.vectorize(vec3)
@@ -267,9 +271,6 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
         s.parallel(s.get_loops(copy)[0])
-        # Weights come from far away, and no faster than they are used: the next panel is fetched while this one is at work.
-        s.annotate(block, "prefetch_operand", s.block(copy).name)
-        s.annotate(block, "prefetch_panels", s.sample_categorical((0, 1), "prefetch"))
 
 
 def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
