@@ -37,6 +37,9 @@ def prefetch_ahead(func: PrimFunc, target: Target) -> PrimFunc:
     def on_for(n: For, recurse: Any) -> Stmt:
         ahead, operand = annotation(n, "prefetch_ahead"), annotation(n, "prefetch_operand")
         m: For = n.map_children(recurse)
+        if ahead is None:
+            return m
+        m = m.with_(annotations=tuple([(k, v) for k, v in m.annotations if k not in ("prefetch_ahead", "prefetch_operand")]))
         if not isinstance(ahead, Poly) or not ahead.const or not isinstance(operand, str):
             return m
         return _spread(m, operand, ahead.const, target)
