@@ -37,9 +37,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("models", nargs="*", default=MODELS)
     arguments.add_argument("--log", type=Path)
+    arguments.add_argument("--only-tuned", action="store_true", help="with a log, leave out what has no records")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
-    found = [line for name in given.models for line in lines(name, given.log)]
+    found = [line for name in given.models for line in lines(name, given.log, given.only_tuned)]
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))
     wrong = [line for line in found if not line["error"] <= LIMIT]
@@ -47,14 +48,14 @@ def main() -> None:
     raise SystemExit(bool(wrong))
 
 
-def lines(name: str, log: Path | None) -> Iterator[dict[str, Any]]:
+def lines(name: str, log: Path | None, only_tuned: bool) -> Iterator[dict[str, Any]]:
     """What was found for one model."""
     model, inputs = get(name, size="full")
     for source, module in sources(model, inputs, None):
-        for records in (None, log) if log else (None,):
+        for records in [log] if only_tuned else [None, log] if log else [None]:
             for executor in EXECUTORS:
                 yield checked(name, source, module, executor, records, model, [inputs])
-    if name == "gpt_prefill":
+    if name == "gpt_prefill" and not only_tuned:
         length = torch.export.Dim("length", min=2, max=256)
         calls = [(inputs[0][:, :1].expand(1, n).contiguous(), torch.arange(n)) for n in LENGTHS if n > 1]
         for source, module in sources(model, inputs, ({1: length}, {0: length})):
