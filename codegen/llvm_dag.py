@@ -19,6 +19,8 @@ import numpy.typing as npt
 from tunesmith.codegen.llvm_compile import compile_object
 from tunesmith.codegen.llvm_dag_machine import BLOCK, CODES, GROUP, RULES, machine_text
 from tunesmith.codegen.llvm_host import LlvmOptions, host_cpu_name, host_features
+from tunesmith.ir.arith.array_eval import live
+from tunesmith.runtime.arrays import empty
 from tunesmith.runtime.object_loader import load_object
 from tunesmith.support.errors import InternalError, UserError
 
@@ -42,7 +44,7 @@ class _Program:
 
     def __init__(self, nodes: Sequence[Node], narrowed: Sequence[int], columns: Sequence[int]) -> None:
         self._nodes = nodes
-        order = _live(nodes, [*narrowed, *columns])
+        order = live([*narrowed, *columns], lambda i: _operands(nodes[i]))
         self.constants = {i: k for k, i in enumerate([i for i in order if nodes[i][0] == "const"])}
         self.values = [nodes[i][1][0] for i in self.constants]
         slots: dict[int, list[int]] = {}
@@ -54,16 +56,14 @@ class _Program:
         self._truths: set[int] = {i for i in order if nodes[i] in (_ONE, ("const", (0.0,)))}
         last: dict[int, int] = {}
         for i in order:
-            if nodes[i][0] not in ("const", "param"):
-                for x in nodes[i][1]:
-                    last[int(x)] = i
+            last.update(dict.fromkeys(_operands(nodes[i]), i))
         self._register = dict(self.constants)
         self.registers = len(self.constants)
         free: list[int] = []
         code: list[tuple[int, int, int, int, int]] = []
         for i in order:
             op, arguments = nodes[i]
-            operands = () if op in ("const", "param") else tuple([int(x) for x in arguments])
+            operands = _operands(nodes[i])
             if op != "const":
                 if free:
                     self._register[i] = free.pop()
@@ -97,16 +97,8 @@ class _Program:
         return (CODES[op], self._register[i], where[0], where[-1] if len(where) == 1 else where[1], where[-1])
 
 
-def _live(nodes: Sequence[Node], roots: Sequence[int]) -> list[int]:
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        i = stack.pop()
-        if i not in seen:
-            seen.add(i)
-            if nodes[i][0] not in ("const", "param"):
-                stack.extend(int(x) for x in nodes[i][1])
-    return sorted(seen)
+def _operands(node: Node) -> tuple[int, ...]:
+    return () if node[0] in ("const", "param") else tuple([int(x) for x in node[1]])
 
 
 class _Scratch:
@@ -182,9 +174,9 @@ class DagKernel:
                 f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}"
             )
         columns = np.empty((self.column_count, n))
-        registers = _aligned(self._program.registers, np.float64)
+        registers = _blocks(self._program.registers, np.float64)
         registers[: len(self._program.values)] = np.array(self._program.values)[:, None]
-        scratch = _aligned(self._scratch.slots, np.float32)
+        scratch = _blocks(self._scratch.slots, np.float32)
         scratch[len(self._scratch.computed) :] = np.array(self._scratch.numbers, np.float32)[:, None]
         main = n // BLOCK * BLOCK
         self._part(ints[:main], table, columns, n, registers, scratch)
@@ -206,9 +198,6 @@ class DagKernel:
         )
 
 
-def _aligned(count: int, dtype: type) -> npt.NDArray[Any]:
+def _blocks(count: int, dtype: type) -> npt.NDArray[Any]:
     """[count, BLOCK] that begins with a cache line, as vector loads want it."""
-    size = count * BLOCK * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(count, BLOCK)
+    return empty(count * BLOCK * np.dtype(dtype).itemsize).view(dtype).reshape(count, BLOCK)

@@ -68,7 +68,7 @@ class _Convert(TwinRewriter):
 
 
 def _convolution(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-    if call.attr("layout") != "NCHW":
+    if call.attr("layout") != "NCHW" or call.keywords.get("image_layout"):  # an image of a layout of its own needs no other
         return None
     x, w = call.args
     weight = build.permute_dims(w, axes=(2, 3, 1, 0), name=w.name)

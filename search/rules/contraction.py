@@ -180,10 +180,10 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         epilogue = _epilogue(s, block, after, plan)
         s.reverse_compute_at(epilogue, level2[-1])
     if plan.pack is not None:
-        _pack(s, block, plan, levels, cut[0] if cut else vec1)
+        copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
         if plan.constant:
             # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
-            s.annotate(vec1, "prefetch_operand", f"{plan.pack}_copy")
+            s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
         _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes)
@@ -252,8 +252,8 @@ def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
     s.require("le0", rows * v + v + lanes - registers * lanes, "register-budget", "the register tile does not fit the registers")
 
 
-def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> None:
-    """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]."""
+def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:
+    """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]; returns the block that fills them."""
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == plan.pack)
@@ -271,6 +271,7 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
         s.parallel(s.get_loops(copy)[0])
+    return copy
 
 
 def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:

@@ -187,6 +187,16 @@ def test_a_search_finds_what_compilation_uses(tuned: Path) -> None:
     check(tunesmith.compile(model(), TARGET, tuned, strict=True))
 
 
+def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_ones(tmp_path: Path) -> None:
+    found = {}
+    for name, what in (("model", model()), ("operator", "dense(m=4,n=8,k=8)")):
+        log = tmp_path / f"{name}.jsonl"
+        tunesmith.tune(what, TARGET, 1, log, sampler="random", workers=0, leaders=1, progress=False)
+        database = Database.from_log(log)
+        found[name] = {r.policy["constant_bytes"] for r in database.records()}
+    assert found == {"model": {64 << 20}, "operator": {0}}
+
+
 def test_what_has_no_record_is_told(tuned: Path) -> None:
     wider = model(4, 8, 24)
     made = compile_model(wider, TARGET, Database.from_log(tuned), untuned=default_schedule)

@@ -14,6 +14,7 @@ from tunesmith.graph.passes.convert_layout import convert_layout
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.graph.script_parser import parse
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
 from tunesmith.support.seeds import stream
@@ -171,3 +172,14 @@ def nothing_to_do() -> GraphFunc:
 
 def test_what_is_left_alone(unchanged: Passed) -> None:
     unchanged(convert_layout, nothing_to_do())
+
+
+def test_an_image_of_another_layout_is_left_alone() -> None:
+    text = """
+@G.function
+def main(x: G.Tensor((1, 6, 7, 3), "float32"), w: G.Tensor((5, 3, 3, 3), "float32")):
+    y = G.conv2d(x, w, layout="NCHW", image_layout="NHWC")
+    return y
+"""
+    mod = IRModule({"main": parse(text)})
+    assert convert_layout(mod)["main"] is mod["main"]
