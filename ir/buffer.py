@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.node import node
-from tunesmith.ir.poly import Index, Poly, poly, product
+from tunesmith.ir.poly import ONE, Index, Poly, poly, product
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -26,11 +26,13 @@ class Buffer:
         shape: extent of each dimension, ints or index expressions.
         dtype: scalar element type.
         scope: one of `SCOPES`.
+        pad: elements that follow each run of the last dimension and belong to nobody, so that the rows of a tile in shared memory
+            begin in different banks.
     """
 
-    __slots__ = ("__weakref__", "dtype", "name", "scope", "shape")
+    __slots__ = ("__weakref__", "dtype", "name", "pad", "scope", "shape")
 
-    def __init__(self, name: str, shape: Iterable[Index], dtype: str = "float32", scope: str = "global") -> None:
+    def __init__(self, name: str, shape: Iterable[Index], dtype: str = "float32", scope: str = "global", pad: Index = 0) -> None:
         if scope not in SCOPES:
             raise ScriptError(f"buffer {name}: unknown storage scope {scope!r}; scopes are {', '.join(SCOPES)}")
         if dt.lanes(dtype) != 1:
@@ -39,15 +41,39 @@ class Buffer:
         self.shape = tuple(poly(s) for s in shape)
         self.dtype = dtype
         self.scope = scope
+        self.pad = poly(pad)
+
+    @property
+    def strides(self) -> tuple[Poly, ...]:
+        """Elements between neighbours along each dimension."""
+        out = [ONE] * len(self.shape)
+        for d in range(len(out) - 2, -1, -1):
+            out[d] = out[d + 1] * self.shape[d + 1]
+            if d == len(out) - 2:
+                out[d] = out[d] + self.pad
+        return tuple(out)
+
+    @property
+    def size(self) -> Poly:
+        """Elements that it takes, those of `pad` included."""
+        return product(self.shape) if len(self.shape) < 2 else self.strides[0] * self.shape[0]
 
     @property
     def nbytes(self) -> Poly:
         """Size in bytes."""
-        return product(self.shape) * dt.nbytes(self.dtype)
+        return self.size * dt.nbytes(self.dtype)
 
-    def like(self, name: str | None = None, shape: Iterable[Index] | None = None, scope: str | None = None) -> Buffer:
+    def like(
+        self, name: str | None = None, shape: Iterable[Index] | None = None, scope: str | None = None, pad: Index | None = None
+    ) -> Buffer:
         """A new buffer that differs in the given properties."""
-        return Buffer(name or self.name, self.shape if shape is None else shape, self.dtype, scope or self.scope)
+        return Buffer(
+            name or self.name,
+            self.shape if shape is None else shape,
+            self.dtype,
+            scope or self.scope,
+            self.pad if pad is None else pad,
+        )
 
     def __getitem__(self, indices: Index | tuple[Index, ...]) -> BufferLoad:
         return load(self, *(indices if isinstance(indices, tuple) else (indices,)))

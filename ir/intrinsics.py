@@ -27,6 +27,7 @@ class Intrinsic:
         expanded: lowering replaces it by arithmetic (vector_math), so code generators never see it.
         reduces: a vector goes in, a scalar comes out.
         effect: run for its effect, has no value.
+        shuffle: the value is that which the thread `thread ^ shuffle` of the warp has for the argument; 0 for all others.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Intrinsic:
     expanded: bool = False
     reduces: bool = False
     effect: bool = False
+    shuffle: int = 0
 
 
 def _erf(x: Any) -> Any:
@@ -111,12 +113,15 @@ _ALL = (
     Intrinsic("reduce_min", 1, lambda v: np.minimum.reduce(v, axis=-1), 4, reduces=True),
     Intrinsic("prefetch", 1, lambda x: None, 0, effect=True),
     Intrinsic("prefetch_l2", 1, lambda x: None, 0, effect=True),
+    Intrinsic("barrier", 0, lambda: None, 0, effect=True),
+    *[Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, 1, shuffle=n) for n in (1, 2, 4, 8, 16)],
 )
 PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
 """`round` is half to even; `ldexp(x, n)` is x * 2**n with a float n that holds an integer; `reinterpret` keeps the bits and
 changes the dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched, `prefetch_l2` fetches no further than into the
-second level of the caches."""
+second level of the caches.  `barrier` makes each thread of a block wait for all others, which then see what it has written.  A shuffle
+must be reached by all threads of a warp at once."""
 
 
 def intrinsic(name: str) -> Intrinsic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expr import Expr
+from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support.errors import ScriptError
@@ -109,6 +109,11 @@ class Evaluate(Stmt):
     """An expression run for its effect, such as a prefetch."""
 
     value: Expr
+
+
+def barrier() -> Evaluate:
+    """All threads of a block wait for each other."""
+    return Evaluate(Call("barrier", (), "int32"))
 
 
 def seq(stmts: Iterable[Stmt | None]) -> Stmt:

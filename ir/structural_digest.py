@@ -110,7 +110,8 @@ class Writer:
         self.bound += 1
 
     def _bind_buffer(self, b: Buffer) -> str:
-        text = f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}];"
+        pad = "" if b.pad == 0 else f"+{self._poly(b.pad)}"
+        text = f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}]{pad};"
         self.known.clear()
         self.buffers[b] = f"b{len(self.buffers)}"
         return text

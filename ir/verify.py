@@ -102,7 +102,7 @@ class _Verifier:
             raise self.fail(f"a buffer was expected, got {_kind(b)}")
         if b in self.buffers:
             raise self.fail(f"the buffer {b.name} is declared twice")
-        for s in b.shape:
+        for s in (*b.shape, b.pad):
             self.index(s, f"the shape of {b.name}")
             if s.const is not None and s.const < 0:
                 raise self.fail(f"the buffer {b.name} has the negative extent {s}")
@@ -157,7 +157,7 @@ class _Verifier:
         if s.kind == "thread":
             if s.thread not in THREADS:
                 raise self.fail(f"unknown thread tag {s.thread!r}; tags are {', '.join(THREADS)}")
-            if s.thread in threads:
+            if s.thread in threads and not s.thread.startswith("threadIdx"):
                 raise self.fail(f"the thread tag {s.thread} is bound by two nested loops")
             self.threads = (*threads, s.thread)
         elif s.thread is not None:
@@ -370,6 +370,8 @@ class _Verifier:
             fits = dt.lanes(args[0]) > 1 and dtype == dt.element(args[0])
         elif e.name == "reinterpret":
             fits = dt.lanes(dtype) == dt.lanes(args[0]) and dt.bits(dtype) == dt.bits(args[0])
+        elif not args:
+            fits = True
         elif e.name == "isnan":
             fits = dtype == dt.vector("bool", dt.lanes(args[0]))
         elif e.name in PREFETCHES:

@@ -7,7 +7,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
-from tunesmith.ir.poly import ZERO, Poly, Var, product
+from tunesmith.ir.poly import ZERO, Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform
@@ -16,10 +16,10 @@ from tunesmith.lower.simplify import Simplifier, symbol_ranges
 
 
 def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
-    """The row-major position of `indices`."""
+    """The row-major position of `indices`, with the padding of rows."""
     out = ZERO
-    for i, n in zip(indices, buffer.shape, strict=True):
-        out = out * n + i
+    for d, (i, n) in enumerate(zip(indices, buffer.shape, strict=True)):
+        out = out * (n + buffer.pad if d and d == len(indices) - 1 else n) + i
     return out
 
 
@@ -59,4 +59,4 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _flat(b: Buffer) -> Buffer:
-    return b if len(b.shape) == 1 else b.like(shape=(product(b.shape),))
+    return b if len(b.shape) == 1 else b.like(shape=(b.size,), pad=0)

@@ -50,4 +50,4 @@ def store_bools(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _bytes(b: Buffer) -> Buffer:
-    return Buffer(b.name, b.shape, "uint8", b.scope)
+    return Buffer(b.name, b.shape, "uint8", b.scope, b.pad)

@@ -106,9 +106,9 @@ def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
     values: dict[Var, object] = {p: poly(v if type(v) is int else _row_value(p, v)) for p, v in row.items()}
     buffers = {}
     for b in func.allocs:
-        shape = [substitute(e, values) for e in b.shape]  # type: ignore[arg-type]
-        if any(x is not y for x, y in zip(shape, b.shape, strict=True)):
-            buffers[b] = b.like(shape=shape)
+        shape = [substitute(e, values) for e in (*b.shape, b.pad)]  # type: ignore[arg-type]
+        if any(x is not y for x, y in zip(shape, (*b.shape, b.pad), strict=True)):
+            buffers[b] = b.like(shape=shape[:-1], pad=shape[-1])
     body = substitute(func.body, values, buffers)  # type: ignore[arg-type]
     return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))
 

@@ -58,7 +58,7 @@ class CallParser(ExprParser):
         given = [self.expr(a) for a in e.args]
         like = next((v.dtype for v in given if isinstance(v, Expr)), None)
         args = tuple([self.typed(a, v, like) for a, v in zip(e.args, given, strict=True)])
-        dtype = self.dtype(bound["dtype"]) if "dtype" in bound else call_dtype(name, args[0].dtype)
+        dtype = self.dtype(bound["dtype"]) if "dtype" in bound else call_dtype(name, args[0].dtype if args else "int32")
         return Call(name, args, dtype)
 
     def _scalar(self, e: ast.Call, name: str) -> Expr:

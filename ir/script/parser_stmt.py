@@ -167,7 +167,7 @@ class StmtParser(CallParser):
 
     def new_buffer(self, call: ast.Call, name: str) -> Buffer:
         """The buffer that `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)` describes."""
-        a = self.arguments(call, ("shape", "dtype", "scope"), 1)
+        a = self.arguments(call, ("shape", "dtype", "scope", "pad"), 1)
         shape = a["shape"]
         dims = [self.index(d) for d in (shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape])]
         for p in dims:
@@ -177,7 +177,8 @@ class StmtParser(CallParser):
         scope = self.text(a["scope"], "scope") if "scope" in a else "global"
         if scope not in SCOPES:
             self.fail(a["scope"], f"unknown storage scope {shorten(scope)!r}", f"Scopes are {', '.join(SCOPES)}.")
-        return self.make(call, Buffer, name, dims, dtype, scope)
+        pad = self.index(a["pad"]) if "pad" in a else 0
+        return self.make(call, Buffer, name, dims, dtype, scope, pad)
 
     def notes(self, e: ast.expr) -> Annotations:
         """`{"key": value}`, values text or index expressions."""

@@ -155,7 +155,8 @@ class Printer(ExprPrinter):
 
     def _buffer(self, b: Buffer) -> str:
         shape = ", ".join([self.index(s) for s in b.shape]) + ("," if len(b.shape) == 1 else "")
-        return f'({shape}), "{b.dtype}"' + (f', scope="{b.scope}"' if b.scope != "global" else "")
+        scope = f', scope="{b.scope}"' if b.scope != "global" else ""
+        return f'({shape}), "{b.dtype}"' + scope + (f", pad={self.index(b.pad)}" if b.pad != 0 else "")
 
     def _notes(self, notes: Annotations) -> str:
         return "{" + ", ".join([f"{quoted(k)}: {quoted(v) if isinstance(v, str) else self.index(v)}" for k, v in notes]) + "}"

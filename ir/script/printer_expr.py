@@ -158,7 +158,7 @@ class ExprPrinter(IndexPrinter):
 
     def _call(self, e: Call) -> Text:
         args = [self.value(a) for a in e.args]
-        if not e.args or call_dtype(e.name, e.args[0].dtype) != e.dtype:
+        if call_dtype(e.name, e.args[0].dtype if e.args else "int32") != e.dtype:
             args.append(f'dtype="{e.dtype}"')
         return (f"T.{e.name}({', '.join(args)})", ATOM)
 

@@ -142,8 +142,8 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _func(For(Var("i"), poly(4), _store(_ZERO), "thread", "warp")), "unknown thread tag 'warp'"),
     (lambda: _func(For(Var("i"), poly(4), _store(_ZERO), "serial", "blockIdx.x")), "a serial loop has the thread tag blockIdx.x"),
     (
-        lambda: _func(For(Var("i"), poly(4), For(Var("j"), poly(4), _store(_ZERO), "thread", "threadIdx.x"), "thread", "threadIdx.x")),
-        r"the thread tag threadIdx.x is bound by two nested loops\nin function f, at /i/j",
+        lambda: _func(For(Var("i"), poly(4), For(Var("j"), poly(4), _store(_ZERO), "thread", "blockIdx.x"), "thread", "blockIdx.x")),
+        r"the thread tag blockIdx.x is bound by two nested loops\nin function f, at /i/j",
     ),
     # blocks
     (lambda: _func(_block(name="")), "a block has a name that is not empty"),
