@@ -1,6 +1,8 @@
 """place_allocations: an intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what is touched there.
 
-Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.
+Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.  On a GPU,
+memory of a thread shrinks to what that thread touches, also where others touch what lies between; memory that the threads of a block share
+holds what all of them touch, and is allocated outside of their loops.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
+from tunesmith.lower.close_gaps import close_gaps
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
 
+SHARED = ("shared", "shared.dyn")
+"""Scopes of memory that the threads of a block have in common, and others have not."""
 MAX_TILE = 1 << 16
 """Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
 buffer keeps its dimension."""
@@ -33,8 +38,11 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """
     body = func.body
     for b in func.allocs:
-        body = _place(func.name, body, b, Simplifier(symbol_ranges(func)), target)
+        body = _place(func.name, body, b, Simplifier(symbol_ranges(func)), target, {})
     _check_private(func.name, body, ())
+    if target.is_gpu:
+        body = _hoist_shared(body)
+        _check_threads(func.name, body, frozenset(), frozenset())
     return func.with_(body=body, allocs=()) if func.allocs else func
 
 
@@ -59,8 +67,46 @@ def _uses(n: Any, b: Buffer) -> bool:
     return any(type(x) in (BufferLoad, BufferStore) and x.buffer is b for x in walk(n))
 
 
-def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
-    """Descend while a single child statement has all uses."""
+def _check_threads(name: str, n: Any, threads: frozenset[Var], mine: frozenset[Buffer]) -> None:
+    """Refuse memory of a thread in which a thread looks for what another one has written; `mine` are such buffers, `threads` their owners."""
+    if type(n) is For and n.kind == "thread":
+        threads = threads | {n.var}
+    if type(n) is Allocate and n.buffer.scope == "local":
+        mine = mine | {n.buffer}
+    if type(n) in (BufferLoad, BufferStore) and n.buffer in mine and any(not i.vars.isdisjoint(threads) for i in n.indices):
+        raise BuildError(
+            f"{name}: the buffer {n.buffer.name} of scope local is each thread's own, but its place depends on the thread: "
+            f"{n.buffer.name}[{', '.join(map(str, n.indices))}]. Share the loops that write and read it in the same way, or give it the "
+            "scope shared (set_scope)"
+        )
+    n.each_child(lambda k: None if type(k) is Poly else _check_threads(name, k, threads, mine))
+
+
+def _hoist_shared(body: Stmt) -> Stmt:
+    """Allocations of shared memory directly inside the loops of blocks, where their shapes, being numbers, mean the same."""
+    found: list[Buffer] = []
+
+    def on_allocate(n: Allocate, recurse: Any) -> Stmt:
+        if n.buffer.scope not in SHARED or any(e.const is None for e in n.buffer.shape):
+            return n.map_children(recurse)
+        found.append(n.buffer)
+        inside: Stmt = recurse(n.body)
+        return inside
+
+    def kernel(n: Stmt) -> Stmt:
+        if type(n) is For and (n.thread or "").startswith("blockIdx"):
+            return n.with_(body=kernel(n.body))
+        found.clear()
+        out = transform(n, {Allocate: on_allocate})
+        for b in reversed(found):
+            out = Allocate(b, out)
+        return out
+
+    return seq([kernel(k) for k in body.stmts]) if type(body) is Seq else kernel(body)
+
+
+def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
+    """Descend while a single child statement has all uses; `sharing` are the threads around that share the buffer."""
     kids: list[Stmt] = []
     n.each_child(lambda k: kids.append(k) if isinstance(k, Stmt) else None)
     using = [k for k in kids if _uses(k, b)]
@@ -70,10 +116,12 @@ def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt
     if len(using) == 1 and not own and type(n) is not BufferStore:
         if type(n) is For:
             s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
+            if n.kind == "thread" and b.scope in SHARED and not (n.thread or "").startswith("blockIdx"):
+                sharing = {**sharing, n.var: n.extent - 1}
         child = using[0]
-        new = _place(name, child, b, s, target)
+        new = _place(name, child, b, s, target, sharing)
         return n.map_children(lambda k: new if k is child else k)
-    return _allocate(name, n, b, s, target)
+    return _allocate(name, n, b, s, target, sharing)
 
 
 def _children(n: Stmt) -> list[Any]:
@@ -82,7 +130,7 @@ def _children(n: Stmt) -> list[Any]:
     return out
 
 
-def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
     boxes: list[list[tuple[Poly, Poly]]] = []
 
     def collect(x: Any, loops: dict[Var, Poly]) -> None:
@@ -97,7 +145,7 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> S
             boxes.append([interval(i, loops) for i in x.indices])
         x.each_child(lambda k: None if type(k) is Poly else collect(k, loops))
 
-    collect(n, {})
+    collect(n, sharing)
     inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
     lows: list[Poly] = []
     shape: list[Poly] = []
@@ -129,7 +177,8 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> S
             return m
         return m.with_(buffer=new, indices=tuple([i - low for i, low in zip(m.indices, lows, strict=True)]))
 
-    return Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
+    out = Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
+    return close_gaps(out) if b.scope == "local" else out
 
 
 def _extent(high: Poly, low: Poly, s: Simplifier, inner: dict[Var, tuple[int, int]]) -> int | None:

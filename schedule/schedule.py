@@ -16,11 +16,13 @@ from tunesmith.schedule.primitives.cache_reduction import cache_reduction
 from tunesmith.schedule.primitives.cache_write import cache_write
 from tunesmith.schedule.primitives.compute_at import compute_at
 from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse_compute_inline
+from tunesmith.schedule.primitives.cooperative_fetch import cooperative_fetch
 from tunesmith.schedule.primitives.decompose_reduction import decompose_reduction
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
-from tunesmith.schedule.primitives.loop_kind import parallel, unroll, vectorize
+from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from tunesmith.schedule.primitives.merge import merge
+from tunesmith.schedule.primitives.pad_rows import pad_rows
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
@@ -55,10 +57,13 @@ class Schedule(ScheduleState):
     parallel = parallel
     vectorize = vectorize
     unroll = unroll
+    bind = bind
+    cooperative_fetch = cooperative_fetch
     cache_read = cache_read
     cache_write = cache_write
     cache_reduction = cache_reduction
     set_scope = set_scope
+    pad_rows = pad_rows
     reuse_buffer = reuse_buffer
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at

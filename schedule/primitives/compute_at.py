@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tunesmith.ir.analysis.access_regions import Box, plain_iter, reads, region, union, writes
+from collections.abc import Sequence
+
+from tunesmith.ir.analysis.access_regions import Box, loop_ranges, plain_iter, reads, region, union, writes
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
@@ -12,9 +16,14 @@ from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
+def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequence[LoopRV] = ()) -> None:
     """Move the producer `block` to the front of `loop`, over the box its consumers read in one iteration.
 
+    Args:
+        block: the producer.
+        loop: where it moves.
+        shared_by: loops around `loop` whose iterations all use the same copy, as threads use shared memory: the box is what is read in
+            all of them.
     Rewrite:
         for i in range(16): B[i] = A[i] * 2
         for i_0 in range(4):
@@ -29,6 +38,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         only-writer: no other block writes the buffer.
         complete: loops around both the block and the loop only give the block's place in the buffer, and take no part in a reduction.
         unchanged: nothing that the block moves past writes what it reads, and the consumers come after it.
+        shared-by: the loops that share the copy stand around the loop.
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along.
         block-exists: the block is still in the program.
@@ -50,6 +60,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
         raise s.refuse("only-writer", f"{buffer.name} has another writer", b)
     inside = blocks_under(target)
+    sharing = _sharing(s, target, shared_by)
     boxes: list[Box] = []
     for c in s.blocks():
         mine = [a for a in reads(c) if a.buffer is buffer]
@@ -58,7 +69,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
                 raise s.refuse(
                     "consumers-inside", f"consumer {c.name} of {b.name} is not under loop {target.var.name}, or {b.name} already is", target
                 )
-            ranges = ranges_under(target, c.name)
+            ranges = {**sharing, **ranges_under(target, c.name)}
             boxes.extend(region(c, a.indices, ranges) for a in mine)
     if not boxes:
         raise s.refuse("consumers-inside", f"block {b.name} has no consumer under loop {target.var.name}", target)
@@ -71,3 +82,12 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     box = union(boxes)
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
+
+
+def _sharing(s: ScheduleState, target: For, loops: Sequence[LoopRV]) -> dict[Var, Poly]:
+    """Highest values of the loops whose iterations share a copy."""
+    found = [s.loop(x) for x in loops]
+    for f in found:
+        if f is target or ScheduleState.find_loop(f.body, target.var) is None:
+            raise s.refuse("shared-by", f"loop {f.var.name} does not stand around loop {target.var.name}", f)
+    return loop_ranges([(f.var, f.extent) for f in found])

@@ -1,10 +1,12 @@
-"""parallel, vectorize, unroll: how a loop is executed."""
+"""parallel, vectorize, unroll, bind: how a loop is executed."""
 
 from __future__ import annotations
 
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import Block, For
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.stmt import THREADS, Block, BufferStore, For
+from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -58,6 +60,66 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
         raise s.refuse("data-parallel", f"block {target.body.name} initialises and reduces over loop {target.var.name}", target)
     _length(s, target.extent, max_lanes)
     _mark(s, target, "vectorized")
+
+
+@primitive
+def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
+    """Give the iterations of `loop` to the blocks of a grid, to the threads of a block, or to virtual threads.
+
+    Args:
+        loop: the loop.
+        thread: `blockIdx.x`, `threadIdx.x`, `vthread.x`, or y, or z.  A thread runs all virtual threads, side by side: what they share is
+            fetched once.  Loops of one threadIdx may stand in each other: all threads do the outer one, and share the inner one's work.
+    Rewrite:
+        for i in range(16): C[i] = A[i]
+      ->
+        for i in thread_binding(16, "threadIdx.x"): C[i] = A[i]
+    Requires:
+        known-thread: there is such a thread axis.
+        serial: the loop is not marked otherwise.
+        data-parallel: no block inside uses the loop for a reduction, except, for threadIdx, one that reduces over nothing else and
+            stands alone in it: its threads combine their values.
+        nested: a loop of blocks does not stand in one of threads, nor a loop in one of the same axis, but for threadIdx.
+        agree: all loops of the same threadIdx in this nest have the same extent.
+        loop-exists: the loop is still in the program.
+    Keeps: results, because iterations touch different elements or the same values (source: TVM's bind; Halide's gpu_blocks).
+    """
+    target = s.loop(loop)
+    if thread not in THREADS:
+        raise s.refuse("known-thread", f"there is no thread axis {thread!r}; there are {', '.join(THREADS)}", target)
+    together = thread.startswith("threadIdx")
+    for b in blocks_under(target):
+        if _used_by_reduction(b, target) and not (together and _is_combination(b, target)):
+            raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
+    root = next(x for x in s.root_stmts() if x is target or ScheduleState.find_loop(x, target.var) is not None)
+    for f in [f for f in walk(root) if type(f) is For and f is not target and f.kind == "thread"]:
+        if together and f.thread == thread:
+            s.require("eq0", f.extent - target.extent, "agree", f"loops {f.var.name} and {target.var.name} of {thread} have different extents")
+        related = ScheduleState.find_loop(f.body, target.var) is not None or ScheduleState.find_loop(target.body, f.var) is not None
+        inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
+        if related and ((inner == outer and not together) or (inner.startswith("blockIdx") and not outer.startswith("blockIdx"))):
+            raise s.refuse("nested", f"a loop of {inner} would stand inside a loop of {outer}", target)
+    if target.kind != "serial":
+        raise s.refuse("serial", f"loop {target.var.name} is already {target.kind}", target)
+    s.replace_loop(target.var, lambda f: f.with_(kind="thread", thread=thread))
+
+
+def _is_combination(b: Block, target: For) -> bool:
+    """Whether the block stands alone in the loop, which is its whole reduction, and combines values: C[i] = C[i] op x."""
+    reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
+    own = b.body
+    value = own.value if type(own) is BufferStore else None
+    return (
+        target.body is b
+        and [e.as_var() for e in reducing] == [target.var]
+        and type(own) is BufferStore
+        and type(b.init) is BufferStore
+        and type(value) is Binary
+        and value.op in ("add", "mul", "min", "max")
+        and type(value.a) is BufferLoad
+        and value.a.buffer is own.buffer
+        and value.a.indices == own.indices
+    )
 
 
 def _length(s: ScheduleState, extent: Poly, limit: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.ir.poly import ZERO, Var, ceildiv, poly, product
+from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, poly, product
 from tunesmith.ir.stmt import Block, For, Stmt, nest
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.schedule.handles import IntRV, LoopRV
@@ -45,6 +45,11 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
     extents = [ceildiv(target.extent, product(inner)), *inner]
     if factors[0] is not None:
         s.require("le0", extents[0] - s.value(factors[0]), "covers", "the factors do not cover the loop")
+    return [s.new_loop(v) for v in split_loop(s, target, extents)]
+
+
+def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[Var]:
+    """Put a nest of loops of these extents, which cover it, in the place of `target`; their variables, outermost first."""
     new = [Var(f"{target.var.name}_{i}") for i in range(len(extents))]
     index = ZERO
     for v, e in zip(new, extents, strict=True):
@@ -59,4 +64,4 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         return nest([(v, poly(e)) for v, e in zip(new, extents, strict=True)], body)
 
     s.replace_loop(target.var, make)
-    return [s.new_loop(v) for v in new]
+    return new

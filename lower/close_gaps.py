@@ -1,0 +1,82 @@
+"""close_gaps: memory of one thread, whose elements are those of every 32nd column say, becomes as small as what is touched.
+
+Where an index is `128 * c + x` with x below 4, the dimension becomes two, of c and of x.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.stmt import Allocate, BufferStore, For
+from tunesmith.ir.visit import transform
+
+Linear = list[tuple[int, int, Poly]]
+"""Terms of an index: coefficient, highest value of the variable, the term."""
+
+
+def close_gaps(n: Allocate) -> Allocate:
+    """The allocation with dimensions cut at gaps of all accesses; itself where there are none."""
+    found: list[tuple[Poly, ...]] = []
+    highest: dict[Var, int] = {}
+
+    def collect(x: Any) -> None:
+        if type(x) is For:
+            highest[x.var] = -1 if x.extent.const is None else x.extent.const - 1
+        if type(x) in (BufferLoad, BufferStore) and x.buffer is n.buffer:
+            found.append(x.indices)
+        x.each_child(lambda k: None if type(k) is Poly else collect(k))
+
+    collect(n.body)
+    cuts: list[int] = []
+    shape: list[int | Poly] = []
+    for d, extent in enumerate(n.buffer.shape):
+        terms = [_linear(at[d], highest) for at in found]
+        step, low, high = _best([t for t in terms if t is not None], extent.const) if None not in terms else (0, 0, 0)
+        cuts.append(step)
+        shape += [high, low] if step else [extent]
+    if not any(cuts):
+        return n
+    new = n.buffer.like(shape=shape)
+
+    def on_access(x: Any, recurse: Any) -> Any:
+        m = x.map_children(recurse)
+        if x.buffer is not n.buffer:
+            return m
+        at: list[Poly] = []
+        for step, index in zip(cuts, m.indices, strict=True):
+            at += _cut(index, step) if step else [index]
+        return m.with_(buffer=new, indices=tuple(at))
+
+    body = transform(n.body, {BufferLoad: on_access, BufferStore: on_access})
+    return close_gaps(Allocate(new, body))
+
+
+def _linear(index: Poly, highest: dict[Var, int]) -> Linear | None:
+    """The terms; None when there is another one than a positive number times a variable of a loop inside."""
+    out: Linear = []
+    for m, c in index.terms:
+        v = m[0] if len(m) == 1 else None
+        if not isinstance(v, Var) or highest.get(v, -1) < 0 or c < 1:
+            return None
+        out.append((c, highest[v], Poly(((m, c),))))
+    return out
+
+
+def _best(accesses: list[Linear], extent: int | None) -> tuple[int, int, int]:
+    """(step, extents of the inner and of the outer dimension) that leave the least; step 0 where no gap is."""
+    best, least = (0, 0, 0), extent or 0
+    for step in sorted({c for terms in accesses for c, _, _ in terms if c > 1}):
+        low = max([1 + sum(c * h for c, h, _ in terms if c % step) for terms in accesses])
+        high = max([1 + sum(c // step * h for c, h, _ in terms if not c % step) for terms in accesses])
+        if low < step and low * high < least:
+            best, least = (step, low, high), low * high
+    return best
+
+
+def _cut(index: Poly, step: int) -> list[Poly]:
+    """[outer, inner] of a linear index."""
+    outer = {m: c // step for m, c in index.terms if not c % step}
+    inner = {m: c for m, c in index.terms if c % step}
+    return [Poly(tuple(outer.items())), Poly(tuple(inner.items()))]

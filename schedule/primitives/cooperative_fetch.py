@@ -1,0 +1,67 @@
+"""cooperative_fetch: the threads of a block share the work of filling a tile."""
+
+from __future__ import annotations
+
+from tunesmith.ir.poly import ceildiv, product
+from tunesmith.ir.stmt import Block, For
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.primitives.fuse import fuse
+from tunesmith.schedule.primitives.split import split_loop
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1) -> list[LoopRV]:
+    """Share the iterations of `block`'s own loops among the threads around it, so that neighbours do neighbouring ones.
+
+    Returns the loop of a thread's turns and the loop of the elements of one turn, which is vectorised.
+
+    Args:
+        block: a block under loops of threadIdx, that computes for all of them, a copy into shared memory say.
+        vector: elements that a thread does at once.
+    Rewrite:
+        for t in thread_binding(32, "threadIdx.x"):
+            for i, j in grid(8, 16): S[i, j] = A[i, j]
+      ->
+        for t in thread_binding(32, "threadIdx.x"):
+            for e_0 in unroll(1):
+                for e_1 in thread_binding(32, "threadIdx.x"):
+                    for e_2 in vectorized(4): S[e // 16, e % 16] = A[e // 16, e % 16]  # e = e_0 * 128 + e_1 * 4 + e_2, where e < 128
+    Requires:
+        threads-around: a loop of threadIdx stands around the block.
+        own-loops: the innermost loops around the block hold nothing else and are not marked.
+        positive: a turn has at least one element.
+        data-parallel: the block is no reduction.
+        block-exists: the block is still in the program.
+    Keeps: results, provided all threads compute the same there (source: TVM MetaSchedule's cooperative fetching).
+    """
+    path = s.path(block)
+    b: Block = path[-1]
+    if any(it.kind == "R" for it in b.iters):
+        raise s.refuse("data-parallel", f"block {b.name} is a reduction", b)
+    around = [f for f in path if type(f) is For and f.kind == "thread" and (f.thread or "").startswith("threadIdx")]
+    if not around:
+        raise s.refuse("threads-around", f"block {b.name} stands in no loop of threadIdx", b)
+    own: list[For] = []
+    for f, below in zip(reversed(path[:-1]), reversed(path), strict=False):
+        if type(f) is not For or f.body is not below or f.kind != "serial" or f.annotations:
+            break
+        own.insert(0, f)
+    if not own:
+        raise s.refuse("own-loops", f"block {b.name} has no loops of its own", b)
+    each = s.value(vector)
+    s.require("le0", 1 - each, "positive", "a turn has at least one element")
+    # The fastest axis inside: threads x, y, z from right to left.
+    axes = sorted({f.thread or "": f for f in around}.items(), reverse=True)
+    fused = s.loop(fuse(s, [s.new_loop(f.var) for f in own]))
+    extents = [f.extent for _, f in axes]
+    turns = ceildiv(fused.extent, product(extents) * each)
+    made = split_loop(s, fused, [turns, *extents, each])
+    for var, (tag, _) in zip(made[1:-1], axes, strict=True):
+        s.replace_loop(var, lambda f, tag=tag: f.with_(kind="thread", thread=tag))  # type: ignore[misc]
+    s.replace_loop(made[0], lambda f: f.with_(kind="unrolled"))
+    s.replace_loop(made[-1], lambda f: f.with_(kind="vectorized"))
+    return [s.new_loop(made[0]), s.new_loop(made[-1])]
+
+
