@@ -11,16 +11,14 @@ from tunesmith.codegen.llvm_function import Module, emit_kernel
 from tunesmith.codegen.llvm_host import llvm_options
 from tunesmith.codegen.llvm_host_entry import emit_entry
 from tunesmith.codegen.llvm_sized_entry import SizedParam, emit_sized_entry
+from tunesmith.codegen.params import check_scope, param_spec, param_specs, written_buffers
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Var
-from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk_objects
 from tunesmith.lower.lift_constants import lift_constants
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
-from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import BuildError
 
 PACKING = ("call", "ahead", "both")
@@ -64,7 +62,7 @@ def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack
     lifted = lift_constants(func)
     if lifted is None:
         return [func]
-    specs = {at: _spec(lifted.main, lifted.main.params[at], False) for at in lifted.positions}
+    specs = {at: param_spec(lifted.main, lifted.main.params[at], False) for at in lifted.positions}
     packs = [Pack(p.name, at, specs[at]) for p, at in zip(lifted.packers, lifted.positions, strict=True)]
     packed[func.name] = lifted.main.name, tuple(packs)
     return [*([func] if packing == "both" else []), lifted.main, *lifted.packers]
@@ -94,32 +92,6 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
     return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
 
 
-def param_specs(func: PrimFunc) -> list[ParamSpec]:
-    """What the arguments of a function must be.
-
-    Raises:
-        BuildError: their shapes are not known before the call.
-    """
-    written = _written(func)
-    return [_spec(func, p, p in written) for p in func.params]
-
-
-def _spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
-    if not isinstance(p, Buffer) or any(e.const is None for e in p.shape):
-        raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; bind symbolic sizes before building")
-    _check_scope(func, p)
-    return ParamSpec(p.name, p.dtype, tuple([e.as_int() for e in p.shape]), written)
-
-
-def _check_scope(func: PrimFunc, p: Buffer) -> None:
-    if p.scope != "global":
-        raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; memory of the caller is global, declare it so")
-
-
-def _written(func: PrimFunc) -> set[Buffer]:
-    return {n.buffer for n in walk_objects(func.body) if type(n) is BufferStore}
-
-
 def _sizes(func: PrimFunc) -> list[Var]:
     """The sizes that a call gives, which stand behind the buffers; none if a parameter is something else, which `param_specs` refuses."""
     sizes = [p for p in func.params if isinstance(p, Var)]
@@ -133,11 +105,11 @@ def _sizes(func: PrimFunc) -> list[Var]:
 
 
 def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[SizedParam]:
-    written = _written(func)
+    written = written_buffers(func)
     out: list[SizedParam] = []
     for p in func.params:
         if isinstance(p, Buffer):
-            _check_scope(func, p)
+            check_scope(func, p)
             for v in sorted({v for e in p.shape for v in e.vars} - set(sizes), key=lambda v: v.key):
                 raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; {v} is no parameter: add it behind the buffers")
             out.append(SizedParam(p.name, p.dtype, p.shape, p in written))

@@ -17,7 +17,7 @@ from tunesmith.ir.interpret_memory import InterpretError
 from tunesmith.ir.interpret_source import Compiler
 from tunesmith.ir.poly import Param, Var
 
-__all__ = ["InterpretError", "run"]
+__all__ = ["InterpretError", "match_arrays", "run"]
 
 
 def run(
@@ -42,14 +42,14 @@ def run(
 
     Raises:
         InterpretError: an access or a binding out of range, a race, a division of integers by zero, wrong arguments,
-            or a threadIdx loop, whose barriers this interpreter does not know.
+            or a threadIdx loop: threads that wait for each other are run by `interpret_threads.run_threads`.
     """
     known = dict(values or {})
     for v, n in known.items():
         if isinstance(v, Param) and n not in v.domain:
             raise InterpretError(f"the value {n} is not in the domain of the Param {v}: {v.domain}")
     made = Compiler(func, known, check_races)
-    memory = [made.memory(b, given) for b, given in _match_arrays(func, arrays)]
+    memory = [made.memory(b, given) for b, given in match_arrays(func, arrays)]
     for b in func.allocs:
         made.memory(b, None)
     code = made.compile()
@@ -61,7 +61,7 @@ def run(
     return memory
 
 
-def _match_arrays(func: PrimFunc, arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[tuple[Buffer, np.ndarray | None]]:
+def match_arrays(func: PrimFunc, arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[tuple[Buffer, np.ndarray | None]]:
     """Buffer parameters with the arrays given for them, by name or in order; None where there is none."""
     buffers = [p for p in func.params if isinstance(p, Buffer)]
     names = [b.name for b in buffers]

@@ -194,7 +194,7 @@ class Compiler:
             if kind not in ("blockIdx", "vthread"):
                 raise InterpretError(
                     f"function {self.func.name}: the loop {s.var} is bound to {s.thread}; threads of a block run together"
-                    " and wait for each other, which this interpreter does not do. Interpret the program before the loop is bound"
+                    " and wait for each other: use ir.interpret_threads.run_threads, or interpret the program before the loop is bound"
                 )
         extent = self.index(s.extent)
         self.path.append(s.var.name)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from tunesmith.lower.clip_loops import clip_loops
+from tunesmith.lower.fill_tiles import fill_tiles
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.hoist_conditions import hoist_conditions
+from tunesmith.lower.insert_barriers import insert_barriers
 from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.prefetch_ahead import prefetch_ahead
+from tunesmith.lower.share_threads import share_threads
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
 from tunesmith.lower.store_bools import store_bools
@@ -17,6 +20,8 @@ from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vector_math import expand_math
 from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.lower.version_guards import version_guards
+from tunesmith.lower.virtual_threads import virtual_threads
+from tunesmith.lower.whole_vectors import whole_vectors
 
 CPU = Pipeline(
     prefetch_ahead,
@@ -38,3 +43,23 @@ CPU = Pipeline(
     Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR"),
 )
 """From a concrete scheduled function to what the CPU code generators take."""
+
+GPU = Pipeline(
+    simplify,
+    lower_blocks,
+    skip_zero_terms,
+    simplify,
+    share_threads,
+    place_allocations,
+    simplify,
+    fill_tiles,
+    virtual_threads,
+    whole_vectors,
+    simplify,
+    flatten_buffers,
+    store_bools,
+    vectorize_loops,
+    fuse_multiply_add,
+    insert_barriers,
+)
+"""From a concrete scheduled function to kernels: the form of `lower.kernels`, with flat memory, vectors and barriers."""

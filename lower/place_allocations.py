@@ -14,16 +14,15 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.close_gaps import close_gaps
+from tunesmith.lower.kernels import BLOCKS, SHARED, map_kernels
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
 
-SHARED = ("shared", "shared.dyn")
-"""Scopes of memory that the threads of a block have in common, and others have not."""
 MAX_TILE = 1 << 16
 """Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
 buffer keeps its dimension."""
@@ -38,12 +37,16 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """
     body = func.body
     for b in func.allocs:
-        body = _place(func.name, body, b, Simplifier(symbol_ranges(func)), target, {})
+        whole = target.is_gpu and b.scope == "global"  # kernels find it where they left it
+        body = Allocate(b, body) if whole else _place(func.name, body, b, Simplifier(symbol_ranges(func)), target, {})
     _check_private(func.name, body, ())
+    if not func.allocs:
+        return func
+    func = func.with_(body=body, allocs=())
     if target.is_gpu:
-        body = _hoist_shared(body)
-        _check_threads(func.name, body, frozenset(), frozenset())
-    return func.with_(body=body, allocs=()) if func.allocs else func
+        func = _hoist_shared(func)
+        _check_threads(func.name, func.body, frozenset(), frozenset())
+    return func
 
 
 def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
@@ -68,7 +71,7 @@ def _uses(n: Any, b: Buffer) -> bool:
 
 
 def _check_threads(name: str, n: Any, threads: frozenset[Var], mine: frozenset[Buffer]) -> None:
-    """Refuse memory of a thread in which a thread looks for what another one has written; `mine` are such buffers, `threads` their owners."""
+    """Refuse memory of a thread in which a thread looks for what another one has written; `mine` are such."""
     if type(n) is For and n.kind == "thread":
         threads = threads | {n.var}
     if type(n) is Allocate and n.buffer.scope == "local":
@@ -82,7 +85,7 @@ def _check_threads(name: str, n: Any, threads: frozenset[Var], mine: frozenset[B
     n.each_child(lambda k: None if type(k) is Poly else _check_threads(name, k, threads, mine))
 
 
-def _hoist_shared(body: Stmt) -> Stmt:
+def _hoist_shared(func: PrimFunc) -> PrimFunc:
     """Allocations of shared memory directly inside the loops of blocks, where their shapes, being numbers, mean the same."""
     found: list[Buffer] = []
 
@@ -94,7 +97,7 @@ def _hoist_shared(body: Stmt) -> Stmt:
         return inside
 
     def kernel(n: Stmt) -> Stmt:
-        if type(n) is For and (n.thread or "").startswith("blockIdx"):
+        if type(n) is For and n.thread in BLOCKS:
             return n.with_(body=kernel(n.body))
         found.clear()
         out = transform(n, {Allocate: on_allocate})
@@ -102,7 +105,7 @@ def _hoist_shared(body: Stmt) -> Stmt:
             out = Allocate(b, out)
         return out
 
-    return seq([kernel(k) for k in body.stmts]) if type(body) is Seq else kernel(body)
+    return map_kernels(func, kernel)
 
 
 def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
@@ -156,7 +159,8 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
             low, extent = ZERO, dim
         else:
             extent = poly(max(e for e in extents if e is not None))
-            if (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
+            # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
+            if b.scope not in ("local", *SHARED) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
         lows.append(low)
         shape.append(extent)

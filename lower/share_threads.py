@@ -13,16 +13,12 @@ from typing import Any
 from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import substitute, walk, with_body
+from tunesmith.ir.visit import substitute, walk
+from tunesmith.lower.kernels import AXES, BLOCKS, COMMON, map_kernels
 from tunesmith.lower.passes import function_pass
 from tunesmith.support.errors import BuildError
-
-COMMON = ("global", "shared", "shared.dyn")
-"""Scopes of memory that the threads of a block have in common."""
-BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 @function_pass(needs="OPAQUE")
@@ -32,10 +28,7 @@ def share_threads(func: PrimFunc, target: Target) -> PrimFunc:
     Raises:
         BuildError: a loop of blocks stands inside another loop, loops of one axis have different extents, or a loop is one of a CPU.
     """
-    roots = func.body.stmts if type(func.body) is Seq else (func.body,)
-    kernels = [_kernel(func.name, r) for r in roots]
-    same = all(a is b for a, b in zip(kernels, roots, strict=True))
-    return func if same else with_body(func, seq(kernels))
+    return map_kernels(func, lambda k: _kernel(func.name, k))
 
 
 def _kernel(name: str, n: Stmt) -> Stmt:
@@ -87,10 +80,3 @@ def _shared(n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: 
     if isinstance(n, (For, If, Seq, Allocate)):
         return n.map_children(lambda k: _shared(k, threads, extents, around) if isinstance(k, Stmt) else k)
     return n
-
-
-def thread_ranges(n: Stmt) -> dict[Var, Poly]:
-    """Highest values of the loops of threads and virtual threads in `n`."""
-    return {
-        f.var: f.extent - 1 for f in walk(n) if type(f) is For and f.kind == "thread" and not (f.thread or "").startswith("blockIdx")
-    }

@@ -8,6 +8,7 @@ Strides and counts may be expressions of sizes that come with the call.
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,10 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) ->
         return n.with_(kind="serial")
     widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
+    if target.is_gpu:
+        lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
+        if lanes == 1:
+            return n.with_(kind="unrolled")
     try:
         return _as_vectors(n, extent, lanes, s, sizes)
     except NotAVector:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from tunesmith.codegen.llvm_build import param_specs
+from tunesmith.codegen.params import param_specs
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, evaluate

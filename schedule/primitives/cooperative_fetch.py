@@ -63,5 +63,3 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
     s.replace_loop(made[0], lambda f: f.with_(kind="unrolled"))
     s.replace_loop(made[-1], lambda f: f.with_(kind="vectorized"))
     return [s.new_loop(made[0]), s.new_loop(made[-1])]
-
-

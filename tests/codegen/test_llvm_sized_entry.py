@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build, emit_text, param_specs
+from tunesmith.codegen.llvm_build import build, emit_text
+from tunesmith.codegen.params import param_specs
 from tunesmith.codegen.llvm_export import export_library
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import const

@@ -1,0 +1,431 @@
+"""Expressions in C: a scalar is text, a vector the list of its lanes, because CUDA C has no arithmetic on vectors.
+
+Vectors are loaded and stored whole where their address is known to be aligned, else lane by lane.  Loads that are wanted on one side of a
+choice only are made there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.codegen.c_dialect import HALVES, Dialect
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.poly import Atom, Op, Poly, Var
+from tunesmith.ir.visit import walk_objects
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError, InternalError
+
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "bitand": "&",
+    "bitor": "|",
+    "bitxor": "^",
+    "shl": "<<",
+    "shr": ">>",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&&",
+    "or": "||",
+}
+_ONCE = 1 << 31
+
+
+class CExpr:
+    """Writes expressions; lines that must come before are appended to `lines`.
+
+    Attributes:
+        names: of buffers and of variables.
+        ranges: of the variables in scope.
+    """
+
+    def __init__(self, what: str, dialect: Dialect) -> None:
+        self.what = what
+        self.dialect = dialect
+        self.names: dict[Any, str] = {}
+        self.ranges: dict[Var, tuple[int, int]] = {}
+        self.lines: list[str] = []
+        self.indent = 1
+        self.helpers: set[str] = set()
+        self.wide = False
+        """Indices are 64 bits wide."""
+        self._temps = 0
+
+    def line(self, text: str) -> None:
+        """Append a line."""
+        self.lines.append("  " * self.indent + text)
+
+    def temp(self, prefix: str = "v") -> str:
+        """A new name."""
+        self._temps += 1
+        return f"{prefix}{self._temps}"
+
+    def ctype(self, dtype: str) -> str:
+        """The type that holds a value."""
+        return "float" if dtype in HALVES else self.dialect.types[dtype]
+
+    # ---- indices -------------------------------------------------------------------------------------------------------
+
+    def index(self, p: Poly) -> str:
+        """An index as C; in parentheses unless it is a name or a number."""
+        if p.const is not None:
+            return str(p.const) if p.const >= 0 else f"({p.const})"
+        text = self._sum(p.terms)
+        return text if p.as_atom() is not None else f"({text})"
+
+    def _sum(self, terms: Any) -> str:
+        out = ""
+        for m, c in sorted(terms, key=lambda t: (t[1] < 0, not t[0])):
+            factors = [self._atom(a) for a in m]
+            if abs(c) != 1 or not m:
+                factors.append(str(abs(c)))
+            sign = (" - " if out else "-") if c < 0 else (" + " if out else "")
+            out += sign + " * ".join(factors)
+        return out
+
+    def _atom(self, a: Atom) -> str:
+        if type(a) is Op:
+            x = [self.index(p) for p in a.args]
+            low = self.bounds(a.args[0])[0]
+            if a.op in ("min", "max"):
+                out = x[0]
+                for y in x[1:]:
+                    out = f"({out} {'<' if a.op == 'min' else '>'} {y} ? {out} : {y})"
+                return out
+            if a.op == "ceildiv":
+                numerator = a.args[0] + a.args[1] - 1
+                return (
+                    f"({self.index(numerator)} / {x[1]})"
+                    if self.bounds(numerator)[0] >= 0
+                    else self._floored("floordiv", self.index(numerator), x[1])
+                )
+            if low >= 0:
+                return f"({x[0]} {'/' if a.op == 'floordiv' else '%'} {x[1]})"
+            return self._floored(a.op, x[0], x[1])
+        name = self.names.get(a)
+        if name is None:
+            raise BuildError(f"{self.what}: the variable {a!r} has no value where device code is generated")
+        return name
+
+    def _floored(self, op: str, x: str, y: str, kind: str | None = None) -> str:
+        """Division that rounds down, of what may be negative."""
+        kind = kind or ("int64" if self.wide else "int32")
+        t = self.dialect.types[kind]
+        if op == "mod":
+            self.helpers.add(
+                f"TS_INLINE {t} ts_mod_{kind}({t} a, {t} b) {{ {t} r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }}"
+            )
+            return f"ts_mod_{kind}({x}, {y})"
+        self.helpers.add(
+            f"TS_INLINE {t} ts_floordiv_{kind}({t} a, {t} b) {{ {t} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q; }}"
+        )
+        return f"ts_floordiv_{kind}({x}, {y})"
+
+    def bounds(self, p: Poly) -> tuple[int, int]:
+        """Lowest and highest value; unknown variables may be anything from 0 on."""
+        missing = {v: (0, _ONCE) for v in p.vars if v not in self.ranges}
+        return bounds(p, {**self.ranges, **missing} if missing else self.ranges)
+
+    def condition(self, p: Poly) -> str:
+        """`p < 0`, with what is negative on the right side."""
+        left = [(m, c) for m, c in p.terms if c > 0]
+        right = [(m, -c) for m, c in p.terms if c < 0]
+        return f"{self._sum(left) if left else '0'} < {self._sum(right) if right else '0'}"
+
+    # ---- scalars -------------------------------------------------------------------------------------------------------
+
+    def scalar(self, e: Expr) -> str:
+        """A value of one lane."""
+        t = type(e)
+        if t is Poly:
+            text = self.index(e)
+            return f"({self.dialect.types[dt.INDEX]}){text}" if not self.wide else text
+        if t is Const:
+            return self.dialect.number(e.value, e.dtype)  # type: ignore[attr-defined]
+        if t is BufferLoad:
+            return self.load(e.buffer, self.address(e.buffer, e.indices[0]))  # type: ignore[attr-defined]
+        if t is Lt0:
+            return f"({self.condition(e.index)})"  # type: ignore[attr-defined]
+        if t is Select:
+            return self._choice(e)  # type: ignore[arg-type]
+        if t is Lookup:
+            outer = self.names.get(e.var)  # type: ignore[attr-defined]
+            self.names[e.var] = f"(int){self.scalar(e.value)}"  # type: ignore[attr-defined]
+            text = self.scalar(e.body)  # type: ignore[attr-defined]
+            if outer is None:
+                del self.names[e.var]  # type: ignore[attr-defined]
+            return text
+        if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
+            return self._reduced(e)  # type: ignore[arg-type]
+        args = [self.scalar(k) for k in _operands(e)]
+        return self.operation(e, args)
+
+    def operation(self, e: Expr, args: list[str]) -> str:
+        """The operation of a node on one lane of its operands."""
+        t = type(e)
+        if t is Binary:
+            return self._binary(e.op, dt.element(e.a.dtype), args[0], args[1])  # type: ignore[attr-defined]
+        if t is Not:
+            return f"(!{args[0]})"
+        if t is Cast:
+            return self._cast(dt.element(e.a.dtype), dt.element(e.dtype), args[0])  # type: ignore[attr-defined]
+        if t is Call:
+            return self._call(e, args)  # type: ignore[arg-type]
+        raise InternalError(f"{self.what}: device code was asked for a {t.__name__}")
+
+    def rounded(self, dtype: str, text: str) -> str:
+        """A value of a 16-bit type after an operation in float."""
+        return f"ts_round_{dtype}({text})" if dtype in HALVES else text
+
+    def _binary(self, op: str, dtype: str, a: str, b: str) -> str:
+        if op in ("min", "max"):
+            return self._extreme(op, dtype, a, b)
+        if op == "pow":
+            return self.rounded(dtype, f"{self.dialect.functions['pow', dtype == 'float64']}({a}, {b})")
+        if op in ("floordiv", "mod"):
+            if dt.is_float(dtype):
+                floor = self.dialect.functions["floor", dtype == "float64"]
+                whole = f"{floor}({a} / {b})"
+                return self.rounded(dtype, whole if op == "floordiv" else f"({a} - {whole} * {b})")
+            if dt.is_unsigned(dtype):
+                return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
+            return self._floored(op, a, b, dtype)
+        text = f"({a} {_INFIX[op]} {b})"
+        if dt.is_int(dtype) and dt.bits(dtype) < 32 and op in ("add", "sub", "mul", "shl"):
+            return f"({self.dialect.types[dtype]}){text}"  # C computes in int
+        return self.rounded(dtype, text) if op in ("add", "sub", "mul", "div") else text
+
+    def _extreme(self, op: str, dtype: str, a: str, b: str) -> str:
+        """The smaller or the larger; NaN if either is."""
+        kind = self.ctype(dtype)
+        name = f"ts_{op}_{kind.replace(' ', '_')}"
+        test = f"a {'<' if op == 'min' else '>'} b" + (" || a != a" if dt.is_float(dtype) else "")
+        self.helpers.add(f"TS_INLINE {kind} {name}({kind} a, {kind} b) {{ return {test} ? a : b; }}")
+        return f"{name}({a}, {b})"
+
+    def _cast(self, old: str, new: str, a: str) -> str:
+        if new == "bool":
+            return f"({a} != 0)"
+        if new in HALVES:
+            return self.rounded(new, a if old in HALVES or old == "float32" else f"(float)({a})")
+        return a if self.ctype(old) == self.ctype(new) and old != "bool" else f"({self.ctype(new)})({a})"
+
+    def _call(self, e: Call, args: list[str]) -> str:
+        dtype = dt.element(e.args[0].dtype if e.args else e.dtype)
+        known = INTRINSICS[e.name]
+        if known.shuffle:
+            if self.dialect.name != "cuda":
+                raise BuildError(f"{self.what}: threads of {self.dialect.name} do not shuffle values; lower reductions for this target")
+            return f"__shfl_xor_sync(0xffffffffu, {args[0]}, {known.shuffle})"
+        if e.name == "isnan":
+            return f"({args[0]} != {args[0]})"
+        if e.name == "sigmoid":
+            one = self.dialect.number(1.0, dtype)
+            return self.rounded(dtype, f"({one} / ({one} + {self.dialect.functions['exp', dtype == 'float64']}(-({args[0]}))))")
+        if e.name == "abs" and dt.is_int(dtype):
+            return f"({args[0]} < 0 ? -({args[0]}) : {args[0]})"
+        if e.name == "ldexp":
+            return self.rounded(dtype, f"{self.dialect.functions['ldexp', dtype == 'float64']}({args[0]}, (int)({args[1]}))")
+        name = self.dialect.functions.get((e.name, dtype == "float64"))
+        if name is None:
+            raise BuildError(f"{self.what}: the intrinsic {e.name} is not one of device code")
+        return self.rounded(dtype, f"{name}({', '.join(args)})")
+
+    def _choice(self, e: Select) -> str:
+        cond = self.scalar(e.cond)
+        if not any(dt.lanes(x.dtype) > 1 for side in (e.a, e.b) for x in walk_objects(side) if isinstance(x, Expr) and type(x) is not Poly):
+            return f"({cond} ? {self.scalar(e.a)} : {self.scalar(e.b)})"
+        name = self.temp()
+        self.line(f"{self.ctype(e.dtype)} {name};")
+        for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
+            self.line(head)
+            self.indent += 1
+            self.line(f"{name} = {self.scalar(side)};")
+            self.indent -= 1
+        self.line("}")
+        return name
+
+    def _reduced(self, e: Call) -> str:
+        op = e.name.removeprefix("reduce_")
+        parts = self.lanes(e.args[0])
+        dtype = dt.element(e.dtype)
+        while len(parts) > 1:
+            pairs = [self._binary(op, dtype, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        return parts[0]
+
+    # ---- memory --------------------------------------------------------------------------------------------------------
+
+    def address(self, b: Buffer, index: Poly, lane: Poly | int = 0) -> str:
+        """An element as an lvalue, of the memory's type."""
+        at = index + lane
+        return f"{self.names[b]}[{self._sum(at.terms) if at.terms else '0'}]"
+
+    def load(self, b: Buffer, element: str) -> str:
+        """An element as a value."""
+        return f"ts_from_{b.dtype}({element})" if b.dtype in HALVES else element
+
+    def stored(self, dtype: str, value: str) -> str:
+        """A value as it lies in memory."""
+        if dtype not in HALVES:
+            return value
+        head = f"ts_round_{dtype}("
+        inner = value[len(head) : -1] if value.startswith(head) and _closes(value, len(head) - 1) else value
+        return f"ts_to_{dtype}({inner})"
+
+    def whole(self, b: Buffer, index: Poly, lanes: int, stride: Poly | None, mask: Poly | None) -> str | None:
+        """The memory of a vector as an lvalue, where it is contiguous and aligned; of words, for elements of less than 32 bits."""
+        if b.scope in ("local", "register") or mask is not None or (stride is not None and stride != 1):
+            return None
+        if any(c % lanes for _, c in index.terms):
+            return None
+        size = lanes * dt.nbytes(b.dtype)
+        dtype, count = (b.dtype, lanes) if dt.bits(b.dtype) >= 32 else ("uint32", size // 4)
+        address = f"{self.names[b]} + {self.index(index)}"
+        constant = self.is_constant(b)
+        if count == 1 and size == 4:
+            space = self.dialect.spaces.get(b.scope, "")
+            return f"*({space}{'const ' if constant else ''}{self.dialect.types[dtype]}*)({address})"
+        if (dtype, count) not in self.dialect.vectors:
+            return None
+        return self.dialect.pointer(dtype, count, b.scope, address, constant)
+
+    def is_constant(self, b: Buffer) -> bool:
+        """Whether nobody stores to the buffer."""
+        raise NotImplementedError
+
+    # ---- vectors -------------------------------------------------------------------------------------------------------
+
+    def lanes(self, e: Expr) -> list[str]:
+        """The lanes of a vector."""
+        n = dt.lanes(e.dtype)
+        if n == 1:
+            return [self.scalar(e)]
+        t = type(e)
+        if t is Broadcast:
+            return [self._named(e.a)] * n  # type: ignore[attr-defined]
+        if t is BufferLoad:
+            return self._load(e, None)  # type: ignore[arg-type]
+        if t is Ramp:
+            return [self.scalar(e.base + e.stride * i) for i in range(n)]  # type: ignore[attr-defined]
+        if t is Lt0:
+            stride = 1 if e.stride is None else e.stride  # type: ignore[attr-defined]
+            return [f"({self.condition(e.index + stride * i)})" for i in range(n)]  # type: ignore[attr-defined]
+        if t is Select:
+            return self._choices(e, n)  # type: ignore[arg-type]
+        parts = [self.lanes(k) for k in _operands(e)]
+        return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
+
+    def _named(self, e: Expr) -> str:
+        """A scalar that is used many times."""
+        if type(e) is Const:
+            return self.scalar(e)
+        text = self.scalar(e)
+        if type(e) is BufferLoad and e.buffer.scope in ("local", "register"):
+            return text
+        name = self.temp()
+        self.line(f"const {self.ctype(e.dtype)} {name} = {text};")
+        return name
+
+    def _load(self, e: BufferLoad, cond: str | None) -> list[str]:
+        """A vector from memory; where `cond` fails, zeros."""
+        b, index, n = e.buffer, e.indices[0], e.lanes
+        place = self.whole(b, index, n, e.stride, e.mask)
+        zero = self.dialect.number(0, b.dtype)
+        if place is not None:
+            return self._split(b.dtype, n, place, cond)
+        out = []
+        for i in range(n):
+            text = self.load(b, self.address(b, index, (1 if e.stride is None else e.stride) * i))
+            conds = ([cond] if cond else []) + ([] if e.mask is None else [f"{i} < {self.index(e.mask)}"])
+            out.append(f"({' && '.join(conds)} ? {text} : {zero})" if conds else text)
+        return out
+
+    def _split(self, dtype: str, n: int, place: str, cond: str | None) -> list[str]:
+        """Lanes of a vector that is loaded whole."""
+        name = self.temp()
+        words = dt.bits(dtype) < 32
+        kind, count = ("uint32", n * dt.nbytes(dtype) // 4) if words else (dtype, n)
+        vector = self.dialect.vectors.get((kind, count), self.dialect.types[kind])
+        zero = self.dialect.number(0, kind)
+        none = self.dialect.vector(kind, [zero] * count) if count > 1 else zero
+        self.line(f"const {vector} {name} = {f'{cond} ? {place} : {none}' if cond else place};")
+        parts = [f"{name}.{'xyzw'[i]}" for i in range(count)] if count > 1 else [name]
+        return [self._of_word(dtype, parts, i) for i in range(n)] if words else parts
+
+    def _of_word(self, dtype: str, words: list[str], lane: int) -> str:
+        each = 32 // dt.bits(dtype)
+        word, at = words[lane // each], lane % each * dt.bits(dtype)
+        part = f"({word} >> {at})" if at else word
+        if dtype in HALVES:
+            return f"ts_from_{dtype}(({self.dialect.types[dtype]}){part})"
+        return f"({self.dialect.types[dtype]}){part}"
+
+    def _choices(self, e: Select, n: int) -> list[str]:
+        if dt.lanes(e.cond.dtype) > 1:
+            conds = self.lanes(e.cond)
+            if not any(type(x) is BufferLoad for side in (e.a, e.b) for x in walk_objects(side)):
+                a, b = self.lanes(e.a), self.lanes(e.b)
+                return [f"({c} ? {x} : {y})" for c, x, y in zip(conds, a, b, strict=True)]
+            return self._branches(e, n, conds)
+        cond = self.scalar(e.cond)
+        if type(e.a) is BufferLoad and type(e.b) is Broadcast and type(e.b.a) is Const and e.b.a.value == 0:
+            return self._load(e.a, cond)
+        return self._branches(e, n, [cond])
+
+    def _branches(self, e: Select, n: int, conds: list[str]) -> list[str]:
+        """Lanes of a choice, each side computed where it is wanted."""
+        names = [self.temp() for _ in range(n)]
+        self.line(f"{self.ctype(dt.element(e.dtype))} {', '.join(names)};")
+        for i, cond in enumerate(conds):
+            mine = names if len(conds) == 1 else [names[i]]
+            for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
+                self.line(head)
+                self.indent += 1
+                values = self.lanes(side) if len(conds) == 1 else [self.lane(side, i)]
+                for name, value in zip(mine, values, strict=True):
+                    self.line(f"{name} = {value};")
+                self.indent -= 1
+            self.line("}")
+        return names
+
+    def lane(self, e: Expr, i: int) -> str:
+        """One lane of a vector, of which the others may not be computed."""
+        if dt.lanes(e.dtype) == 1:
+            return self.scalar(e)
+        t = type(e)
+        if t is BufferLoad:
+            text = self.load(e.buffer, self.address(e.buffer, e.indices[0], (1 if e.stride is None else e.stride) * i))  # type: ignore[attr-defined]
+            zero = self.dialect.number(0, e.buffer.dtype)  # type: ignore[attr-defined]
+            return text if e.mask is None else f"({i} < {self.index(e.mask)} ? {text} : {zero})"  # type: ignore[attr-defined]
+        if t is Select:
+            return f"({self.lane(e.cond, i)} ? {self.lane(e.a, i)} : {self.lane(e.b, i)})"  # type: ignore[attr-defined]
+        if t in (Broadcast, Ramp, Lt0):
+            return self.lanes(e)[i]
+        return self.operation(e, [self.lane(k, i) for k in _operands(e)])
+
+
+def _operands(e: Expr) -> list[Expr]:
+    out: list[Any] = []
+    e.each_child(out.append)
+    return out
+
+
+def _closes(text: str, at: int) -> bool:
+    """Whether the parenthesis that opens at `at` closes at the end."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if depth == 0:
+            return i == len(text) - 1
+    return False

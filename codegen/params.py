@@ -1,0 +1,40 @@
+"""What the arguments of a function must be, for entry points and launches of any backend."""
+
+from __future__ import annotations
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import BufferStore
+from tunesmith.ir.visit import walk_objects
+from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.support.errors import BuildError
+
+
+def param_specs(func: PrimFunc) -> list[ParamSpec]:
+    """What the arguments of a function must be.
+
+    Raises:
+        BuildError: their shapes are not known before the call.
+    """
+    written = written_buffers(func)
+    return [param_spec(func, p, p in written) for p in func.params]
+
+
+def param_spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
+    """What one argument must be.  BuildError as for `param_specs`."""
+    if not isinstance(p, Buffer) or any(e.const is None for e in p.shape):
+        raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; bind symbolic sizes before building")
+    check_scope(func, p)
+    return ParamSpec(p.name, p.dtype, tuple([e.as_int() for e in p.shape]), written)
+
+
+def check_scope(func: PrimFunc, p: Buffer) -> None:
+    """Refuse a parameter that is not memory of the caller."""
+    if p.scope != "global":
+        raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; memory of the caller is global, declare it so")
+
+
+def written_buffers(func: PrimFunc) -> set[Buffer]:
+    """The buffers that are stored to."""
+    return {n.buffer for n in walk_objects(func.body) if type(n) is BufferStore}

@@ -1,0 +1,301 @@
+"""insert_barriers: threads of a block wait for each other where one touches what another has written, or writes what another has read.
+
+It comes last, when every access to memory that threads have in common has its final place.  Which cells the threads touch is enumerated, so
+that a thread which finds its own values waits for nobody, and a tile with two versions needs one barrier in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm, prod
+from typing import Any
+
+import numpy as np
+
+from tunesmith.ir.arith.enumerate import values_at
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Call
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Op, Poly, Var
+from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, barrier, seq
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk, walk_objects
+from tunesmith.lower.kernels import AXES, BLOCKS, COMMON, map_kernels
+from tunesmith.lower.passes import function_pass
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+MAX_POINTS = 1 << 18
+"""Accesses of one statement that are looked at; if there are more, any two threads are taken to touch the same cells."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store of memory that threads have in common.
+
+    Attributes:
+        buffer: which.
+        index: of its first lane.
+        lanes: (number, distance).
+        is_write: a store.
+        loops: serial loops around it, outermost first.
+    """
+
+    buffer: Buffer
+    index: Poly
+    lanes: tuple[int, int]
+    is_write: bool
+    loops: tuple[For, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A statement with its barriers.
+
+    Attributes:
+        stmt: the statement; None when it has not changed.
+        head: accesses that may be reached without a barrier before them.
+        tail: accesses that may leave it without a barrier behind them.
+        waits: every way through it meets a barrier.
+    """
+
+    stmt: Stmt
+    head: tuple[Access, ...]
+    tail: tuple[Access, ...]
+    waits: bool
+
+
+@function_pass(needs="FLAT")
+def insert_barriers(func: PrimFunc, target: Target) -> PrimFunc:
+    """Insert barriers; see the module's text.
+
+    Raises:
+        BuildError: threads would have to wait in a branch that not all of them take.
+    """
+    return map_kernels(func, lambda k: _kernel(func.name, k))
+
+
+def _kernel(name: str, n: Stmt) -> Stmt:
+    if type(n) is For and n.kind == "thread" and (n.thread in BLOCKS or n.thread in AXES):
+        threads: list[For] = []
+        blocks: list[For] = []
+        inner: Any = n
+        allocations: list[Buffer] = []
+        while True:
+            if type(inner) is For and inner.thread in BLOCKS:
+                blocks.append(inner)
+            elif type(inner) is For and inner.thread in AXES:
+                threads.append(inner)
+            elif type(inner) is Allocate:
+                allocations.append(inner.buffer)
+            else:
+                break
+            inner = inner.body
+        if prod([f.extent.as_int() for f in threads]) == 1:
+            return n
+        body = _Barriers(name, n, threads).part(inner, (), True).stmt
+        return _replaced(n, inner, body)
+    return n
+
+
+def _replaced(n: Any, old: Stmt, new: Stmt) -> Stmt:
+    return new if n is old else n.with_(body=_replaced(n.body, old, new))
+
+
+class _Barriers:
+    """One kernel."""
+
+    def __init__(self, name: str, root: Stmt, threads: Sequence[For]) -> None:
+        self.name = name
+        self.threads = list(threads)
+        self.owners = {f.var for f in threads}
+        stored = {x.buffer for x in walk_objects(root) if type(x) is BufferStore and x.buffer.scope in COMMON}
+        self.shared = stored
+        """Buffers in which threads may meet: what nobody stores to is the same for all."""
+        self.known: dict[tuple[Access, Access, Any], bool] = {}
+
+    def part(self, n: Stmt, loops: tuple[For, ...], uniform: bool) -> Part:
+        """The statement with barriers; `uniform`: all threads reach it, equally often."""
+        if type(n) is Seq:
+            return self._sequence(n.stmts, loops, uniform)
+        if type(n) is For:
+            return self._loop(n, loops, uniform)
+        if type(n) is If:
+            same = uniform and self._uniform(n.cond)
+            parts = [self.part(k, loops, same) for k in (n.then, n.orelse) if k is not None]
+            made = n.with_(then=parts[0].stmt, orelse=parts[1].stmt if len(parts) > 1 else None)
+            heads = tuple([a for p in parts for a in p.head])
+            tails = tuple([a for p in parts for a in p.tail])
+            return Part(made, heads, tails, len(parts) > 1 and all(p.waits for p in parts))
+        if type(n) is Allocate:
+            inside = self.part(n.body, loops, uniform)
+            return Part(n.with_(body=inside.stmt), inside.head, inside.tail, inside.waits)
+        if type(n) is Evaluate and type(n.value) is Call and n.value.name == "barrier":
+            return Part(n, (), (), True)
+        found = tuple(self._accesses(n, loops))
+        return Part(n, found, found, False)
+
+    def _sequence(self, stmts: Sequence[Stmt], loops: tuple[For, ...], uniform: bool) -> Part:
+        out: list[Stmt] = []
+        head: list[Access] = []
+        pending: tuple[Access, ...] = ()
+        waited = False
+        for k in stmts:
+            p = self.part(k, loops, uniform)
+            if self._meet(pending, p.head, None):
+                self._check(uniform, k)
+                out.append(barrier())
+                pending, waited = (), True
+            if not waited:
+                head += p.head
+            pending = p.tail if p.waits else (*pending, *p.tail)
+            waited = waited or p.waits
+            out.append(p.stmt)
+        return Part(seq(out), tuple(head), pending, waited)
+
+    def _loop(self, n: For, loops: tuple[For, ...], uniform: bool) -> Part:
+        same = uniform and n.extent.vars.isdisjoint(self.owners)
+        body = self.part(n.body, (*loops, n), same)
+        once = n.extent.const == 1
+        if once or not self._meet(body.tail, body.head, (n, body.waits)):
+            # It may run no time at all, unless the number says otherwise.
+            runs = n.extent.const is not None
+            tail = body.tail
+            return Part(n.with_(body=body.stmt), body.head, tail, body.waits and runs)
+        self._check(same, n)
+        return Part(n.with_(body=seq([barrier(), body.stmt])), (), body.tail, n.extent.const is not None)
+
+    def _check(self, uniform: bool, n: Stmt) -> None:
+        if not uniform:
+            raise BuildError(
+                f"{self.name}: threads would have to wait for each other in a branch or a loop that not all of them take. Make its "
+                "condition one that does not depend on the thread"
+            )
+
+    def _uniform(self, cond: Any) -> bool:
+        for x in walk(cond):
+            if type(x) is Poly and not x.vars.isdisjoint(self.owners):
+                return False
+            if type(x) is BufferLoad:
+                return False
+        return True
+
+    def _accesses(self, n: Stmt, loops: tuple[For, ...]) -> Iterable[Access]:
+        for x in walk_objects(n):
+            if type(x) in (BufferLoad, BufferStore) and x.buffer in self.shared:
+                is_write = type(x) is BufferStore
+                count = _lanes(x)
+                stride = 1 if x.stride is None else x.stride.const
+                yield Access(x.buffer, x.indices[0], (count, stride if stride is not None else 0), is_write, loops)
+
+    # ---- who touches what ----------------------------------------------------------------------------------------------
+
+    def _meet(self, before: Iterable[Access], after: Iterable[Access], loop: tuple[For, bool] | None) -> bool:
+        """Whether two threads touch one cell, one of them writing.  With a loop: the second access is of a later iteration, of the next
+        one if there is a barrier in the body."""
+        return any(a.buffer is b.buffer and (a.is_write or b.is_write) and self._collide(a, b, loop) for a in before for b in after)
+
+    def _collide(self, a: Access, b: Access, loop: tuple[For, bool] | None) -> bool:
+        key = (a, b, loop)
+        if key not in self.known:
+            self.known[key] = self._touching(a, b, loop)
+        return self.known[key]
+
+    def _touching(self, a: Access, b: Access, loop: tuple[For, bool] | None) -> bool:
+        common = [f for f, g in zip(a.loops, b.loops, strict=False) if f is g]
+        if loop is not None:
+            common = [f for f in common if f is not loop[0]]
+        common = [f for f in common if f.var in a.index.vars or f.var in b.index.vars]
+        # What is around both has one value: it matters only as a number of a version.
+        around = {v for x in (a, b) for v in x.index.vars} - self.owners - {f.var for x in (a, b) for f in x.loops}
+        if any(not _cancels(v, a.index, b.index) for v in around):
+            return True
+        # Loops on which versions of a buffer depend take the values of one period; of others all iterations are put together.
+        values = {f.var: range(n) for f in common if (n := _period(f.var, a.index, b.index)) is not None}
+        for at in _points({**{v: (0,) for v in around}, **values}):
+            for first, second in self._steps(a, b, loop):
+                if self._overlap(a, b, {**at, **first}, {**at, **second}):
+                    return True
+        return False
+
+    @staticmethod
+    def _steps(a: Access, b: Access, loop: tuple[For, bool] | None) -> Iterable[tuple[dict[Var, int], dict[Var, int]]]:
+        """Pairs of iterations of the loop that stand for all; none of the values is fixed where all are put together."""
+        n = None if loop is None else _period(loop[0].var, a.index, b.index)
+        if loop is None or n is None:
+            return [({}, {})]
+        var, extent = loop[0].var, loop[0].extent.const or n + 2
+        ahead = 2 if loop[1] else n + 1
+        return [({var: i}, {var: j}) for i in range(min(n, extent)) for j in range(i + 1, min(i + ahead, extent))]
+
+    def _overlap(self, a: Access, b: Access, first: Mapping[Var, int], second: Mapping[Var, int]) -> bool:
+        one, two = self._cells(a, first), self._cells(b, second)
+        if one is None or two is None:
+            return True
+        (cells, owner), (others, other) = one, two
+        low = min(int(cells.min()), int(others.min()))
+        size = max(int(cells.max()), int(others.max())) - low + 1
+        least = np.full(size, np.iinfo(np.int64).max)
+        most = np.full(size, -1)
+        np.minimum.at(least, cells - low, owner)
+        np.maximum.at(most, cells - low, owner)
+        touched = most[others - low] >= 0
+        alone = (least[others - low] == other) & (most[others - low] == other)
+        return bool(np.any(touched & ~alone))
+
+    def _cells(self, a: Access, values: Mapping[Var, int]) -> tuple[np.ndarray, np.ndarray] | None:
+        """(cell, thread) of each access; None if there are too many."""
+        inner = [f for f in a.loops if f.var in a.index.vars and f.var not in values]
+        loops = [*self.threads, *inner]
+        if any(f.extent.const is None for f in loops) or a.lanes[1] == 0:
+            return None
+        extents = [f.extent.as_int() for f in loops]
+        if prod(extents) * a.lanes[0] > MAX_POINTS:
+            return None
+        points = np.indices(extents, dtype=np.int64).reshape(len(extents), -1)
+        size = points.shape[1]
+        grid: dict[Var, Any] = {f.var: points[i] for i, f in enumerate(loops)} | dict(values)
+        cells = values_at(a.index, grid, size)
+        owner = np.zeros(size, np.int64)
+        for i, _ in enumerate(self.threads):
+            owner = owner * extents[i] + points[i]
+        if a.lanes[0] > 1:
+            cells = (cells[:, None] + np.arange(a.lanes[0]) * a.lanes[1]).ravel()
+            owner = np.repeat(owner, a.lanes[0])
+        return cells, owner
+
+
+def _lanes(x: Any) -> int:
+    return int(x.lanes) if type(x) is BufferLoad else dt.lanes(x.value.dtype)
+
+
+def _cancels(v: Var, a: Poly, b: Poly) -> bool:
+    """Whether a variable that has one value adds the same to both."""
+    return _part(v, a) == _part(v, b) and all(len(m) == 1 for p in (a, b) for m, _ in p.terms if any(v in x.vars for x in m))
+
+
+def _part(v: Var, p: Poly) -> dict[Any, int]:
+    return {m: c for m, c in p.terms if any(v in x.vars for x in m)}
+
+
+def _period(v: Var, a: Poly, b: Poly) -> int | None:
+    """After how many steps of the variable both indices are the same again; None if they never are."""
+    period = 1
+    for p in (a, b):
+        for m, _ in p.terms:
+            for x in m:
+                if v not in x.vars:
+                    continue
+                divisor = x.args[1].const if type(x) is Op and x.op == "mod" else None
+                if divisor is None or type(x) is not Op or any(type(y) is Op for n, _ in x.args[0].terms for y in n):
+                    return None
+                period = lcm(period, divisor)
+    return period
+
+
+def _points(ranges: Mapping[Var, Iterable[int]]) -> Iterable[dict[Var, int]]:
+    out: list[dict[Var, int]] = [{}]
+    for v, values in ranges.items():
+        out = [{**p, v: x} for p in out for x in values]
+    return out

@@ -1,0 +1,40 @@
+"""Kernels of a GPU function: its root statements, each a nest of loops of blocks around loops of threads, run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.stmt import Allocate, Seq, Stmt, seq
+from tunesmith.ir.visit import with_body
+
+BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+"""Axes of the grid."""
+AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+"""Axes of a block."""
+SHARED = ("shared", "shared.dyn")
+"""Scopes of memory that the threads of a block have in common, and others have not."""
+COMMON = ("global", *SHARED)
+"""Scopes of memory in which threads may meet."""
+
+
+def kernels(body: Stmt) -> list[Stmt]:
+    """The kernels of a body, in order; memory that they share may be allocated around them."""
+    while type(body) is Allocate and body.buffer.scope == "global":
+        body = body.body
+    return list(body.stmts) if type(body) is Seq else [body]
+
+
+def map_kernels(func: PrimFunc, f: Callable[[Stmt], Stmt]) -> PrimFunc:
+    """The function with `f` applied to each kernel; itself when nothing changes."""
+
+    def go(n: Stmt) -> Stmt:
+        if type(n) is Allocate and n.buffer.scope == "global":
+            body = go(n.body)
+            return n if body is n.body else Allocate(n.buffer, body)
+        if type(n) is Seq:
+            done = [f(k) for k in n.stmts]
+            return n if all(a is b for a, b in zip(done, n.stmts, strict=True)) else seq(done)
+        return f(n)
+
+    return with_body(func, go(func.body))
