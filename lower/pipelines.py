@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.lower.clip_loops import clip_loops
+from tunesmith.lower.combine_threads import combine_threads
 from tunesmith.lower.fill_tiles import fill_tiles
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
@@ -45,6 +46,7 @@ CPU = Pipeline(
 """From a concrete scheduled function to what the CPU code generators take."""
 
 GPU = Pipeline(
+    combine_threads,
     simplify,
     lower_blocks,
     skip_zero_terms,
