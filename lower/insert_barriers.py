@@ -111,8 +111,9 @@ class _Barriers:
         self.threads = list(threads)
         self.owners = {f.var for f in threads}
         stored = {x.buffer for x in walk_objects(root) if type(x) is BufferStore and x.buffer.scope in COMMON}
-        self.shared = stored
-        """Buffers in which threads may meet: what nobody stores to is the same for all."""
+        loaded = {x.buffer for x in walk_objects(root) if type(x) is BufferLoad}
+        self.shared = stored & loaded
+        """Buffers in which threads may meet: what nobody stores to is the same for all, and what nobody loads is looked at later."""
         self.known: dict[tuple[Access, Access, Any], bool] = {}
 
     def part(self, n: Stmt, loops: tuple[For, ...], uniform: bool) -> Part:

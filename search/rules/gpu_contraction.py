@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, product
+from tunesmith.ir.poly import ZERO, Poly, product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -115,9 +115,12 @@ def _lane_axes(main: Block, axis: int) -> tuple[int, ...]:
 
 def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
-    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name != main and not is_output(s.func, b)]:
+    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in (main, *before) and not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
     block = s.get_block(main)
+    tiles = [_stage(s, block, name, target) for name in plan.staged]
+    for b in before:
+        s.compute_inline(s.get_block(b))  # into the copies: what they fetch is padded on the way
     after = consumers(s.func, s.block(block))
     nest = _tile(s, block, plan, target)
     around = [*nest.virtual, *nest.warps, *nest.lanes]
@@ -130,7 +133,8 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
     else:
         last = s.cache_write(block, "local")
     s.reverse_compute_at(last, around[-1])
-    tiles = [_stage(s, block, name, nest, around, target) for name in plan.staged]
+    for tile in tiles:
+        tile.place(s, nest, around)
     _mark_tile(s, last, nest)
     for x in nest.rows if plan.staged else nest.rows[:-1]:
         s.unroll(x)
@@ -205,12 +209,26 @@ def _limit(s: Schedule, nest: _Nest, target: Target, b: Block) -> None:
 
 @dataclass(slots=True)
 class _Tile:
-    """An operand in shared memory."""
+    """An operand on its way: a copy in shared memory, fragments of it in registers."""
 
     copy: BlockRV
+    fragment: BlockRV
     order: list[int]
     width: IntRV
-    size: Poly
+    size: Poly = ZERO
+
+    def place(self, s: Schedule, nest: _Nest, around: list[LoopRV]) -> None:
+        """Fetch the tile for a piece of the reduction, and fragments for each step."""
+        rank = len(self.order)
+        s.compute_at(self.fragment, nest.inner[-1])
+        loops = s.get_loops(self.fragment)[-rank:]
+        for x in loops[:-1]:
+            s.unroll(x)
+        s.vectorize(loops[-1])
+        s.compute_at(self.copy, nest.steps[-1], around)
+        if self.order != sorted(self.order):
+            s.pad_rows(self.copy, 4)
+        self.size = tile_bytes(s, self.copy, rank)
 
     def share(self, s: Schedule) -> None:
         """Fetch it together, neighbours in memory by neighbours."""
@@ -220,7 +238,7 @@ class _Tile:
         s.cooperative_fetch(self.copy, self.width)
 
 
-def _stage(s: Schedule, block: BlockRV, name: str, nest: _Nest, around: list[LoopRV], target: Target) -> _Tile:
+def _stage(s: Schedule, block: BlockRV, name: str, target: Target) -> _Tile:
     """An operand through shared memory into fragments: dimensions of the reduction first, so that fragments are vectors."""
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == name)
@@ -230,15 +248,7 @@ def _stage(s: Schedule, block: BlockRV, name: str, nest: _Nest, around: list[Loo
     width = s.sample_categorical(fetch_widths(access.buffer, target), f"{name}_vector")
     copy = s.cache_read(block, name, "shared", order)
     fragment = s.cache_read(block, writes(s.block(copy))[0].buffer.name, "local")
-    s.compute_at(fragment, nest.inner[-1])
-    loops = s.get_loops(fragment)[-len(order) :]
-    for x in loops[:-1]:
-        s.unroll(x)
-    s.vectorize(loops[-1])
-    s.compute_at(copy, nest.steps[-1], around)
-    if order != sorted(order):
-        s.pad_rows(copy, 4)
-    return _Tile(copy, order, width, tile_bytes(s, copy, len(order)))
+    return _Tile(copy, fragment, order, width)
 
 
 def _mark_tile(s: Schedule, last: BlockRV, nest: _Nest) -> None:
