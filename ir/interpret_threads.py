@@ -47,7 +47,8 @@ def run_threads(
         arrays: as for `interpret.run`.
         values: the value of every Param and scalar parameter.
         check_races: refuse races, and reads of shared or private memory that was not written.  Nested thread loops are right without
-            a barrier between them only when threads run in step: such a program is refused until its barriers are in place.
+            a barrier between them only when threads run in step: such a program is refused until its barriers are in place.  Of
+            iterations of parallel and vectorized loops only `interpret.run` knows that they may race.
 
     Returns:
         One array for each buffer parameter, in order.

@@ -125,7 +125,7 @@ class ThreadPlace(Place):
         while frame is not None and not frame.f_code.co_filename.startswith(SOURCE):
             frame = frame.f_back
         known = {} if frame is None else {**frame.f_globals, **frame.f_locals}
-        here = {v: int(_pick(known[n], thread)) for v, n in self.variables.items() if n in known}
+        here = {v: int(pick(known[n], thread)) for v, n in self.variables.items() if n in known}
         inner = {v: p for v, p in self.bound.items() if v not in here and all(u in here or u in self.values for u in p.vars)}
         here |= {v: evaluate(p, {**self.values, **here}) for v, p in inner.items()}
         state = ", ".join([f"{v} = {n}" for v, n in here.items()])
@@ -137,14 +137,14 @@ class ThreadPlace(Place):
         t = self._first(threads, index, shape)
         if t is not None:
             name = "?" if self.buffer is None else self.buffer.name
-            text = ", ".join([str(_pick(i, t)) for i in index])
+            text = ", ".join([str(pick(i, t)) for i in index])
             self.fail(f"{what} {name}[{text}] is out of range: the shape is {tuple(shape)}", t)
 
     def binding_threads(self, threads: Threads, values: Sequence[Any], extents: Sequence[Any]) -> None:
         """Raise if a block instance of one of the `threads` is not in the block's ranges."""
         t = self._first(threads, values, extents)
         if t is not None:
-            bound, limits = tuple([int(_pick(v, t)) for v in values]), tuple([int(_pick(e, t)) for e in extents])
+            bound, limits = tuple([int(pick(v, t)) for v in values]), tuple([int(pick(e, t)) for e in extents])
             self.fail(f"the bindings {bound} are out of range: the extents are {limits}; a guard is missing", t)
 
     def looked_up(self, value: Any, extent: Any, threads: Threads) -> Any:
@@ -152,7 +152,7 @@ class ThreadPlace(Place):
         bad = (value < 0) | (value >= extent)
         t = _first_true(bad if threads is None else bad & threads)
         if t is not None:
-            self.fail(f"a lookup gave {_pick(value, t)}, and its extent is {_pick(extent, t)}", t)
+            self.fail(f"a lookup gave {pick(value, t)}, and its extent is {pick(extent, t)}", t)
         found = np.asarray(value, np.int64) if threads is None else np.where(threads, value, np.int64(0))
         return found if found.ndim else int(found)
 
@@ -191,7 +191,8 @@ class ThreadPlace(Place):
         return _first_true(bad if threads is None else bad & threads)
 
 
-def _pick(value: Any, thread: int) -> Any:
+def pick(value: Any, thread: int) -> Any:
+    """What one thread has of a value that may be the same for all."""
     return value[thread] if np.ndim(value) else value
 
 
@@ -372,131 +373,3 @@ class CommonMemory(Memory):
         how = f"{first} by {a} and {second} by {b}" if first != second else f"{first} by {a} and by {b}"
         lines = f"{first} by: {clock.statement(old)}\n{second} by: {clock.statement(new)}"
         place.fail(f"a race: {self._name(cell)} is {how} {reason}\n{lines}", thread_of(new))
-
-
-# ---- helpers of generated code
-
-
-def gather(data: np.ndarray, cells: np.ndarray, threads: np.ndarray) -> np.ndarray:
-    """The cell of each of the `threads`, zero for others."""
-    out = np.zeros(cells.shape, data.dtype)
-    out[threads] = data[cells[threads]]
-    return out
-
-
-def gather_private(data: np.ndarray, cells: np.ndarray, threads: np.ndarray) -> np.ndarray:
-    """As `gather`, from each thread's own memory."""
-    out = np.zeros(cells.shape, data.dtype)
-    own = np.flatnonzero(threads)
-    out[own] = data[cells[own], own]
-    return out
-
-
-def scatter(data: np.ndarray, cells: np.ndarray, value: Any, taking: Threads) -> None:
-    """Store to one cell for each thread, or for each thread and lane; the last thread wins."""
-    if taking is None:
-        data[cells] = value
-    else:
-        data[cells[taking]] = np.broadcast_to(value, cells.shape)[taking]
-
-
-def scatter_private(data: np.ndarray, cells: np.ndarray, value: Any, taking: Threads) -> None:
-    """As `scatter`, to each thread's own memory."""
-    own = np.arange(data.shape[1])
-    if cells.ndim == 2:
-        own = np.broadcast_to(own[:, None], cells.shape)
-    if taking is None:
-        data[cells, own] = value
-    else:
-        data[cells[taking], own[taking]] = np.broadcast_to(value, cells.shape)[taking]
-
-
-def lanes_of(
-    memory: Memory,
-    place: ThreadPlace,
-    what: str,
-    index: Sequence[Any],
-    count: int,
-    stride: Any,
-    leading: Any,
-    threads: Threads,
-    active: np.ndarray | None,
-    rows: int,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The cells of a vector access and which lanes take part, each lane checked.
-
-    Args:
-        memory: what is accessed.
-        place: of the access, for messages.
-        what: the access, for messages.
-        index: of lane 0, by dimension; ints or one for each thread.
-        count: number of lanes.
-        stride: elements between lanes.
-        leading: how many lanes take part; None is all.
-        threads: those that take part.
-        active: lanes that are wanted, of shape [lanes] or [threads, lanes].
-        rows: number of threads; 0 when all do the same, once.
-    """
-    shape = (rows, count) if rows else (count,)
-    lane = np.arange(count, dtype=np.int64)
-    taking: Any = None
-    if leading is not None:
-        taking = lane < _column(leading)
-    if threads is not None:
-        taking = threads[:, None] if taking is None else taking & threads[:, None]
-    if active is not None:
-        taking = active if taking is None else taking & active
-    last = _column(index[-1]) + _column(stride) * lane
-    bad = (last < 0) | (last >= memory.shape[-1])
-    for i, n in zip(index[:-1], memory.shape[:-1], strict=True):
-        bad = bad | (_column(i) < 0) | (_column(i) >= n)
-    cells: Any = last
-    step = memory.shape[-1]
-    for i, n in zip(reversed(index[:-1]), reversed(memory.shape[:-1]), strict=True):
-        cells = cells + _column(i) * step
-        step *= n
-    bad = np.broadcast_to(bad if taking is None else bad & taking, shape)
-    if bad.any():
-        k = tuple(np.argwhere(bad)[0])
-        t = int(k[0]) if rows else 0
-        text = ", ".join([*[str(_pick(i, t)) for i in index[:-1]], str(np.broadcast_to(last, shape)[k])])
-        place.fail(f"vector {what} {memory.buffer.name}[{text}] is out of range: the shape is {memory.shape}", t)
-    return np.broadcast_to(cells, shape), None if taking is None else np.broadcast_to(taking, shape)
-
-
-def _column(x: Any) -> Any:
-    return x[:, None] if isinstance(x, np.ndarray) else x
-
-
-def load_lanes(data: np.ndarray, cells: np.ndarray, taking: np.ndarray | None) -> np.ndarray:
-    """The vectors of all threads; lanes that take no part are zero."""
-    private = data.ndim == 2
-    own = np.broadcast_to(np.arange(data.shape[1])[:, None], cells.shape) if private else cells
-    if taking is None:
-        return data[cells, own] if private else data[cells]
-    out = np.zeros(cells.shape, data.dtype)
-    out[taking] = data[cells[taking], own[taking]] if private else data[cells[taking]]
-    return out
-
-
-def ramp_of(base: Any, stride: Any, lanes: int) -> np.ndarray:
-    """base + lane * stride of each thread."""
-    return _column(base) + _column(stride) * np.arange(lanes, dtype=np.int64)
-
-
-def runtime() -> dict[str, Any]:
-    """The names that generated code uses, beside those of `interpret_memory.runtime`."""
-    return {
-        "broadcast_to": np.broadcast_to,
-        "copyto": np.copyto,
-        "gather": gather,
-        "gather_private": gather_private,
-        "lanes_of": lanes_of,
-        "load_lanes": load_lanes,
-        "maximum": np.maximum,
-        "minimum": np.minimum,
-        "ramp_of": ramp_of,
-        "scatter": scatter,
-        "scatter_private": scatter_private,
-        "where": np.where,
-    }

@@ -180,7 +180,8 @@ class ThreadCompiler(ThreadValues):
         extents = [self.named(i.extent) for i in s.iters]
         if spots:
             limits = [self.text(e) for e in extents]
-            conditions = [self.within(b, f"({e})") for b, e in zip(spots, limits, strict=True)]
+            # An extent of which threads have their own is compared thread by thread, below.
+            conditions = ["False" if self.is_wide(e) else self.within(b, f"({e})") for b, e in zip(spots, limits, strict=True)]
             values = tuple_of([self.text(b) for b in spots])
             self.line(f"if not ({' and '.join(conditions)}): {self.place()}.binding_threads({self.mask}, {values}, {tuple_of(limits)})")
         for i, b in zip(s.iters, s.bindings, strict=True):

@@ -23,7 +23,8 @@ from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Atom, Op, Poly, Var
 from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.stmt import BufferStore
-from tunesmith.ir.thread_memory import Clock, ThreadPlace, runtime
+from tunesmith.ir.thread_access import runtime
+from tunesmith.ir.thread_memory import Clock, ThreadPlace
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 
