@@ -10,6 +10,7 @@ from tunesmith.ir.visit import substitute
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.primitive import apply_instruction
+from tunesmith.schedule.primitives.add_unit_loop import add_unit_loop
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
 from tunesmith.schedule.primitives.cache_read import cache_read
 from tunesmith.schedule.primitives.cache_reduction import cache_reduction
@@ -54,6 +55,7 @@ class Schedule(ScheduleState):
     fuse = fuse
     reorder = reorder
     merge = merge
+    add_unit_loop = add_unit_loop
     parallel = parallel
     vectorize = vectorize
     unroll = unroll

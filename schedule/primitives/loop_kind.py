@@ -94,9 +94,8 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
     root = next(x for x in s.root_stmts() if x is target or ScheduleState.find_loop(x, target.var) is not None)
     for f in [f for f in walk(root) if type(f) is For and f is not target and f.kind == "thread"]:
         if together and f.thread == thread:
-            s.require(
-                "eq0", f.extent - target.extent, "agree", f"loops {f.var.name} and {target.var.name} of {thread} have different extents"
-            )
+            what = f"loops {f.var.name} and {target.var.name} of {thread} have different extents"
+            s.require("eq0", f.extent - target.extent, "agree", what)
         related = ScheduleState.find_loop(f.body, target.var) is not None or ScheduleState.find_loop(target.body, f.var) is not None
         inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
         if related and ((inner == outer and not together) or (inner.startswith("blockIdx") and not outer.startswith("blockIdx"))):

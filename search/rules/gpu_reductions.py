@@ -11,10 +11,10 @@ from collections.abc import Callable
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
-from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules.gpu_limits import widths_of
-from tunesmith.search.rules.gpu_rows import GROUPS, THREADS
+from tunesmith.search.rules.gpu_rows import GROUPS, THREADS, combine
 from tunesmith.search.rules.roles import is_contraction, is_output, is_pointwise, is_reduction
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132, 264, 528, 1056)
@@ -69,7 +69,7 @@ def rows(s: Schedule, main: str, target: Target) -> None:
     part = s.rfactor(thread)
     s.bind(outer, "blockIdx.x")
     s.bind(inner, "threadIdx.y")
-    _combine(s, part, s.get_block(main))
+    combine(s, part, s.get_block(main))
 
 
 def everything(s: Schedule, main: str, target: Target) -> None:
@@ -82,31 +82,21 @@ def everything(s: Schedule, main: str, target: Target) -> None:
     blocks = s.sample_categorical(tuple(b for b in BLOCKS if b == 1 or b * 32 <= extent), "blocks")
     share = s.sample_tile(whole, 3, "part", [threads, widths], waste=0.5, slack=4096)
     # Blocks take turns, so that what they read at one time lies together.
-    _, block, thread, _ = s.split(whole, [None, blocks, *share])
+    turns, block, thread, lane = s.split(whole, [None, blocks, *share])
     part = s.rfactor(block)
+    s.reorder([block, turns, thread, lane])
     inner = s.rfactor(thread)
     total = s.get_block(main)
-    s.bind(s.get_loops(part)[0] if False else _loop_of(s, inner, block), "blockIdx.x")
-    _combine(s, inner, part)
+    s.bind(block, "blockIdx.x")
+    combine(s, inner, part)
     _finish(s, total, threads)
-
-
-def _loop_of(s: Schedule, block: BlockRV, loop: LoopRV) -> LoopRV:
-    return next(x for x in s.get_loops(block) if s.loop(x).var is s.loop(loop).var)
-
-
-def _combine(s: Schedule, part: BlockRV, total: BlockRV) -> None:
-    """Each thread reduces its elements, in vectors; then they combine."""
-    raise NotImplementedError
 
 
 def _finish(s: Schedule, total: BlockRV, threads: tuple[int, ...]) -> None:
     """The second kernel: one block, whose threads share the parts."""
     loop = s.get_loops(total)[-1]
+    s.bind(s.add_unit_loop(loop), "blockIdx.x")
     share = s.sample_tile(loop, 2, "last", [threads], waste=4.0, slack=1024)
-    thread = s.split(loop, [None, *share])[1]
+    thread = s.split(loop, [None, *share, 1])[1]
     inner = s.rfactor(thread)
-    _combine(s, inner, total)
-
-
-__all__ = ["IntRV"]
+    combine(s, inner, total)

@@ -75,7 +75,7 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target) 
     for b in [b.name for b in s.blocks() if is_pointwise(b) and len(b.iters) == rank]:
         _share(s, s.get_block(b), share)
     for total, part in reductions:
-        _combine(s, total, part)
+        combine(s, s.get_block(part), s.get_block(total))
     if any(how == "kept" for how in kept.values()):
         s.step = "registers"
         turns = s.loop(s.get_loops(out)[-3]).extent
@@ -108,14 +108,22 @@ def _share(s: Schedule, block: BlockRV, share: list[IntRV]) -> None:
     s.vectorize(lane)
 
 
-def _combine(s: Schedule, total: str, part: str) -> None:
-    """Each thread reduces its elements, in vectors; then they combine."""
-    block = s.get_block(part)
-    turns, lane, thread = s.get_loops(block)[-3:]
+def combine(s: Schedule, part: BlockRV, total: BlockRV) -> None:
+    """Each thread reduces its elements, in vectors; then they combine.
+
+    Args:
+        s: the schedule.
+        part: whose innermost loops are a thread's turns, the elements of a turn, and the threads, in any order that the names tell.
+        total: the block that combines them.
+    """
+    inner = s.get_loops(part)[-3:]
+    own = s.block(part).iters[-1].var
+    binding = next(e for it, e in zip(s.block(part).iters, s.block(part).bindings, strict=True) if it.var is own)
+    thread = next(x for x in inner if s.loop(x).var in binding.vars)
+    turns, lane = [x for x in inner if x is not thread]
     s.reorder([thread, turns, lane])
-    s.decompose_reduction(block, turns)
-    s.unroll(turns)
+    s.decompose_reduction(part, turns)
     s.vectorize(lane)
-    s.bind(s.get_loops(s.get_block(f"{part}_init"))[-1], "threadIdx.x")
+    s.set_scope(part, "local")
     s.bind(thread, "threadIdx.x")
-    s.bind(s.get_loops(s.get_block(total))[-1], "threadIdx.x")
+    s.bind(s.get_loops(total)[-1], "threadIdx.x")

@@ -1,0 +1,28 @@
+"""add_unit_loop: a loop of one iteration around another, so that there is one to bind."""
+
+from __future__ import annotations
+
+from tunesmith.ir.poly import ONE, Var
+from tunesmith.ir.stmt import For
+from tunesmith.schedule.handles import LoopRV
+from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.state import ScheduleState
+
+
+@primitive
+def add_unit_loop(s: ScheduleState, loop: LoopRV) -> LoopRV:
+    """Put a loop of one iteration around `loop`, and return it.
+
+    Rewrite:
+        for i in range(16): C[i] = A[i]
+      ->
+        for u in range(1):
+            for i in range(16): C[i] = A[i]
+    Requires:
+        loop-exists: the loop is still in the program.
+    Keeps: everything (source: TVM's add_unit_loop).
+    """
+    target = s.loop(loop)
+    var = Var("u")
+    s.replace_loop(target.var, lambda f: For(var, ONE, f))
+    return s.new_loop(var)
