@@ -148,7 +148,7 @@ class CExpr:
         """A value of one lane."""
         t = type(e)
         if t is Poly:
-            text = self.index(e)
+            text = self.index(e)  # type: ignore[arg-type]
             return f"({self.dialect.types[dt.INDEX]}){text}" if not self.wide else text
         if t is Const:
             return self.dialect.number(e.value, e.dtype)  # type: ignore[attr-defined]

@@ -26,9 +26,9 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 _KEYWORDS = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto half if inline int kernel local long main private "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while global constant class new "
-    "this template operator bool true false uchar ushort uint ulong event arena".split()
+    """auto break case char const continue default do double else enum extern float for goto half if inline int kernel local long main
+    private register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while global constant
+    class new this template operator bool true false uchar ushort uint ulong event arena""".split()
 )
 _MAX_INDEX = 2**31 - 1
 _ALIGNMENT = 16

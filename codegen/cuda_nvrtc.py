@@ -40,7 +40,7 @@ class CompiledCuda:
     Attributes:
         cubin: machine code with its kernels' names, an ELF file.
         resources: what each kernel takes.
-        log: of both compilers, as they wrote it.
+        log: what both compilers say, less how long they took.
     """
 
     cubin: bytes
@@ -64,7 +64,8 @@ def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> Compile
     try:
         given = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *[f"--include-path={f}" for f in _headers()], *options]
         (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
-        log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
+        said = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
+        log = "\n".join([line for line in said.rstrip("\0").splitlines() if "Compile time" not in line])
         if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise BuildError(_refusal(source, arch, error.name, log))
         cubin = _text(nvrtc, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
@@ -72,7 +73,7 @@ def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> Compile
         nvrtc.nvrtcDestroyProgram(program)
     if not cubin:
         raise BuildError(f"{arch} is no machine, so that NVRTC made no machine code: give one like sm_90")
-    return CompiledCuda(cubin, parse_resources(log), log.rstrip("\0"))
+    return CompiledCuda(cubin, parse_resources(log), log)
 
 
 def parse_resources(log: str) -> dict[str, KernelResources]:
@@ -168,5 +169,5 @@ def _refusal(source: str, arch: str, name: str, log: str) -> str:
     lines = source.splitlines()
     named = sorted({int(n) for n in _LINE.findall(log) if 0 < int(n) <= len(lines)})[:_MOST_LINES]
     listing = "\n".join(f"{n:5} | {lines[n - 1]}" for n in named)
-    words = log.rstrip("\0").strip() or "the compiler says nothing more"
+    words = log.strip() or "the compiler says nothing more"
     return f"CUDA code does not compile for {arch} ({name}):\n{words}" + (f"\n\n{listing}" if listing else "")

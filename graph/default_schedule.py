@@ -14,6 +14,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, product
 from tunesmith.ir.stmt import Block, For, Seq, Stmt
 from tunesmith.ir.target import Target
+from tunesmith.schedule.auto_bind import THREADS, bind_spatial
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import ScheduleError
@@ -32,8 +33,10 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
             for j_0, k in grid(4, 64):
                 for j_1 in vectorized(16): C[i, j_0 * 16 + j_1] += A[i, k] * B[k, j_0 * 16 + j_1]
     """
-    if not target.is_cpu or not is_unscheduled(func):
+    if not is_unscheduled(func):
         return func
+    if target.is_gpu:
+        return _bound(func, target)
     if any(isinstance(p, Var) for p in func.params):
         return schedule_sized(func, target)
     s = Schedule(func)
@@ -42,6 +45,15 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         for step in (_vectorize, _parallelize):
             with suppress(ScheduleError):  # scalars and one thread are right, too
                 step(s, block, target)
+    return s.func
+
+
+def _bound(func: PrimFunc, target: Target) -> PrimFunc:
+    """The spatial iterations of every block, over blocks of threads."""
+    s = Schedule(func)
+    for name in [b.name for b in s.blocks()]:
+        with suppress(ScheduleError):
+            bind_spatial(s, s.get_block(name), min(THREADS, target.max_threads_per_block))
     return s.func
 
 

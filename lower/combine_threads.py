@@ -35,7 +35,9 @@ def combine_threads(func: PrimFunc, target: Target) -> PrimFunc:
 
     def go(n: Any, around: tuple[For, ...]) -> Any:
         if type(n) is For and n.thread in AXES:
-            if type(n.body) is Block and any(it.kind == "R" and n.var in e.vars for it, e in zip(n.body.iters, n.body.bindings, strict=True)):
+            if type(n.body) is Block and any(
+                it.kind == "R" and n.var in e.vars for it, e in zip(n.body.iters, n.body.bindings, strict=True)
+            ):
                 return _Combination(func.name, n, n.body, around, target, made).statement()
             around = (*around, n)
         if type(n) is Block:
@@ -125,7 +127,7 @@ class _Combination:
         distance = min(self.threads, WARP) // 2
         while distance:
             name = f"shuffle_xor_{distance}"
-            steps.append(self._each(lambda t, name=name: store(own, (t,), self._with(own[t], Call(name, (own[t],), self.dtype)))))  # type: ignore[misc]
+            steps.append(self._each(lambda t, name=name: store(own, (t,), self._with(own[t], Call(name, (own[t],), self.dtype)))))
             distance //= 2
         warps = self.threads // WARP
         if warps > 1:

@@ -6,6 +6,7 @@ of a thread is computed without guards: for elements that nobody stores in the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +138,7 @@ class _Kernel:
     @staticmethod
     def _covers(b: Buffer, store: BufferStore, grid: Mapping[Var, np.ndarray], guards: Iterable[Poly]) -> bool:
         """Whether the store, where the guards hold, is inside the buffer and reaches each element just once."""
-        size = len(next(iter(grid.values()))) if grid else 1
+        size = len(next(iter(grid.values())))
         run = np.ones(size, bool)
         for g in guards:
             run &= values_at(g, grid, size) < 0
@@ -219,10 +220,9 @@ def _high(f: For) -> int:
 def _grid(loops: list[For]) -> dict[Var, np.ndarray] | None:
     """All values of the variables, in arrays of one length; None if there are too many."""
     extents = [f.extent.as_int() for f in loops]
-    total = int(np.prod(extents, dtype=np.int64)) if extents else 1
-    if total > MAX_POINTS:
+    if not extents or math.prod(extents) > MAX_POINTS:
         return None
-    points = np.indices(extents, dtype=np.int64).reshape(len(extents), -1) if extents else []
+    points = np.indices(extents, dtype=np.int64).reshape(len(extents), -1)
     return {f.var: points[i] for i, f in enumerate(loops)}
 
 

@@ -21,7 +21,7 @@ from tunesmith.measure.ray_cluster import RayCluster
 from tunesmith.measure.ray_crew import ActorCrew, CrewMember, Greeting, Job
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers import find_sampler, make_sampler
-from tunesmith.search.space_rules import CPU_RULES, Rule
+from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RunError
 
@@ -92,7 +92,7 @@ class RaySampler(Sampler):
             json.dumps(task.target.to_json(facts=True)),
             task.flops,
             task.weight,
-            None if task.rules is CPU_RULES else task.rules,
+            task.rules,
             dict(task.ranges),
             find_sampler(sampler),
             find_model(model),
@@ -164,8 +164,7 @@ class _Settings:
     def task(self) -> Task:
         """The task; it has no reference, which samplers do not look at."""
         target = Target.from_json(json.loads(self.target))
-        rules = CPU_RULES if self.rules is None else self.rules
-        return Task(self.name, parse_function(self.script), target, None, self.flops, self.weight, rules, self.ranges)
+        return Task(self.name, parse_function(self.script), target, None, self.flops, self.weight, self.rules, self.ranges)
 
 
 class _SamplerActor(CrewMember):

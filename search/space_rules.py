@@ -9,7 +9,18 @@ from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules import contraction, fallback, pointwise, reductions, rows
+from tunesmith.search.rules import (
+    contraction,
+    fallback,
+    gpu_contraction,
+    gpu_fallback,
+    gpu_pointwise,
+    gpu_reductions,
+    gpu_rows,
+    pointwise,
+    reductions,
+    rows,
+)
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
 from tunesmith.support.registry import Registry
@@ -18,10 +29,11 @@ Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]
 """(function, target) to named schedules; [] when the rule does not apply."""
 
 CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, reductions.sketches, pointwise.sketches)
-"""Asked in this order, all of them; `fallback` only when none applies."""
+GPU_RULES: tuple[Rule, ...] = (gpu_contraction.sketches, gpu_rows.sketches, gpu_reductions.sketches, gpu_pointwise.sketches)
+"""Asked in this order, all of them; the fallback only when none applies."""
+_NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
-    "search rule",
-    {name: f"tunesmith.search.rules.{name}:sketches" for name in ("contraction", "fallback", "pointwise", "reductions", "rows")},
+    "search rule", {n: f"tunesmith.search.rules.{n}:sketches" for n in (*_NAMES, *[f"gpu_{n}" for n in _NAMES])}
 )
 """Rules by name.  One is asked only where it is named: a package that is installed changes no space by itself."""
 
@@ -31,8 +43,13 @@ def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
     return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in rules])
 
 
-def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] = CPU_RULES) -> Space:
-    """The sketches of all rules for `func`.
+def rules_of(target: Target) -> tuple[Rule, ...]:
+    """The rules for a target's kind."""
+    return GPU_RULES if target.is_gpu else CPU_RULES
+
+
+def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
+    """The sketches of all rules for `func`; without `rules`, of those for the target's kind.
 
     Raises:
         BuildError: no rule knows this kind of function, or it looks indices up in memory, which no model can judge.
@@ -40,10 +57,10 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] = CPU_RULES) 
     if any(type(n) is Lookup for n in walk(func.body)):
         raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
     out: list[Sketch] = []
-    for rule in rules:
+    for rule in rules_of(target) if rules is None else rules:
         out.extend(collect(rule(func, target), func))
-    if not out and rules is CPU_RULES:
-        out = collect(fallback.sketches(func, target), func)
+    if not out and rules is None:
+        out = collect((gpu_fallback if target.is_gpu else fallback).sketches(func, target), func)
     if not out:
         raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")
     return Space(tuple(out))

@@ -14,7 +14,7 @@ from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.search.sketch import Space
-from tunesmith.search.space_rules import CPU_RULES, Rule, generate
+from tunesmith.search.space_rules import Rule, generate
 
 Arrays = list[np.ndarray]
 
@@ -30,7 +30,7 @@ class Task:
         reference: outputs from inputs, in numpy; None compares candidates with the unscheduled program instead.
         flops: floating point operations, for rates.
         weight: how often the function occurs in what is to be fast, for the allocation of a shared budget.
-        rules: the space's rules.
+        rules: the space's rules; None for those of the target's kind.
         ranges: of input values, for inputs on which the usual ones make no sense, such as divisors.
     """
 
@@ -40,7 +40,7 @@ class Task:
     reference: Callable[[Sequence[np.ndarray]], Arrays] | None = None
     flops: int = 0
     weight: float = 1.0
-    rules: tuple[Rule, ...] = field(default=CPU_RULES)
+    rules: tuple[Rule, ...] | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @cached_property

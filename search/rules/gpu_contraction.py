@@ -16,10 +16,11 @@ from tunesmith.ir.poly import ZERO, Poly, product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.auto_bind import bind_rest
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules.contraction import vector_axis
-from tunesmith.search.rules.gpu_limits import bind_rest, fetch_widths, limit_shared, tile_bytes
+from tunesmith.search.rules.gpu_limits import fetch_widths, limit_shared, tile_bytes
 from tunesmith.search.rules.roles import consumers, is_contraction, is_output, is_pointwise, operands, producers
 from tunesmith.support import dtype as dt
 
@@ -151,7 +152,7 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
         limit_shared(s, [t.size for t in tiles], target)
     for tile in tiles:
         tile.share(s)
-    bind_rest(s, target)
+    bind_rest(s)
 
 
 def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
@@ -204,7 +205,8 @@ def _limit(s: Schedule, nest: _Nest, target: Target, b: Block) -> None:
     s.step = "registers"
     words = max(dt.nbytes(writes(b)[0].buffer.dtype) // 4, 1)
     registers = product([f.expr for f in nest.tile]) * words + 28
-    s.require("le0", registers * product([f.expr for f in nest.threads]) - target.registers_per_sm, "registers", "one block fits the registers")
+    block = registers * product([f.expr for f in nest.threads])
+    s.require("le0", block - target.registers_per_sm, "registers", "one block fits the registers")
 
 
 @dataclass(slots=True)
@@ -258,5 +260,3 @@ def _mark_tile(s: Schedule, last: BlockRV, nest: _Nest) -> None:
     for x in loops[:-1]:
         s.unroll(x)
     s.vectorize(loops[-1])
-
-

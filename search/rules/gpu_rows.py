@@ -41,7 +41,9 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     if is_reduction(outputs[0]) or len(outputs[0].iters) < 2:
         return []
     rank = len(outputs[0].iters)
-    several = [b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1 and len(b.iters) == rank]
+    several = [
+        b.name for b in blocks if is_pointwise(b) and not is_output(func, b) and len(consumers(func, b)) > 1 and len(b.iters) == rank
+    ]
     out: list[Named] = []
     for kept in itertools.product(KEPT, repeat=min(len(several), 2)):
         plan = dict(zip(several, kept, strict=False))

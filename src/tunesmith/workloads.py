@@ -19,7 +19,7 @@ from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.search.space_rules import CPU_RULES, Rule, find_rules
+from tunesmith.search.space_rules import Rule, find_rules
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
@@ -75,7 +75,7 @@ class Subject:
             None if op is None else op.reference,
             self.flops,
             self.weight,
-            rules=CPU_RULES if rules is None else find_rules(rules),
+            rules=None if rules is None else find_rules(rules),
             ranges=self.ranges,
         )
 

@@ -31,7 +31,6 @@ from tunesmith.search.rules import contraction
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers import make_sampler
 from tunesmith.search.sketch import Space
-from tunesmith.search.space_rules import CPU_RULES
 from tunesmith.search.synthetic_pool import synthetic_pool, synthetic_seconds
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import stream
@@ -65,7 +64,7 @@ def example_task(name: str) -> Task:
         return Task("small", _sixty_rows(), TARGET, rules=(_small,))
     joint = name == "joint"
     w = workload("conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3)" if joint else "matmul(m=96,n=80,k=64)")
-    return Task(w.text, w.func, TARGET, rules=(_first_of_contraction,) if joint else CPU_RULES)
+    return Task(w.text, w.func, TARGET, rules=(_first_of_contraction,) if joint else None)
 
 
 def invented(space: Space, candidate: Candidate, failures: float = 0.05) -> Result:

@@ -1,0 +1,36 @@
+"""Blocks and threads for what a schedule has left without: the spatial iterations of a block, one a thread."""
+
+from __future__ import annotations
+
+from tunesmith.ir.stmt import Block, For
+from tunesmith.schedule.handles import BlockRV, IntRV
+from tunesmith.schedule.schedule import Schedule
+
+THREADS = 256
+"""Threads of a block where nobody has searched."""
+
+
+def bind_rest(s: Schedule, threads: IntRV | int = THREADS) -> None:
+    """Give blocks and threads to the nests that have none (source: TVM MetaSchedule's AutoBind)."""
+    for b in [b.name for b in s.blocks()]:
+        loops = s.loops_of(b)
+        if any(f.kind == "thread" for f in loops):
+            continue
+        bind_spatial(s, s.get_block(b), threads)
+
+
+def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
+    """The spatial loops of a block, fused, over blocks of so many threads; a block without any is the work of one thread."""
+    b: Block = s.block(block)
+    reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
+    handles = s.get_loops(block)
+    own: list[For] = [s.loop(x) for x in handles]
+    spatial = [x for x, f in zip(handles, own, strict=True) if f.var not in reducing]
+    rest = [x for x, f in zip(handles, own, strict=True) if f.var in reducing]
+    if rest and spatial:
+        s.reorder([*spatial, *rest])
+    if not spatial:
+        return
+    outer, inner = s.split(s.fuse(spatial), [None, threads])
+    s.bind(outer, "blockIdx.x")
+    s.bind(inner, "threadIdx.x")

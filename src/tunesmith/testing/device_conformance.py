@@ -1,0 +1,341 @@
+"""What every kind of device must do, as tests: derive a class from `DeviceConformance` in a test file and say what is to be tested.
+
+    class TestMine(DeviceConformance):
+        @pytest.fixture
+        def api(self):
+            return MyDeviceAPI()
+
+A kind that runs kernels gives their code too, by the fixture `code`: the two kernels of `OPENCL_KERNELS` and `CUDA_KERNELS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tunesmith.runtime.cpu_device import host_memory
+from tunesmith.runtime.device import Allocation, Device, DeviceAPI
+from tunesmith.support.errors import RunError
+
+T = TypeVar("T")
+
+OPENCL_KERNELS = """
+__kernel void scale(__global const float* x, __global float* y) {
+  size_t i = get_global_id(0);
+  y[i] = 2.0f * x[i];
+}
+__kernel void reverse(__global const float* x, __global float* y, __local float* s) {
+  size_t t = get_local_id(0);
+  s[t] = x[get_global_id(0)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  y[get_global_id(0)] = s[get_local_size(0) - 1 - t];
+}
+"""
+"""y = 2 x; and y = x with each block's elements reversed, through shared memory that the launch gives: four bytes a thread."""
+
+CUDA_KERNELS = """
+extern "C" __global__ void scale(const float* x, float* y) {
+  size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = 2.0f * x[i];
+}
+extern "C" __global__ void reverse(const float* x, float* y) {
+  extern __shared__ float s[];
+  size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  s[threadIdx.x] = x[i];
+  __syncthreads();
+  y[i] = s[blockDim.x - 1 - threadIdx.x];
+}
+"""
+"""The same for CUDA."""
+
+
+def filled(api: DeviceAPI, values: npt.NDArray[Any], index: int = 0) -> Allocation:
+    """New memory with a copy of an array."""
+    block = api.allocate(index, values.nbytes)
+    api.copy(host_memory(values), block, values.nbytes)
+    api.synchronise(index)
+    return block
+
+
+def content(api: DeviceAPI, block: Allocation, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What is in memory, as an array like another."""
+    found = np.empty_like(like)
+    api.copy(block, host_memory(found), found.nbytes)
+    api.synchronise(block.device.index)
+    return found
+
+
+class DeviceConformance:
+    """See the module's text; the tests say what each of them asks."""
+
+    @pytest.fixture
+    def api(self) -> DeviceAPI:
+        """What is tested."""
+        raise NotImplementedError("override the fixture `api`: it returns the DeviceAPI that is tested")
+
+    @pytest.fixture
+    def code(self) -> bytes:
+        """The two kernels, as `load_code` takes them."""
+        pytest.skip("this kind of device runs no kernels")
+
+    @pytest.fixture
+    def values(self) -> npt.NDArray[np.float32]:
+        """Data: four blocks of 64."""
+        return np.arange(256, dtype=np.float32)
+
+    def test_it_says_what_it_is(self, api: DeviceAPI) -> None:
+        """A name and its memory at least; what is counted is positive."""
+        assert api.count() >= 1
+        facts = api.attributes(0)
+        assert facts.name and facts.memory_bytes is not None and facts.memory_bytes > 0
+        numbers = (facts.compute_units, facts.clock_hz, facts.warp_size, facts.max_threads_per_block, facts.max_shared_memory_per_block)
+        assert all(n is None or n > 0 for n in numbers)
+
+    def test_a_device_that_is_not_there_is_refused(self, api: DeviceAPI) -> None:
+        """By every method that takes its number."""
+        missing = api.count()
+        calls: list[Callable[[int], object]] = [
+            api.attributes,
+            api.create_stream,
+            api.create_event,
+            api.synchronise,
+            lambda i: api.allocate(i, 8),
+            lambda i: api.allocate_workspace(i, 8),
+        ]
+        for call in calls:
+            for index in (missing, -1):
+                with pytest.raises(RunError, match=f"there is no {api.kind}\\({index}\\)"):
+                    call(index)
+
+    def test_copies_come_back(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """From the host, between two pieces of memory, and to the host."""
+        first, second = filled(api, values), filled(api, np.zeros_like(values))
+        api.copy(first, second, values.nbytes)
+        assert np.array_equal(content(api, second, values), values)
+        for block in (first, second):
+            api.free(block)
+
+    def test_offsets_count_bytes(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Of the source and of the target, of the host and of the device."""
+        block, other = filled(api, np.zeros_like(values)), filled(api, np.zeros_like(values))
+        api.copy(host_memory(values), block, 40, source_offset=20, target_offset=400)
+        api.copy(block, other, 40, source_offset=400, target_offset=12)
+        found = np.zeros(16, np.float32)
+        api.copy(other, host_memory(found), 44, source_offset=12, target_offset=4)
+        api.synchronise(0)
+        assert found.tolist() == [0, *values[5:15].tolist(), 0, 0, 0, 0, 0]
+        for memory in (block, other):
+            api.free(memory)
+
+    def test_copies_stay_inside(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Of both pieces of memory; an empty copy is none."""
+        block = filled(api, values)
+        for nbytes, offset in ((values.nbytes + 1, 0), (4, values.nbytes), (-4, 0), (4, -4)):
+            with pytest.raises(RunError, match="cannot copy"):
+                api.copy(block, host_memory(np.zeros_like(values)), nbytes, source_offset=offset)
+        with pytest.raises(RunError, match="cannot"):
+            api.copy(Allocation(Device("nowhere"), 1, 64), block, 4)
+        api.copy(block, host_memory(np.zeros(0, np.float32)), 0)
+        api.free(block)
+
+    def test_memory_is_refused_politely(self, api: DeviceAPI) -> None:
+        """Negative sizes, odd alignments, more than there is, and what was freed before."""
+        with pytest.raises(RunError, match="cannot allocate -1 bytes"):
+            api.allocate(0, -1)
+        for alignment in (24, 4):
+            with pytest.raises(RunError, match=f"cannot align memory .* to {alignment} bytes"):
+                api.allocate(0, 8, alignment)
+        with pytest.raises(RunError):
+            api.allocate(0, 1 << 62)
+        block = api.allocate(0, 8)
+        api.free(block)
+        with pytest.raises(RunError, match="freed before"):
+            api.free(block)
+        with pytest.raises(RunError, match="freed before"):
+            api.free(Allocation(Device("nowhere"), 1, 64))
+
+    def test_empty_memory_is_memory(self, api: DeviceAPI) -> None:
+        """With a handle of its own."""
+        blocks = [api.allocate(0, 0) for _ in range(3)]
+        assert len({b.handle for b in blocks}) == 3 and all(b.nbytes == 0 for b in blocks)
+        for block in blocks:
+            api.free(block)
+
+    def test_workspaces_are_used_again(self, api: DeviceAPI) -> None:
+        """Once they are given back, and not before; giving back twice is refused."""
+        first, second = api.allocate_workspace(0, 5000), api.allocate_workspace(0, 5000)
+        assert first.handle != second.handle and first.nbytes >= 5000
+        api.free_workspace(first)
+        assert api.allocate_workspace(0, 6000) == first
+        for block in (first, second):
+            api.free_workspace(block)
+        with pytest.raises(RunError, match="before"):
+            api.free_workspace(second)
+        api.release_workspaces()
+
+    def test_streams_are_named(self, api: DeviceAPI) -> None:
+        """By numbers that are known until they are dropped; the default one stays."""
+        stream = api.create_stream(0)
+        api.synchronise(0, stream)
+        api.synchronise(0)
+        api.free_stream(0, stream)
+        with pytest.raises(RunError, match="is no stream"):
+            api.synchronise(0, stream)
+        with pytest.raises(RunError, match="is no stream"):
+            api.free_stream(0, stream)
+        with pytest.raises(RunError, match="the default stream cannot be dropped"):
+            api.free_stream(0, 0)
+
+    def test_work_on_a_stream_is_in_order(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Copies that hand a value on through three pieces of memory, again and again."""
+        stream = api.create_stream(0)
+        blocks = [filled(api, np.zeros_like(values)) for _ in range(3)]
+        sources, found = [values + i for i in range(20)], [np.zeros_like(values) for _ in range(20)]
+        for source, target in zip(sources, found, strict=True):
+            places = [host_memory(source), *blocks, host_memory(target)]
+            for a, b in zip(places, places[1:], strict=False):
+                api.copy(a, b, values.nbytes, stream=stream)
+        api.synchronise(0, stream)
+        assert all(np.array_equal(a, b) for a, b in zip(sources, found, strict=True))
+        for block in blocks:
+            api.free(block)
+        api.free_stream(0, stream)
+
+    def test_events_tell_time(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Between two marks of a stream, once both are recorded; recording again moves a mark."""
+        start, stop, block = api.create_event(0), api.create_event(0), filled(api, values)
+        with pytest.raises(RunError, match=f"event {start} .* was never recorded"):
+            api.elapsed(0, start, stop)
+        api.record_event(0, start)
+        with pytest.raises(RunError, match=f"event {stop} .* was never recorded"):
+            api.elapsed(0, start, stop)
+        api.copy(host_memory(values), block, values.nbytes)
+        api.record_event(0, stop)
+        assert 0 <= api.elapsed(0, start, stop) < 60
+        api.record_event(0, start)
+        assert api.elapsed(0, stop, start) >= 0
+        for event in (start, stop):
+            api.free_event(0, event)
+        with pytest.raises(RunError, match="is no event"):
+            api.free_event(0, start)
+        with pytest.raises(RunError, match="is no event"):
+            api.record_event(0, start)
+        api.free(block)
+
+    def test_threads_may_use_it_at_once(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Each with memory, a stream and workspaces of its own."""
+
+        def work(i: int) -> bool:
+            stream, scratch, found = api.create_stream(0), [], np.zeros_like(values)
+            block, wanted = filled(api, np.zeros_like(values)), values + i
+            for _ in range(10):
+                scratch.append(api.allocate_workspace(0, values.nbytes, stream))
+                api.copy(host_memory(wanted), scratch[-1], values.nbytes, stream=stream)
+                api.copy(scratch[-1], block, values.nbytes, stream=stream)
+                api.copy(block, host_memory(found), values.nbytes, stream=stream)
+                api.synchronise(0, stream)
+            for workspace in scratch:
+                api.free_workspace(workspace)
+            api.free(block)
+            api.free_stream(0, stream)
+            return np.array_equal(found, wanted)
+
+        assert all(in_threads(work))
+        api.release_workspaces()
+
+    def test_kernels_run(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """On the default stream and on another, with shared memory and without."""
+        loaded, stream = api.load_code(0, code), api.create_stream(0)
+        x, y, z = [filled(api, v) for v in (values, np.zeros_like(values), np.zeros_like(values))]
+        api.launch(0, loaded, "scale", [x, y], (4, 1, 1), (64, 1, 1))
+        assert np.array_equal(content(api, y, values), 2 * values)
+        api.launch(0, loaded, "reverse", [y, z], (4, 1, 1), (64, 1, 1), shared_bytes=256, stream=stream)
+        api.synchronise(0, stream)
+        assert np.array_equal(content(api, z, values), 2 * values.reshape(4, 64)[:, ::-1].reshape(256))
+        api.free_stream(0, stream)
+        for block in (x, y, z):
+            api.free(block)
+        api.unload_code(0, loaded)
+
+    def test_launches_are_in_order(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Each doubles what the one before wrote."""
+        loaded, stream = api.load_code(0, code), api.create_stream(0)
+        pair = [filled(api, values), filled(api, values)]
+        for i in range(20):
+            api.launch(0, loaded, "scale", [pair[i % 2], pair[1 - i % 2]], (4, 1, 1), (64, 1, 1), stream=stream)
+        api.synchronise(0, stream)
+        assert np.array_equal(content(api, pair[0], values), 2.0**20 * values)
+        api.free_stream(0, stream)
+        for block in pair:
+            api.free(block)
+        api.unload_code(0, loaded)
+
+    def test_all_shared_memory_of_a_block_may_be_used(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """What the device says that a block may have, and not more."""
+        facts = api.attributes(0)
+        most = facts.max_shared_memory_per_block_optin or facts.max_shared_memory_per_block
+        assert most is not None
+        loaded = api.load_code(0, code)
+        x, y = filled(api, values), filled(api, np.zeros_like(values))
+        api.launch(0, loaded, "reverse", [x, y], (4, 1, 1), (64, 1, 1), shared_bytes=most)
+        assert np.array_equal(content(api, y, values), values.reshape(4, 64)[:, ::-1].reshape(256))
+        with pytest.raises(RunError, match="launch of reverse"):
+            api.launch(0, loaded, "reverse", [x, y], (4, 1, 1), (64, 1, 1), shared_bytes=64 * most)
+            api.synchronise(0)
+        for block in (x, y):
+            api.free(block)
+        api.unload_code(0, loaded)
+
+    def test_code_and_launches_are_refused_politely(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Bytes that are no code, kernels that are not there, extents that cannot be, memory of others; and it works afterwards."""
+        with pytest.raises(RunError, match="loading code"):
+            api.load_code(0, b"no code of any device")
+        loaded = api.load_code(0, code)
+        x, y = filled(api, values), filled(api, np.zeros_like(values))
+        with pytest.raises(RunError, match="no kernel 'missing'"):
+            api.launch(0, loaded, "missing", [x, y], (1, 1, 1), (1, 1, 1))
+        for grid, block in (((0, 1, 1), (64, 1, 1)), ((1, 1, 1), (64, 0, 1)), ((1, 1, 1), (1 << 20, 1, 1)), ((1 << 40, 1, 1), (1, 1, 1))):
+            with pytest.raises(RunError, match="scale"):
+                api.launch(0, loaded, "scale", [x, y], grid, block)
+        with pytest.raises(RunError, match="argument 1 is memory of cpu"):
+            api.launch(0, loaded, "scale", [x, host_memory(values)], (4, 1, 1), (64, 1, 1))
+        api.launch(0, loaded, "scale", [x, y], (4, 1, 1), (64, 1, 1))
+        assert np.array_equal(content(api, y, values), 2 * values)
+        api.unload_code(0, loaded)
+        with pytest.raises(RunError, match="is no loaded code"):
+            api.launch(0, loaded, "scale", [x, y], (4, 1, 1), (64, 1, 1))
+        with pytest.raises(RunError, match="is no loaded code"):
+            api.unload_code(0, loaded)
+        for block_of in (x, y):
+            api.free(block_of)
+
+    def test_threads_may_load_and_launch_at_once(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Code of their own, and one that all use: kernels keep no arguments between them."""
+        shared = api.load_code(0, code)
+
+        def work(i: int) -> bool:
+            own, stream, good = api.load_code(0, code), api.create_stream(0), True
+            x, y = filled(api, values + i), filled(api, np.zeros_like(values))
+            for loaded in (own, shared) * 10:
+                api.launch(0, loaded, "scale", [x, y], (4, 1, 1), (64, 1, 1), stream=stream)
+                api.synchronise(0, stream)
+                good = good and np.array_equal(content(api, y, values), 2 * (values + i))
+            for block in (x, y):
+                api.free(block)
+            api.unload_code(0, own)
+            api.free_stream(0, stream)
+            return good
+
+        assert all(in_threads(work))
+        api.unload_code(0, shared)
+
+
+def in_threads(work: Callable[[int], T]) -> list[T]:
+    """The same work in four threads."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(work, range(4)))
