@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.llvm_build import build as build_llvm
+from tunesmith.codegen.backends import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.candidate import BuildRequest, SketchCache
@@ -115,8 +115,6 @@ def compile_function(func: PrimFunc, target: Target) -> Artifact:
     """Compile a concrete function with the backend of the target's kind; constants are packed ahead.
 
     Raises:
-        BuildError: no backend measures this kind of target, or the function cannot be compiled.
+        BuildError: no code is generated for this kind of target, or the function cannot be compiled.
     """
-    if target.base != "llvm":
-        raise BuildError(f"candidates are built for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
-    return build_llvm(func, target, packing="ahead")
+    return build(func, target, packing="ahead")

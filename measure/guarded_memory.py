@@ -84,11 +84,11 @@ class GuardedArray:
 
     def store(self, values: Array) -> None:
         """Fill it; values of a bfloat16 array are float32."""
-        self.data[...] = _to_bfloat16(values) if self.dtype == "bfloat16" else values
+        self.data[...] = to_bfloat16(values) if self.dtype == "bfloat16" else values
 
     def load(self) -> Array:
         """Its values; those of a bfloat16 array as float32.  A view of the memory where that is possible."""
-        return _from_bfloat16(self.data) if self.dtype == "bfloat16" else self.data
+        return from_bfloat16(self.data) if self.dtype == "bfloat16" else self.data
 
     def argument(self) -> object:
         """What a compiled function takes for it; valid while this object lives."""
@@ -106,7 +106,7 @@ class GuardedArray:
 
 def round_to(dtype: str, values: Array) -> Array:
     """The nearest values that an element of the type can hold, as numpy holds them (bfloat16 in float32)."""
-    return _from_bfloat16(_to_bfloat16(values)) if dtype == "bfloat16" else values.astype(storage_dtype(dtype))
+    return from_bfloat16(to_bfloat16(values)) if dtype == "bfloat16" else values.astype(storage_dtype(dtype))
 
 
 def argument_of(dtype: str, data: Array) -> object:
@@ -114,14 +114,15 @@ def argument_of(dtype: str, data: Array) -> object:
     return _BFloat16Tensor(data) if dtype == "bfloat16" else data
 
 
-def _to_bfloat16(values: Array) -> Array:
+def to_bfloat16(values: Array) -> Array:
     """Bits of the nearest bfloat16, ties to even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
-def _from_bfloat16(bits: Array) -> Array:
+def from_bfloat16(bits: Array) -> Array:
+    """The values of bfloat16 bits, in float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from tunesmith.measure.benches import Benches
 from tunesmith.measure.pool_errors import error_of
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
-from tunesmith.measure.workbench import Workbench
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError
@@ -110,7 +110,7 @@ class InProcessRunner(Runner):
     """Runs candidates in this process: for debugging.  A candidate that crashes takes everything with it."""
 
     def __init__(self) -> None:
-        self._bench = Workbench()
+        self._bench = Benches()
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """See `Runner.run`."""
@@ -122,16 +122,16 @@ class InProcessRunner(Runner):
 
     def close(self) -> None:
         """Give the memory of the arguments back."""
-        self._bench = Workbench()
+        self._bench = Benches()
 
 
 def run_worker() -> Callable[[Job], tuple[object, bool]]:
     """The job of the process: the method of the workbench to call, and its arguments."""
-    bench = Workbench()
+    benches = Benches()
 
     def do(job: Job) -> tuple[object, bool]:
         method, arguments = job
-        value = getattr(bench, method)(*arguments)
-        return value, bench.tainted
+        value = getattr(benches, method)(*arguments)
+        return value, benches.tainted
 
     return do

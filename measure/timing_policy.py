@@ -119,7 +119,25 @@ def waiting() -> int | None:
     return total
 
 
-def race(call: Callable[[], object], policy: RacePolicy, best: float | None = None, flush: Callable[[], object] | None = None) -> Race:
+Clock = Callable[[Callable[[], object], int], float]
+"""Seconds that so many calls in a row take, all together."""
+
+
+def wall_clock(call: Callable[[], object], number: int) -> float:
+    """By the clock of the process, for calls that are done when they return."""
+    start = time.perf_counter()
+    for _ in repeat(None, number):
+        call()
+    return time.perf_counter() - start
+
+
+def race(
+    call: Callable[[], object],
+    policy: RacePolicy,
+    best: float | None = None,
+    flush: Callable[[], object] | None = None,
+    clock: Clock = wall_clock,
+) -> Race:
     """Time `call` as far as it deserves.
 
     The first call is a look: one that is far behind ends there, with that one sample.  Then follow samples: the first that
@@ -130,16 +148,17 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
         policy: how.
         best: seconds of the best so far; None times to the end.
         flush: run before each sample, untimed.
+        clock: how long calls take.
     """
     start = time.perf_counter()
     behind = math.inf if best is None else policy.give_up * best
-    look = _sample(call, 1)
+    look = _sample(call, 1, clock)
     if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):  # most of what waited is cold as well
         if _disturbed(look, policy) and look.seconds < policy.limit_s:
-            look = min(look, _sample(call, 1), key=_Sample.at_least)
+            look = min(look, _sample(call, 1, clock), key=_Sample.at_least)
         if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
             return _result([look], policy, 1, gave_up=True)
-    number = 1 if flush is not None else _number(call, look.seconds, policy, start + policy.limit_s)
+    number = 1 if flush is not None else _number(call, look.seconds, policy, start + policy.limit_s, clock)
     clean: list[_Sample] = []
     disturbed: list[_Sample] = []
     late: list[_Sample] = []
@@ -153,7 +172,7 @@ def race(call: Callable[[], object], policy: RacePolicy, best: float | None = No
                 break
         if flush is not None:
             flush()
-        sample = _sample(call, number)
+        sample = _sample(call, number, clock)
         if sample.at_least() > behind:
             late.append(sample)
             if len(late) > 1 or not _disturbed(sample, policy):
@@ -176,27 +195,24 @@ def _disturbed(sample: _Sample, policy: RacePolicy) -> bool:
     return sample.waited > policy.quiet_fraction
 
 
-def _sample(call: Callable[[], object], number: int) -> _Sample:
+def _sample(call: Callable[[], object], number: int, clock: Clock) -> _Sample:
     """Seconds of one call, mean over `number` of them."""
     before = waiting()
-    start = time.perf_counter()
-    for _ in repeat(None, number):
-        call()
-    seconds = time.perf_counter() - start
+    seconds = clock(call, number)
     after = waiting()
     if before is None or after is None:
         return _Sample(seconds / number, math.nan)
     return _Sample(seconds / number, (after - before) * 1e-9 / seconds)
 
 
-def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float) -> int:
+def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float, clock: Clock) -> int:
     """Calls that make a sample long enough."""
     least = policy.min_repeat_ms * 1e-3
     number, taken = 1, seconds
     while taken < least and time.perf_counter() < until and number < _MAX_NUMBER:
         # A cold call overestimates, so the estimate is refined until a whole sample was long enough.
         number = min(_MAX_NUMBER, max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7)))))
-        taken = _sample(call, number).seconds * number
+        taken = _sample(call, number, clock).seconds * number
     return number
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tunesmith.codegen.llvm_host import check_runs_here
+from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import ArgumentTable, make_inputs
 from tunesmith.measure.correctness import load_reference, mismatch

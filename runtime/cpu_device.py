@@ -7,6 +7,7 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ class CpuDeviceAPI(DeviceAPI):
         self._forget(allocation)
         _LIBC.free(allocation.handle)
 
-    def allocate_workspace(self, index: int, nbytes: int) -> Allocation:
+    def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
+        self._stream(stream)
         # Whole pages, rounded to powers of two: few sizes, so that blocks are used again.
         size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
         device = self._device(index)
@@ -152,6 +154,31 @@ class CpuDeviceAPI(DeviceAPI):
         self._device(index)
         if self._events.pop(event, False) is False:
             raise RunError(f"{event} is no event of cpu({index}), or was dropped before")
+
+    def load_code(self, index: int, code: bytes, options: str = "") -> int:
+        raise self._no_kernels(index)
+
+    def unload_code(self, index: int, code: int) -> None:
+        raise self._no_kernels(index)
+
+    def launch(
+        self,
+        index: int,
+        code: int,
+        kernel: str,
+        arguments: Sequence[Allocation],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        raise self._no_kernels(index)
+
+    def _no_kernels(self, index: int) -> RunError:
+        return RunError(
+            f"{self._device(index)} runs functions and no kernels: load compiled code with tunesmith.runtime.module, "
+            "Module.from_object(code) or load_module(path)"
+        )
 
     def _device(self, index: int) -> Device:
         if index != 0:

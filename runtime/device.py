@@ -1,4 +1,4 @@
-"""What a device can do, the same for every kind: memory, copies, streams, events, and facts about itself.
+"""What a device can do, the same for every kind: memory, copies, streams, events, kernels, and facts about itself.
 
 `cpu(0)` names a device; its `api` does the work.  Code generators never ask a device anything (they have a Target):
 this is for programs that run, and for finding out what the Target of this machine is.
@@ -7,10 +7,18 @@ this is for programs that run, and for finding out what the Target of this machi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunesmith.support.errors import RunError
 from tunesmith.support.registry import Registry
+
+
+class DeviceLost(RunError):
+    """The device refuses all further work of this process, whatever it is: a kernel has left its memory, or ran for too long.
+
+    Only another process can use the device again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +103,12 @@ class DeviceAPI(ABC):
         """Give memory of `allocate` back.  Raises RunError when it is not this API's, or was freed before."""
 
     @abstractmethod
-    def allocate_workspace(self, index: int, nbytes: int) -> Allocation:
-        """Scratch memory for one call: cheap, because what `free_workspace` gives back is kept for the next one."""
+    def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
+        """Scratch memory for work on one stream: cheap, because what `free_workspace` gives back is kept for the next one."""
 
     @abstractmethod
     def free_workspace(self, allocation: Allocation) -> None:
-        """Give scratch memory back to the pool."""
+        """Give scratch memory back to the pool.  Work on its stream may still use it: whoever gets it next comes after that."""
 
     @abstractmethod
     def release_workspaces(self) -> None:
@@ -140,14 +148,84 @@ class DeviceAPI(ABC):
     def free_event(self, index: int, event: int) -> None:
         """Drop a mark."""
 
+    def foreign_stream(self, index: int, address: int) -> int:
+        """A stream that somebody else made (torch, CuPy), by its address; `free_stream` forgets it and leaves it alone.
 
-DEVICES: Registry[DeviceAPI] = Registry("device", {"cpu": "tunesmith.runtime.cpu_device:CPU"})
+        Asking again for one gives the same stream.  Raises RunError where streams have no address.
+        """
+        raise RunError(f"streams of {self.kind}({index}) have no address, so that those of others cannot be used. Make one: create_stream")
+
+    @abstractmethod
+    def load_code(self, index: int, code: bytes, options: str = "") -> int:
+        """Make code ready to run.
+
+        Args:
+            index: the device.
+            code: what the kind of device takes: for CUDA a cubin or PTX, for OpenCL source text.
+            options: of the device's own compiler, as on a command line.
+        Returns:
+            What stands for the code in `launch` and `unload_code`.
+        Raises:
+            RunError: the device does not take it; the message has what its compiler said.
+        """
+
+    @abstractmethod
+    def unload_code(self, index: int, code: int) -> None:
+        """Drop code; work that uses it is finished first."""
+
+    @abstractmethod
+    def launch(
+        self,
+        index: int,
+        code: int,
+        kernel: str,
+        arguments: Sequence[Allocation],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        """Put a kernel into a stream; it may begin and end after this returns.
+
+        Args:
+            index: the device.
+            code: of `load_code`.
+            kernel: its name there.
+            arguments: the memory that its pointers point to, in order.
+            grid: blocks along x, y and z.
+            block: threads of a block along x, y and z.
+            shared_bytes: shared memory of a block beside what the kernel declares.  An OpenCL kernel gets it as one more argument.
+            stream: where.
+        Raises:
+            RunError: there is no such kernel, or the device refuses the launch.
+            DeviceLost: what ran before has destroyed the device's state for this process; any other method may raise it too.
+        """
+
+
+DEVICES: Registry[DeviceAPI] = Registry(
+    "device",
+    {
+        "cpu": "tunesmith.runtime.cpu_device:CPU",
+        "cuda": "tunesmith.runtime.cuda_device:CUDA",
+        "opencl": "tunesmith.runtime.opencl_device:OPENCL",
+    },
+)
 """Device kinds by name."""
 
 
 def cpu(index: int = 0) -> Device:
     """The processor that runs this program; there is one, number 0."""
     return Device("cpu", index)
+
+
+def cuda(index: int = 0) -> Device:
+    """An NVIDIA GPU, by the number that CUDA gives it."""
+    return Device("cuda", index)
+
+
+def opencl(index: int = 0) -> Device:
+    """A device of an OpenCL runtime: GPUs come first, then processors."""
+    return Device("opencl", index)
 
 
 def check_copy(source: Allocation, target: Allocation, nbytes: int, source_offset: int, target_offset: int) -> None:

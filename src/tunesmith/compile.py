@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.llvm_build import build as build_llvm
+from tunesmith.codegen.backends import build as build_any
+from tunesmith.codegen.backends import check_kind
 from tunesmith.codegen.llvm_export import export_library
 from tunesmith.compile_model import CompiledModel, compile_model
 from tunesmith.graph.apply_records import ApplyRecords, Coverage
@@ -178,8 +179,7 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
 
 def _artifact(module: IRModule, target: Target) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
-    if target.base != "llvm":
-        raise BuildError(f"code is generated for targets of kind llvm, not {target.kind}: give a target such as Target.detect()")
+    check_kind(target)
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
-    return build_llvm(functions, target, packing="both")
+    return build_any(functions, target, packing="both")

@@ -15,9 +15,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.backends import build, check_runs_here
 from tunesmith.codegen.params import param_specs
-from tunesmith.codegen.llvm_host import check_runs_here
 from tunesmith.compile import Records, open_records
 from tunesmith.graph.apply_records import apply_record
 from tunesmith.ir import structural

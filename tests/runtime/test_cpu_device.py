@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.cpu_device import CpuDeviceAPI, host_memory
-from tunesmith.runtime.device import Allocation, Device, cpu
+from tunesmith.runtime.device import Allocation, Device, DeviceAPI, cpu
 from tunesmith.support.errors import RunError
+from tunesmith.testing.device_conformance import DeviceConformance
+
+
+class TestCpu(DeviceConformance):
+    @pytest.fixture
+    def api(self) -> DeviceAPI:
+        return CpuDeviceAPI()
 
 
 @pytest.fixture
@@ -111,3 +118,12 @@ def test_events(api: CpuDeviceAPI) -> None:
         api.free_event(0, start)
     with pytest.raises(RunError, match="is no event"):
         api.record_event(0, start)
+
+
+def test_kernels_are_refused(api: CpuDeviceAPI) -> None:
+    calls = (lambda: api.load_code(0, b""), lambda: api.unload_code(0, 1), lambda: api.launch(0, 1, "f", [], (1, 1, 1), (1, 1, 1)))
+    for call in calls:
+        with pytest.raises(RunError, match=r"cpu.0. runs functions and no kernels: load compiled code with .*Module.from_object"):
+            call()
+    with pytest.raises(RunError, match="have no address"):
+        api.foreign_stream(0, 4096)

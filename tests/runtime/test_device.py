@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tunesmith.runtime.cpu_device import CPU
-from tunesmith.runtime.device import DEVICES, Allocation, Device, check_copy, cpu
+from tunesmith.runtime.device import DEVICES, Allocation, Device, DeviceLost, check_copy, cpu
 from tunesmith.support.errors import RunError, UserError
 
 
@@ -14,7 +17,7 @@ def test_cpu_is_a_value() -> None:
 
 
 def test_registry_names_kinds_without_loading_them() -> None:
-    assert "cpu" in DEVICES.names()
+    assert {"cpu", "cuda", "opencl"} <= set(DEVICES.names())
     with pytest.raises(UserError, match="unknown device 'cpp'. Did you mean 'cpu'"):
         _ = Device("cpp").api
 
@@ -27,3 +30,14 @@ def test_copies_stay_inside(nbytes: int, source: int, target: int, what: str) ->
     check_copy(small, large, 16, 0, 16)
     with pytest.raises(RunError, match=f"cannot copy {nbytes} bytes at offset .* of the {what}"):
         check_copy(small, large, nbytes, source, target)
+
+
+def test_a_lost_device_is_an_error_of_running() -> None:
+    assert issubclass(DeviceLost, RunError)
+
+
+def test_importing_devices_imports_no_driver() -> None:
+    drivers = ["pyopencl", "pycuda", "torch", "tunesmith.runtime.opencl_device", "tunesmith.runtime.cuda_device"]
+    program = f"import sys, tunesmith.runtime.device_module; print([n for n in {drivers} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -198,7 +199,7 @@ class DeviceConformance:
         sources, found = [values + i for i in range(20)], [np.zeros_like(values) for _ in range(20)]
         for source, target in zip(sources, found, strict=True):
             places = [host_memory(source), *blocks, host_memory(target)]
-            for a, b in zip(places, places[1:], strict=False):
+            for a, b in pairwise(places):
                 api.copy(a, b, values.nbytes, stream=stream)
         api.synchronise(0, stream)
         assert all(np.array_equal(a, b) for a, b in zip(sources, found, strict=True))

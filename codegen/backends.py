@@ -1,0 +1,51 @@
+"""Which code generator a target has, and whether its code runs here."""
+
+from __future__ import annotations
+
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.codegen.device_build import DIALECTS
+from tunesmith.codegen.device_build import build as build_device
+from tunesmith.codegen.device_host import check_device
+from tunesmith.codegen.llvm_build import Functions
+from tunesmith.codegen.llvm_build import build as build_llvm
+from tunesmith.codegen.llvm_host import check_runs_here as check_processor
+from tunesmith.ir.target import Target
+from tunesmith.support.errors import BuildError
+
+KINDS = ("llvm", *DIALECTS)
+"""Kinds of targets that code is generated for."""
+
+
+def build(funcs: Functions, target: Target, packing: str = "call") -> Artifact:
+    """Compile concrete functions for any target that has a code generator.
+
+    Args:
+        funcs: a function, several, or a module.
+        target: for which.
+        packing: where constants are packed, on CPUs: see `llvm_build.build`.  On devices each call packs.
+    Raises:
+        BuildError: no code is generated for this kind of target, or a function cannot be compiled.
+    """
+    check_kind(target)
+    return build_llvm(funcs, target, packing=packing) if target.base == "llvm" else build_device(funcs, target)
+
+
+def check_kind(target: Target) -> None:
+    """Refuse a target that no code is generated for.  Raises BuildError."""
+    if target.base not in KINDS:
+        raise BuildError(
+            f"code is generated for targets of kind {', '.join(KINDS)}, not {target.kind}: give a target such as Target.detect()"
+        )
+
+
+def check_runs_here(target: Target) -> None:
+    """Refuse a target whose code cannot run on this machine.
+
+    Raises:
+        BuildError: another architecture, or no such device.
+    """
+    check_kind(target)
+    if target.base == "llvm":
+        check_processor(target)
+    else:
+        check_device(target)

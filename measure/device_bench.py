@@ -1,0 +1,269 @@
+"""The place where candidates for a device run: arguments laid out once for a workload, then each candidate loaded, raced and judged.
+
+Times are the device's own: marks before and after many launches.  What a candidate did to the device shows when results are fetched; a
+device that takes nothing more from this process taints the bench, which is then thrown away with the process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from tunesmith.codegen.backends import check_runs_here
+from tunesmith.ir.target import Target
+from tunesmith.measure.argument_data import make_inputs
+from tunesmith.measure.correctness import load_reference, mismatch
+from tunesmith.measure.device_lease import device_lease
+from tunesmith.measure.guarded_memory import Array, from_bfloat16, to_bfloat16
+from tunesmith.measure.record import ErrorInfo
+from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
+from tunesmith.measure.timing_policy import race
+from tunesmith.runtime.device import Device, DeviceLost
+from tunesmith.runtime.device_array import DeviceArray
+from tunesmith.runtime.device_module import BoundCall, DeviceModule
+from tunesmith.runtime.device_program import DeviceProgram
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support import dtype as dtypes
+from tunesmith.support.errors import BuildError, RunError, UserError
+
+_TABLES = 4
+"""Workloads whose arguments are kept."""
+_MOST_COPIES = 64
+"""Sets of arguments for calls that find their data elsewhere each time."""
+
+
+class DeviceBench:
+    """Runs candidates on the first device of the target's kind, one at a time.
+
+    Attributes:
+        tainted: the device takes nothing more from this process.
+    """
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[str, _Place] = OrderedDict()
+        self.tainted = False
+
+    def prepare(self, setup: RunSetup) -> None:
+        """Lay out the arguments of a workload, unless they are there.
+
+        Raises:
+            RunError: there is no such device, no memory, or the unscheduled function does not run.
+        """
+        if setup.key in self._places:
+            self._places.move_to_end(setup.key)
+            return
+        target = Target.from_json(json.loads(setup.target))
+        try:
+            check_runs_here(target)
+        except BuildError as error:
+            raise RunError(str(error)) from None
+        while len(self._places) >= _TABLES:
+            self._places.popitem(last=False)
+        self._places[setup.key] = _Place(setup, Device(target.base))
+
+    def run(self, request: RunRequest) -> RunResult:
+        """Run one candidate.  Anything it does short of ending the process is in the result."""
+        start = time.perf_counter()
+        self.prepare(request.setup)
+        place = self._places[request.setup.key]
+        with self._judged() as verdict, device_lease(place.device):
+            verdict.append(_raced(request, place))
+        return replace(verdict[0], seconds=time.perf_counter() - start)
+
+    def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
+        """See `Runner.compare`: rounds in which each candidate has a sample."""
+        self.prepare(requests[0].setup)
+        place = self._places[requests[0].setup.key]
+        verdicts: list[RunResult | None] = []
+        calls: dict[int, _Timed] = {}
+        start = time.perf_counter()
+        with device_lease(place.device):
+            for i, request in enumerate(requests):
+                with self._judged() as verdict:
+                    timed = place.timed(request)
+                    wrong = place.wrong(timed.call)
+                    if wrong is None:
+                        calls[i] = timed
+                    else:
+                        verdict.append(_failed("wrong_result", wrong))
+                verdicts.append(verdict[0] if verdict else None)
+            samples = _in_turns(calls, policy)
+        each = (time.perf_counter() - start) / max(1, len(requests))
+        out = []
+        for i, known in enumerate(verdicts):
+            if known is None:
+                seconds, number = samples[i]
+                known = RunResult(tuple(seconds), True, None, place.reference is not None, each, {"calls": float(number)})
+            out.append(replace(known, host=place.host))
+        return out
+
+    @contextmanager
+    def _judged(self) -> Iterator[list[RunResult]]:
+        """What a candidate raises becomes its result."""
+        verdict: list[RunResult] = []
+        try:
+            yield verdict
+        except DeviceLost as error:
+            self.tainted = True
+            verdict[:] = [_failed("crash", str(error))]
+        except (UserError, ValueError, TypeError) as error:
+            verdict[:] = [_failed("run_error", str(error))]
+
+
+class _Place:
+    """The arguments of one workload on a device, and what its outputs must be."""
+
+    def __init__(self, setup: RunSetup, device: Device) -> None:
+        self.setup, self.device = setup, device
+        facts = device.api.attributes(device.index)
+        self.host: dict[str, object] = {"device": facts.name, "compute": facts.compute_version, "driver": facts.driver_version}
+        values = iter(make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
+        self.inputs = [None if p.written else _storage(p.dtype, next(values)) for p in setup.params]
+        self.arrays = self.copies()
+        self.reference: list[Array] | None = None
+        if setup.reference is not None:
+            try:
+                self.reference = load_reference(setup.reference)
+            except (OSError, ValueError) as error:
+                raise RunError(f"cannot read the reference {setup.reference}: {error}") from error
+        elif setup.baseline is not None:
+            self._module(setup.baseline.data)[setup.baseline.function].bind(*self.arrays)()
+            self.reference = self.outputs()
+
+    def copies(self) -> list[DeviceArray]:
+        """Arguments in memory of their own."""
+        arrays = [DeviceArray(self.device, p.shape, p.dtype) for p in self.setup.params]
+        for array, values in zip(arrays, self.inputs, strict=True):
+            if values is not None:
+                array.fill(values)
+        return arrays
+
+    def timed(self, request: RunRequest) -> _Timed:
+        """The candidate on the arguments; on several sets of them in turn, if it is to find its data cold."""
+        function = self._module(request.code.data)[request.code.function]
+        calls = [function.bind(*self.arrays)]
+        cold = max(request.policy.flush_bytes, request.policy.constant_bytes)
+        if cold:
+            size = sum(p.nbytes for p in self.setup.params)
+            calls += [function.bind(*self.copies()) for _ in range(min(cold // max(size, 1), _MOST_COPIES))]
+        calls[0]()  # loads the code; drivers compile, too, when a kernel is launched for the first time
+        self.device.api.synchronise(self.device.index)
+        return _Timed(self.device, calls)
+
+    def wrong(self, call: Callable[[], object]) -> str | None:
+        """What is wrong with the results of a call; None if nothing is, or if there is nothing to compare with."""
+        if self.reference is not None:
+            self._poison(self.reference)
+        call()
+        self.device.api.synchronise(self.device.index)
+        for array, values, p in zip(self.arrays, self.inputs, self.setup.params, strict=True):
+            if values is not None and not np.array_equal(array.numpy().view(np.uint8), values.view(np.uint8)):
+                array.fill(values)
+                return f"wrote to its input {p.name}"
+        if self.reference is None:
+            return None
+        names = [p.name for p in self.setup.params if p.written]
+        for name, actual, expected in zip(names, self.outputs(), self.reference, strict=True):
+            found = mismatch(actual, expected, self.setup.tolerance)
+            if found is not None:
+                return f"output {name}: {found}"
+        return None
+
+    def outputs(self) -> list[Array]:
+        """What is in the arguments that are written; bfloat16 in float32."""
+        pairs = zip(self.arrays, self.setup.params, strict=True)
+        return [from_bfloat16(a.numpy()) if p.dtype == "bfloat16" else a.numpy() for a, p in pairs if p.written]
+
+    def _poison(self, reference: Sequence[Array]) -> None:
+        written = [(a, p) for a, p in zip(self.arrays, self.setup.params, strict=True) if p.written]
+        for (array, p), expected in zip(written, reference, strict=True):
+            if dtypes.is_float(p.dtype):
+                wrong = np.where(np.isnan(expected), expected.dtype.type(0), expected.dtype.type(np.nan))
+            else:
+                wrong = ~expected
+            array.fill(_storage(p.dtype, wrong))
+
+    def _module(self, data: bytes) -> DeviceModule:
+        return DeviceModule(DeviceProgram.from_bytes(data), self.device.index)
+
+
+class _Timed:
+    """Calls of one candidate, and the device's clock."""
+
+    def __init__(self, device: Device, calls: Sequence[BoundCall]) -> None:
+        self._api, self._index, self._calls = device.api, device.index, calls
+        self._marks = [self._api.create_event(self._index) for _ in range(2)]
+        self.call = calls[0]
+        self._next = 0
+
+    def clock(self, call: Callable[[], object], number: int) -> float:
+        """Seconds of so many calls in a row, sets of arguments taking turns."""
+        start, stop = self._marks
+        self._api.record_event(self._index, start)
+        for i in range(self._next, self._next + number):
+            self._calls[i % len(self._calls)]()
+        self._api.record_event(self._index, stop)
+        self._next += number
+        return self._api.elapsed(self._index, start, stop)
+
+    def close(self) -> None:
+        """Give the marks back."""
+        for mark in self._marks:
+            self._api.free_event(self._index, mark)
+
+
+def _raced(request: RunRequest, place: _Place) -> RunResult:
+    timed = place.timed(request)
+    try:
+        if request.verify == "always" and (wrong := place.wrong(timed.call)) is not None:
+            return _failed("wrong_result", wrong)
+        ran = race(timed.call, request.policy, request.best, None, timed.clock)
+        facts = {"calls": float(ran.number)} | ({"waited": ran.waited} if ran.waited == ran.waited else {})
+        verified = request.verify == "always" and place.reference is not None
+        wrong = None
+        better = request.best is None or statistics.median(ran.seconds) < request.best
+        if request.verify == "winner" and place.reference is not None and better:
+            wrong = place.wrong(timed.call)
+            verified = wrong is None
+        error = None if wrong is None else ErrorInfo("wrong_result", wrong)
+        return RunResult(ran.seconds, ran.clean, error, verified, 0.0, facts, place.host)
+    finally:
+        timed.close()
+
+
+def _in_turns(calls: dict[int, _Timed], policy: TimingPolicy) -> dict[int, tuple[list[float], int]]:
+    """Samples of each, in rounds, and calls in a sample."""
+    numbers = {}
+    for i, timed in calls.items():
+        timed.clock(timed.call, max(policy.warmup, 1))
+        taken, number = timed.clock(timed.call, 1), policy.number or 1
+        while policy.number is None and taken < policy.min_repeat_ms * 1e-3 and number < 1 << 20:
+            number = max(2 * number, int(number * 1.05 * policy.min_repeat_ms * 1e-3 / max(taken, 1e-7)))
+            taken = timed.clock(timed.call, number)
+        numbers[i] = number
+    samples: dict[int, list[float]] = {i: [] for i in calls}
+    until = time.perf_counter() + policy.limit_s * max(len(calls), 1)
+    while calls and min(map(len, samples.values())) < policy.repeats:
+        for i, timed in calls.items():
+            samples[i].append(timed.clock(timed.call, numbers[i]) / numbers[i])
+        if time.perf_counter() > until:
+            break
+    for timed in calls.values():
+        timed.close()
+    return {i: (samples[i], numbers[i]) for i in calls}
+
+
+def _storage(dtype: str, values: Array) -> Array:
+    """Values as they lie in memory; bfloat16 is held in float32 by whoever makes them."""
+    return to_bfloat16(values) if dtype == "bfloat16" else np.ascontiguousarray(values)
+
+
+def _failed(kind: str, message: str) -> RunResult:
+    return RunResult((), True, ErrorInfo(kind, message), False, 0.0)
