@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.combine_threads import combine_threads
+from tunesmith.lower.double_buffer import double_buffer
 from tunesmith.lower.fill_tiles import fill_tiles
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
@@ -58,6 +59,7 @@ GPU = Pipeline(
     virtual_threads,
     whole_vectors,
     simplify,
+    double_buffer,
     flatten_buffers,
     store_bools,
     vectorize_loops,

@@ -149,7 +149,9 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
         s.bind(loop, f"vthread.{axis}")
     s.bind(s.fuse([*nest.warps, *nest.lanes]), "threadIdx.x")
     if tiles:
-        limit_shared(s, [t.size for t in tiles], target)
+        versions = s.sample_categorical((1, 2), "versions")
+        s.annotate(nest.steps[-1], "double_buffer", versions)
+        limit_shared(s, [t.size * versions.expr for t in tiles], target)
     for tile in tiles:
         tile.share(s)
     bind_rest(s)

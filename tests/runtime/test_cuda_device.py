@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tunesmith.codegen.cuda_nvrtc import compile_cuda
 from tunesmith.runtime.cpu_device import host_memory
 from tunesmith.runtime.cuda_device import CUDA, CudaDeviceAPI
 from tunesmith.runtime.device import Allocation, Device, DeviceAPI, DeviceLost, cuda
@@ -21,7 +22,7 @@ from tunesmith.runtime.device_module import DeviceModule
 from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram, Launch
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import RunError, UserError
-from tunesmith.testing.device_conformance import DeviceConformance, content, filled
+from tunesmith.testing.device_conformance import CUDA_KERNELS, DeviceConformance, content, filled
 
 PRETENDED = "TUNESMITH_TEST_FAKE_LIBCUDA"
 """Environment variable of the process with the pretended driver: its library."""
@@ -86,6 +87,21 @@ def test_over_a_pretended_driver(library: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout and "passed" in done.stdout, done.stdout
+
+
+@pytest.mark.gpu
+class TestCuda(DeviceConformance):
+    """The suite on a GPU."""
+
+    @pytest.fixture
+    def api(self) -> DeviceAPI:
+        return CUDA
+
+    @pytest.fixture
+    def code(self) -> bytes:
+        version = CUDA.attributes(0).compute_version
+        assert version is not None
+        return compile_cuda(CUDA_KERNELS, f"sm_{version.replace('.', '')}").cubin
 
 
 @over_fake
