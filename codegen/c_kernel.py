@@ -13,6 +13,7 @@ from typing import Any
 
 from tunesmith.codegen.c_dialect import Dialect
 from tunesmith.codegen.c_expr import CExpr
+from tunesmith.codegen.cuda_occupancy import register_estimate
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call, Lt0
 from tunesmith.ir.function import PrimFunc
@@ -43,11 +44,20 @@ class PrintedKernel:
         text: the function.
         helpers: functions that it calls.
         launch: its launch; arguments are positions among the function's buffers.
+        registers: an estimate of what a thread needs.
+        shared_bytes: of a block, declared and given at the launch.
     """
 
     text: str
     helpers: frozenset[str]
     launch: Launch
+    registers: int
+    shared_bytes: int
+
+    @property
+    def blocks_macro(self) -> str:
+        """What the text calls the number of blocks that a multiprocessor is to hold, in CUDA C."""
+        return f"BLOCKS_OF_{self.launch.kernel}"
 
 
 def print_kernels(func: PrimFunc, target: Target, dialect: Dialect) -> tuple[list[PrintedKernel], list[Buffer]]:
@@ -121,11 +131,11 @@ class _Kernel(CExpr):
         grid = tuple([extents.get(x, 1) for x in BLOCKS])
         block = tuple([extents.get(x, 1) for x in AXES])
         self._check(grid, block)  # type: ignore[arg-type]
-        declared, dynamic = self._shared(shared)
+        declared, total, dynamic = self._shared(shared)
         self.statement(n)
         lines = [self._signature(parameters, block), *declared, *head, *self.lines, "}"]  # type: ignore[arg-type]
         launch = Launch(self.name, tuple([i for i, _ in self.arguments]), grid, block, dynamic)  # type: ignore[arg-type]
-        return PrintedKernel("\n".join(lines) + "\n", frozenset(self.helpers), launch)
+        return PrintedKernel("\n".join(lines) + "\n", frozenset(self.helpers), launch, register_estimate(n), total)
 
     def _parameter(self, b: Buffer) -> str:
         constant = "" if b in self.written else "const "
@@ -134,7 +144,8 @@ class _Kernel(CExpr):
     def _signature(self, parameters: list[str], block: Dim3) -> str:
         text = ", ".join(parameters)
         if self.dialect.name == "cuda":
-            return f'extern "C" __global__ void __launch_bounds__({prod(block)}) {self.name}({text}) {{'
+            bounds = f"__launch_bounds__({prod(block)}, BLOCKS_OF_{self.name})"
+            return f'extern "C" __global__ void {bounds} {self.name}({text}) {{'
         return f"__kernel __attribute__((reqd_work_group_size({block[0]}, {block[1]}, {block[2]}))) void {self.name}({text}) {{"
 
     def _check(self, grid: Dim3, block: Dim3) -> None:
@@ -144,8 +155,8 @@ class _Kernel(CExpr):
         if max(grid[1:]) > 65535 or grid[0] > _MAX_INDEX:
             raise BuildError(f"{self.name}: a grid of {grid} blocks; there are at most {_MAX_INDEX}, 65535 and 65535")
 
-    def _shared(self, buffers: list[Buffer]) -> tuple[list[str], int]:
-        """Declarations of shared memory, and how much of it comes with the launch."""
+    def _shared(self, buffers: list[Buffer]) -> tuple[list[str], int, int]:
+        """Declarations of shared memory, how much it is, and how much of it comes with the launch."""
         sizes = [-(-b.nbytes.as_int() // _ALIGNMENT) * _ALIGNMENT for b in buffers]
         total = sum(sizes)
         if total > self.target.shared_memory_per_block:
@@ -158,13 +169,13 @@ class _Kernel(CExpr):
             text = [f"  {self.dialect.shared}{t} {self.name_of(b)}[{b.shape[0]}];" for b, t in zip(buffers, types, strict=True)]
             if self.dialect.name != "cuda":
                 text = [x.replace("];", f"] __attribute__((aligned({_ALIGNMENT})));") for x in text]
-            return text, 0
+            return text, total, 0
         lines = ["  extern __shared__ __align__(16) unsigned char arena[];"]
         at = 0
         for b, t, size in zip(buffers, types, sizes, strict=True):
             lines.append(f"  {t}* const {self.name_of(b)} = ({t}*)(arena + {at});")
             at += size
-        return lines, total
+        return lines, total, total
 
     # ---- statements ----------------------------------------------------------------------------------------------------
 

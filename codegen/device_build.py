@@ -6,22 +6,57 @@ CUDA C is compiled here, for the architecture of the target and without a driver
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.c_dialect import CUDA, HELPERS, OPENCL, Dialect
 from tunesmith.codegen.c_kernel import PrintedKernel, print_kernels
+from tunesmith.codegen.cuda_nvrtc import CompiledCuda, compile_cuda
+from tunesmith.codegen.cuda_occupancy import wanted_blocks
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import GPU
-from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram
+from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram, KernelResources
 from tunesmith.support.errors import BuildError
 
 DIALECTS: dict[str, Dialect] = {"cuda": CUDA, "opencl": OPENCL}
 
+OPTIONS = ("--fmad=false",)
+"""Of the CUDA compiler: what is to be one rounding is written as one call."""
+
 Functions = Iterable[PrimFunc] | PrimFunc | IRModule
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSource:
+    """Kernels as text, and what calls launch.
+
+    Attributes:
+        dialect: the language.
+        kernels: of all functions, in order.
+        functions: what a call of each launches.
+    """
+
+    dialect: Dialect
+    kernels: tuple[PrintedKernel, ...]
+    functions: tuple[DeviceFunction, ...]
+
+    def text(self, blocks: Mapping[str, int] | None = None) -> str:
+        """The source.
+
+        Args:
+            blocks: for each kernel how many blocks a multiprocessor is to hold, in CUDA C; 1 where it is not said.
+        """
+        body = "\n".join([k.text for k in self.kernels])
+        helpers = sorted({h for k in self.kernels for h in k.helpers})
+        used = body + "".join(helpers)
+        halves = self.dialect.halves + HELPERS if "float16(" in used else ""
+        names = {k.blocks_macro: (blocks or {}).get(k.launch.kernel, 1) for k in self.kernels if self.dialect.name == "cuda"}
+        head = "".join([f"#define {name} {n}\n" for name, n in names.items()])
+        return f"{head}{self.dialect.prelude}{halves}{''.join([f'{h}{chr(10)}' for h in helpers])}\n{body}"
 
 
 def build(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> Artifact:
@@ -35,28 +70,21 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> Artifac
         BuildError: a function cannot be compiled for the target.
     """
     start = time.perf_counter()
-    source, functions = emit_source(funcs, target, pipeline)
+    source = device_source(funcs, target, pipeline)
     emitted = time.perf_counter()
-    facts = {"lower_s": emitted - start, "source_lines": float(source.count("\n"))}
-    code, resources = source.encode(), {}
+    code, resources = source.text().encode(), {}
+    facts = {"lower_s": emitted - start, "source_lines": float(code.count(b"\n"))}
+    arch = ""
     if target.base == "cuda":
-        from tunesmith.codegen.cuda_nvrtc import compile_cuda  # needs a package that not everyone has
-
-        compiled = compile_cuda(source, target.arch, ("--fmad=false",))
+        compiled, arch = compile_kernels(source, target), target.arch
         code, resources = compiled.cubin, compiled.resources
-        facts |= {"nvrtc_s": time.perf_counter() - emitted, "object_bytes": float(len(code))}
-        facts |= {
-            "registers": float(max(r.registers for r in resources.values())),
-            "spill_bytes": float(sum(r.spill_bytes for r in resources.values())),
-            "stack_bytes": float(max(r.stack_bytes for r in resources.values())),
-            "shared_bytes": float(max(r.shared_bytes for r in resources.values())),
-        }
-    program = DeviceProgram(target.base, target.arch if target.base == "cuda" else "", code, tuple(functions), resources)
-    return Artifact(program.to_bytes(), tuple([f.name for f in functions]), target.to_json(), facts)
+        facts |= {"nvrtc_s": time.perf_counter() - emitted, "object_bytes": float(len(code)), **_resource_facts(source, resources)}
+    program = DeviceProgram(target.base, arch, code, source.functions, resources)
+    return Artifact(program.to_bytes(), tuple([f.name for f in source.functions]), target.to_json(), facts)
 
 
-def emit_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> tuple[str, list[DeviceFunction]]:
-    """The source text of the kernels of all functions, and what calls of the functions launch.
+def device_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> DeviceSource:
+    """The kernels of all functions in the language of the target.
 
     Raises:
         BuildError: as `build`.
@@ -72,7 +100,49 @@ def emit_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> t
         printed += kernels
         sizes = tuple([b.nbytes.as_int() for b in workspaces])
         functions.append(DeviceFunction(f.name, tuple(param_specs(f)), sizes, tuple([k.launch for k in kernels])))
-    text = "\n".join([k.text for k in printed])
-    helpers = sorted({h for k in printed for h in k.helpers})
-    halves = dialect.halves + HELPERS if "float16(" in text else ""
-    return "\n".join([dialect.prelude + halves + "".join([f"{h}\n" for h in helpers]), text]), functions
+    return DeviceSource(dialect, tuple(printed), tuple(functions))
+
+
+def emit_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> tuple[str, Sequence[DeviceFunction]]:
+    """The source text of all functions, for people, and what their calls launch."""
+    source = device_source(funcs, target, pipeline)
+    return source.text(_blocks(source, target)), source.functions
+
+
+def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
+    """Compile CUDA C, so that as many blocks fit a multiprocessor as need no spilled registers.
+
+    Estimates of registers are off by a few; a kernel that spills under its bound is compiled again under the next weaker one.
+
+    Raises:
+        BuildError: the compiler refuses the source.
+    """
+    blocks = _blocks(source, target)
+    while True:
+        compiled = compile_cuda(source.text(blocks), target.arch, OPTIONS)
+        spilling = [name for name, n in blocks.items() if n > 1 and compiled.resources[name].spill_bytes]
+        if not spilling:
+            return compiled
+        for name in spilling:
+            blocks[name] -= 1
+
+
+def _blocks(source: DeviceSource, target: Target) -> dict[str, int]:
+    if source.dialect.name != "cuda":
+        return {}
+    found = {}
+    for k in source.kernels:
+        x, y, z = k.launch.block
+        found[k.launch.kernel] = wanted_blocks(target, x * y * z, k.registers, k.shared_bytes)
+    return found
+
+
+def _resource_facts(source: DeviceSource, resources: Mapping[str, KernelResources]) -> dict[str, float]:
+    """What records keep of a function's kernels: the most that one of them takes, spills of all together."""
+    given = {k.launch.kernel: k.launch.shared_bytes for k in source.kernels}
+    return {
+        "registers": float(max(r.registers for r in resources.values())),
+        "spill_bytes": float(sum(r.spill_bytes for r in resources.values())),
+        "stack_bytes": float(max(r.stack_bytes for r in resources.values())),
+        "shared_bytes": float(max(r.shared_bytes + given.get(name, 0) for name, r in resources.items())),
+    }

@@ -39,11 +39,13 @@ COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
 selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic that is not about positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
+SHARED = ("shared", "shared.dyn")
+"""Scopes of memory that the threads of a block of a GPU have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a store.  `many` is 1 where it has more than one iteration."""
+    """A loop around a store.  `many` is 1 where it has more than one iteration; `thread` is the axis of a GPU that it is bound to."""
 
     var: Var
     extent: Poly
@@ -51,6 +53,7 @@ class Loop:
     size: Num
     many: Num
     prefetch: bool
+    thread: str | None = None
 
 
 class Use:
@@ -82,16 +85,19 @@ class Store:
 
     Attributes:
         block: the block.
-        loops: innermost first.
+        loops: innermost first; of loops of one thread axis inside each other the inner one alone, as its iterations are shared among the
+            threads, and of virtual threads those that the block depends on, as others do it once together.
+        path: all loops, outermost first.
         uses: by buffer, in order of the first access.
         counts: operations of one instance, by `COUNTS`.
         iterations: level k -> iterations of the k innermost loops, guards not counted.
     """
 
-    def __init__(self, dag: Dag, block: Block, loops: Sequence[Loop]) -> None:
+    def __init__(self, dag: Dag, block: Block, path: Sequence[Loop]) -> None:
         self.dag = dag
         self.block = block
-        self.loops = tuple(loops)
+        self.path = tuple(path)
+        self.loops = _counted(block, path)[::-1]
         self.uses = _uses(block)
         self.counts = operation_counts(block)
         self.iterations = [dag.one]
@@ -168,6 +174,15 @@ class Store:
     def nbytes(self, use: Use, level: int) -> Num:
         """Bytes of the region at a level."""
         return self.dag.product(self.extents(use, level)) * use.item
+
+    def reach(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
+        """Extent of each dimension of what an access touches while the loops of `relaxed` run, beyond guards and the buffer, too."""
+        widths = {x.var: x.size - 1.0 for x in self.path if x.var in relaxed}
+        return tuple([self.dag.largest([self._width(at[i], widths) for at in use.at]) + 1.0 for i in range(len(use.buffer.shape))])
+
+    def moves(self, use: Use, dimension: int, loop: Loop) -> bool:
+        """Whether an index of the access in a dimension holds the loop's variable."""
+        return any(loop.var in at[dimension].vars for at in use.at)
 
     def _region(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
         d = self.dag
@@ -269,6 +284,21 @@ class Store:
         return inside * (d.poly(highest) + 1.0 > divisor)
 
 
+def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:
+    """The loops whose iterations a block is executed for."""
+    used = frozenset().union(*[b.vars for b in block.bindings])
+    inside = [{x.thread for x in path[i + 1 :]} for i in range(len(path))]
+    return tuple(
+        [
+            x
+            for x, inner in zip(path, inside, strict=True)
+            if x.thread is None
+            or x.thread.startswith("blockIdx")
+            or (x.var in used if x.thread.startswith("vthread") else x.thread not in inner)
+        ]
+    )
+
+
 def _uses(block: Block) -> dict[Buffer, Use]:
     """The accesses of a block's body and init, by buffer."""
     bound: dict[Var, Poly] = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
@@ -342,16 +372,16 @@ class ProgramAnalysis:
 
     def _collect(self, n: Node, path: list[Loop]) -> None:
         if type(n) is Block:
-            self.stores.append(Store(self.dag, n, path[::-1]))
+            self.stores.append(Store(self.dag, n, path))
         elif type(n) is For:
             size = self.dag.poly(n.extent)
-            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, annotation(n, "prefetch") is not None)
+            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, annotation(n, "prefetch") is not None, n.thread)
             self._collect(n.body, [*path, loop])
         elif type(n) is not BufferLoad:
             n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))
 
     def _home(self, b: Buffer) -> int:
-        paths = [s.loops[::-1] for s in self.stores if b in s.uses]
+        paths = [s.path for s in self.stores if b in s.uses]
         if not paths:
             return 0
         shared = 0
@@ -361,14 +391,31 @@ class ProgramAnalysis:
 
     def home_level(self, s: Store, b: Buffer) -> int:
         """The level of `s` at which the intermediate `b` lives: how many loops stand between its allocation and the block."""
-        return len(s.loops) - self.homes[b]
+        around = {x.var for x in s.path[: self.homes[b]]}
+        return sum(x.var not in around for x in s.loops)
 
     def allocated(self, b: Buffer) -> tuple[Num, ...]:
         """Extents of an intermediate once it has shrunk to what one iteration of the loops around its home touches."""
         d = self.dag
         users = [s for s in self.stores if b in s.uses]
+        if b.scope in (*SHARED, "local"):
+            tiles = [self._tile(s, s.uses[b]) for s in users]
+            return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
         sizes = [s.extents(s.uses[b], self.home_level(s, b)) for s in users]
         return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
+
+    def _tile(self, s: Store, u: Use) -> tuple[Num, ...]:
+        """Extents of what a block holds in shared memory: all that its threads touch; in memory of a thread: what the thread touches."""
+        d, home = self.dag, self.homes[u.buffer]
+        own, around = s.path[home:], s.path[:home]
+        if u.buffer.scope in SHARED:
+            threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]
+            return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
+        virtual = [x for x in around if (x.thread or "").startswith("vthread") and x in s.loops]
+        mine = [x for x in (*own, *virtual) if not (x.thread or "").startswith("threadIdx")]
+        box = s.reach(u, frozenset([x.var for x in mine]))
+        # Between the elements of a thread lie those of others: it touches no more than its own loops have iterations.
+        return tuple([d.minimum(e, d.product([x.size for x in mine if s.moves(u, i, x)])) for i, e in enumerate(box)])
 
     def others(self, s: Store, loop: Loop, b: Buffer) -> int:
         """Blocks under the loop, other than that of `s`, which access the buffer."""
