@@ -7,6 +7,9 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from tunesmith.ir.interpret_memory import round_bfloat16
 from tunesmith.support import dtype as dt
 
 _FLOAT_MATHS = ("exp", "exp2", "log", "log2", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt", "floor", "ceil", "trunc", "copysign", "fma")
@@ -63,12 +66,14 @@ class Dialect:
         if dt.is_int(dtype):
             text = str(int(value))
             if dt.bits(dtype) < 64:
-                return text if value >= 0 else f"({text})"
+                if value == -(2**31):
+                    return f"({text[:-1]}7 - 1)"  # without its sign it is no int
+                return f"{text}u" if dtype == "uint32" else text if value >= 0 else f"({text})"
             suffix = ("ULL" if dt.is_unsigned(dtype) else "LL") if self.name == "cuda" else ("UL" if dt.is_unsigned(dtype) else "L")
             return f"({text}{suffix})" if value != -(2**63) else f"(-{2**63 - 1}{suffix} - 1)"
         if dtype == "float64":
             return self._special(float(value), True) or repr(float(value))
-        rounded: float = struct.unpack("f", struct.pack("f", value))[0] if math.isfinite(value) and abs(value) < 3.4e38 else float(value)
+        rounded = _rounded(float(value), dtype)
         text = self._special(rounded, False) or f"{_shortest(rounded)}f"
         return f"({text})" if text.startswith("-") else text
 
@@ -79,6 +84,13 @@ class Dialect:
         if self.name == "cuda":
             return f"__longlong_as_double({bits}LL)" if double else f"__int_as_float({bits})"
         return f"as_double({bits}L)" if double else f"as_float({bits})"
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """The value of a literal of up to 32 bits."""
+    with np.errstate(over="ignore"):
+        held = dt.to_numpy(dtype).type(value)
+    return float(round_bfloat16(held) if dtype == "bfloat16" else held)
 
 
 def _shortest(value: float) -> str:

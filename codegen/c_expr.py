@@ -233,7 +233,7 @@ class CExpr:
             one = self.dialect.number(1.0, dtype)
             return self.rounded(dtype, f"({one} / ({one} + {self.dialect.functions['exp', dtype == 'float64']}(-({args[0]}))))")
         if e.name == "abs" and dt.is_int(dtype):
-            return f"({args[0]} < 0 ? -({args[0]}) : {args[0]})"
+            return f"({self.dialect.types[dtype]})({args[0]} < 0 ? -({args[0]}) : {args[0]})"
         if e.name == "ldexp":
             return self.rounded(dtype, f"{self.dialect.functions['ldexp', dtype == 'float64']}({args[0]}, (int)({args[1]}))")
         name = self.dialect.functions.get((e.name, dtype == "float64"))

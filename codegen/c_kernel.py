@@ -27,10 +27,16 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 _KEYWORDS = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto half if inline int kernel local long main
-    private register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while global constant
-    class new this template operator bool true false uchar ushort uint ulong event arena""".split()
+    """auto break case const continue default do else enum extern for goto if inline kernel local main private register restrict return
+    signed sizeof static struct switch typedef union unsigned void volatile while global constant class new this template operator true
+    false event arena alignas alignof and asm bitand bitor catch compl concept const_cast consteval constexpr constinit decltype delete
+    dynamic_cast explicit export friend mutable namespace noexcept not nullptr or protected public reinterpret_cast requires
+    static_assert static_cast thread_local throw try typeid typename using virtual wchar_t xor barrier pipe read_only write_only
+    read_write vec_step threadIdx blockIdx blockDim gridDim warpSize
+    NULL NAN INFINITY TS_INLINE _Pragma""".split()
 )
+_RESERVED = re.compile(r"(u?(char|short|int|long)|float|double|half|bool)\d*|(ts|make|as|get|image\w*)_\w*|__\w*|v\d+")
+"""Types, functions of the languages and of the printer, and what the printer calls values."""
 _MAX_INDEX = 2**31 - 1
 _ALIGNMENT = 16
 """Of arrays in shared memory: the widest vector."""
@@ -75,8 +81,14 @@ def print_kernels(func: PrimFunc, target: Target, dialect: Dialect) -> tuple[lis
         workspaces.append(body.buffer)
         body = body.body
     roots = kernels(body)
-    names = [f"{func.name}_kernel" if len(roots) == 1 else f"{func.name}_kernel_{i}" for i in range(len(roots))]
+    base = f"{_identifier(func.name)}_kernel"
+    names = [base if len(roots) == 1 else f"{base}_{i}" for i in range(len(roots))]
     return [_Kernel(n, r, [*buffers, *workspaces], target, dialect).printed() for n, r in zip(names, roots, strict=True)], workspaces
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
+    return f"_{text}" if text[0].isdigit() else text
 
 
 class _Kernel(CExpr):
@@ -88,7 +100,7 @@ class _Kernel(CExpr):
         self.written = {n.buffer for n in walk_objects(root) if type(n) is BufferStore}
         used = {n.buffer for n in walk_objects(root) if type(n) in (BufferLoad, BufferStore)}
         self.arguments = [(i, b) for i, b in enumerate(memory) if b in used]
-        self.taken: set[str] = set(_KEYWORDS)
+        self.taken: set[str] = {*_KEYWORDS, *dialect.functions.values()}
         self.wide = any((b.shape[0].const or 0) > _MAX_INDEX for b in used)
         self.integer = self.dialect.types["int64" if self.wide else "int32"]
 
@@ -98,8 +110,8 @@ class _Kernel(CExpr):
 
     def name_of(self, x: Any) -> str:
         """A name for a binder that nothing else in the kernel has."""
-        base = re.sub(r"\W", "_", x.name) or "x"
-        base = f"_{base}" if base[0].isdigit() else base
+        base = _identifier(x.name)
+        base = f"x_{base}" if _RESERVED.fullmatch(base) else base
         name, n = base, 1
         while name in self.taken:
             name, n = f"{base}_{n}", n + 1

@@ -39,7 +39,7 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     """
     declared = set() if declared is None else declared
     entry = begin_entry(name, declared)
-    constants, signature = _signature(name, params)
+    constants, signature = emit_signature(name, params)
     lines = [] if CHECKER in declared else [f"declare i32 @{CHECKER}(ptr, ptr, i32, ptr)"]
     declared.add(CHECKER)
     lines += [
@@ -75,8 +75,14 @@ def dlpack_dtype(dtype: str) -> int:
     return _DLPACK_CODE[scalar.rstrip("0123456789")] | dtypes.bits(scalar) << 8 | 1 << 16
 
 
-def _signature(name: str, params: Sequence[ParamSpec]) -> tuple[list[str], str]:
-    """The constants that tell the checker what to expect, and the name of the one that holds them all."""
+def emit_signature(name: str, params: Sequence[ParamSpec], alignment: int | None = None) -> tuple[list[str], str]:
+    """The constants that tell the checker what to expect, and the name of the one that holds them all.
+
+    Args:
+        name: of the function.
+        params: what the arguments must be.
+        alignment: of their addresses, a power of two; by default the size of an element.
+    """
     prefix = f"tunesmith.{name}."
     usage = f"{name}({', '.join(f'{p.name}: {p}' for p in params)})"
     lines = [c_string(f'@"{prefix}function"', name), c_string(f'@"{prefix}usage"', usage)]
@@ -90,7 +96,7 @@ def _signature(name: str, params: Sequence[ParamSpec]) -> tuple[list[str], str]:
         ]
         rows.append(
             f'{PARAM} {{ ptr @"{prefix}{i}.name", ptr @"{prefix}{i}.expected", ptr @"{prefix}{i}.shape", i32 {len(param.shape)}, '
-            f"i32 {dlpack_dtype(param.dtype)}, i64 {param.nbytes}, i64 {dtypes.nbytes(param.dtype)}, i64 {int(param.written)} }}"
+            f"i32 {dlpack_dtype(param.dtype)}, i64 {param.nbytes}, i64 {alignment or dtypes.nbytes(param.dtype)}, i64 {int(param.written)} }}"
         )
     table = f"[{', '.join(rows)}]" if rows else "zeroinitializer"
     lines += [

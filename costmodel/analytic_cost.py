@@ -62,7 +62,7 @@ PAGE = 4096
 FILL = 1.0
 """Share of a cache that one nest can count on."""
 
-TERMS = ("issue", "l2", "l3", "dram", "stalls", "overhead")
+TERMS = ("issue", "shared", "l2", "l3", "dram", "stalls", "overhead")
 """Parts of the time; see `AnalyticCost.terms`."""
 
 

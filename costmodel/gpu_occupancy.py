@@ -28,8 +28,7 @@ def blocks_per_sm(d: Dag, target: Target, threads: Num, registers: Num, shared: 
         shared: bytes of a block.
     """
     warps = d.ceildiv(threads, float(target.warp_size))
-    held = d.minimum(float(target.warps_per_sm), float(target.max_threads_per_sm // target.warp_size))
-    blocks = d.minimum(floor(d, held, warps), float(target.max_blocks_per_sm))
+    blocks = d.minimum(floor(d, d.const(target.warps_per_sm), warps), float(target.max_blocks_per_sm))
     unit = float(SHARED_UNIT)
     taken = d.ceildiv(shared + float(target.shared_memory_reserved), unit) * unit
     blocks = d.minimum(blocks, floor(d, d.const(target.shared_memory_per_sm), d.maximum(taken, 1.0)))

@@ -45,7 +45,8 @@ SHARED = ("shared", "shared.dyn")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a store.  `many` is 1 where it has more than one iteration; `thread` is the axis of a GPU that it is bound to."""
+    """A loop around a store.  `many` is 1 where it has more than one iteration; `thread` is the axis of a GPU that it is bound to, `double` how
+    many versions the tiles have that are filled in it."""
 
     var: Var
     extent: Poly
@@ -54,6 +55,7 @@ class Loop:
     many: Num
     prefetch: bool
     thread: str | None = None
+    double: Num | None = None
 
 
 class Use:
@@ -177,8 +179,10 @@ class Store:
 
     def reach(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
         """Extent of each dimension of what an access touches while the loops of `relaxed` run, beyond guards and the buffer, too."""
-        widths = {x.var: x.size - 1.0 for x in self.path if x.var in relaxed}
-        return tuple([self.dag.largest([self._width(at[i], widths) for at in use.at]) + 1.0 for i in range(len(use.buffer.shape))])
+        loops = {x.var: x.size - 1.0 for x in self.path if x.var in relaxed}
+        pairs = zip(self.block.iters, self.block.bindings, strict=True)
+        widths = {it.var: self._width(e, loops) for it, e in pairs if it.extent != 1}
+        return tuple([self.dag.largest([self._width(at[i], widths) for at in use.indices]) + 1.0 for i in range(len(use.buffer.shape))])
 
     def moves(self, use: Use, dimension: int, loop: Loop) -> bool:
         """Whether an index of the access in a dimension holds the loop's variable."""
@@ -375,7 +379,9 @@ class ProgramAnalysis:
             self.stores.append(Store(self.dag, n, path))
         elif type(n) is For:
             size = self.dag.poly(n.extent)
-            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, annotation(n, "prefetch") is not None, n.thread)
+            prefetch, note = annotation(n, "prefetch") is not None, annotation(n, "double_buffer")
+            double = self.dag.poly(note) if isinstance(note, Poly) else None
+            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, prefetch, n.thread, double)
             self._collect(n.body, [*path, loop])
         elif type(n) is not BufferLoad:
             n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))

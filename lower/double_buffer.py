@@ -115,8 +115,7 @@ def _versioned(root: Stmt, loop: For, fills: list[_Fill]) -> Stmt:
     first = [fresh_copy(substitute(_to_version(f.stmt, wide, poly(0)), {loop.var: poly(0)})) for f in fills]
     more = below(following, loop.extent)
     loads = [substitute(_staging(f, staged[f], True), {loop.var: following}) for f in fills]
-    stores = [_staging(f, staged[f], False) for f in fills]
-    stores = [_to_version(s, wide, mod(following, 2)) for s in stores]
+    stores = [_to_version(substitute(_staging(f, staged[f], False), {loop.var: following}), wide, mod(following, 2)) for f in fills]
     assert type(loop.body) is Seq
     work = [_to_version(s, wide, mod(k, 2)) for s in loop.body.stmts[len(fills) :]]
     body = seq([If(more, seq([fresh_copy(x) for x in loads])), *work, If(more, seq([fresh_copy(x) for x in stores]))])

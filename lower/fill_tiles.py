@@ -128,8 +128,9 @@ class _Kernel:
         if grid is None:
             return
         pure = [g for g in p.guards if g.vars <= mine]
-        kept = [g for g in pure if not self._covers(b, p.store, grid, [h for h in pure if h is not g])]
-        if not self._covers(b, p.store, grid, kept):
+        # At most one guard is about the tile itself, that of the last turn of the threads.
+        kept = next((ks for ks in ([], *[[g] for g in pure]) if self._covers(b, p.store, grid, ks)), None)
+        if kept is None:
             return
         dropped = [g for g in p.guards if g not in kept]
         self.filled[p.store] = dropped

@@ -9,7 +9,8 @@ Functions whose sizes come with the call have two checks of their own, in `runti
 expected are read by the same code.
 
 Entry points of all kernels call it, and it is compiled once a process: inside each kernel's object it would double the
-time of building one (14 ms).  The loader of objects binds it, and an exported library holds a copy.
+time of building one (14 ms).  The loader of objects binds it, and an exported library holds a copy.  Libraries of functions for GPUs
+hold one of their own, which wants other memory.
 
 Signature `{ptr function, i32 count, ptr params, ptr usage}`, 32 bytes; a parameter `{ptr name, ptr expected, ptr shape,
 i32 ndim, i32 dtype, i64 nbytes, i64 align, i64 written}`, 56 bytes: whoever changes them changes the version in the name.
@@ -21,6 +22,8 @@ tensor object (type 70; type 7 is a bare `DLTensor*`); `type_key` at 8 of `TVMFF
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
 
@@ -33,6 +36,23 @@ CHECKERS = (CHECKER, CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES)
 SIGNATURE = "{ ptr, i32, ptr, ptr }"
 PARAM = "{ ptr, ptr, ptr, i32, i32, i64, i64, i64 }"
 """The layouts it reads, as LLVM types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where arguments must lie.
+
+    Attributes:
+        device_types: DLPack's numbers of it.
+        texts: what errors say otherwise than of memory of the processor.
+    """
+
+    device_types: tuple[int, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+HOST = Memory((1,))
+"""The processor's."""
 
 _TEXTS = {
     "type_error": "TypeError",
@@ -70,6 +90,8 @@ _TEXTS = {
 }
 
 _RAISE = re.compile(r"^  raise (\S+): (.*)$", re.MULTILINE)
+_ACCEPT = re.compile(r"^  accept (\S+): (\S+)$", re.MULTILINE)
+_DEFINE = re.compile(r"^define i32 @", re.MULTILINE)
 
 _FUNCTIONS = """
 declare i32 @snprintf(ptr, i64, ptr, ...)
@@ -167,8 +189,8 @@ stride.next:
 device:
   %device.p = getelementptr i8, ptr %t, i64 8
   %device.got = load i32, ptr %device.p
-  %device.cpu = icmp eq i32 %device.got, 1
-  br i1 %device.cpu, label %data, label %bad.device
+  accept %device.good: %device.got
+  br i1 %device.good, label %data, label %bad.device
 data:
   %data.a = load ptr, ptr %t
   %offset.p = getelementptr i8, ptr %t, i64 40
@@ -453,19 +475,43 @@ raise:
 """
 
 
-def checker_text() -> str:
-    """A module that defines the checker, and needs libtvm_ffi and libc."""
-    texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS).items()]
-    return "\n".join([*texts, _RAISE.sub(_raised, _FUNCTIONS), _RAISE.sub(_raised, SIZE_FUNCTIONS)])
+def checker_text(memory: Memory = HOST) -> str:
+    """A module that defines the checker, and needs libtvm_ffi and libc.
+
+    Args:
+        memory: where arguments must lie.  The checker of other memory than the processor's is internal to the module that the text is
+            part of, so that one library may hold both.
+    """
+    texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS | dict(memory.texts)).items()]
+    checks = _ACCEPT.sub(lambda found: _accepted(found[1], found[2], memory.device_types), _FUNCTIONS)
+    text = "\n".join([*texts, expand_raises(checks), expand_raises(SIZE_FUNCTIONS)])
+    return text if memory == HOST else _DEFINE.sub("define internal i32 @", text)
+
+
+def expand_raises(text: str) -> str:
+    """The text with its lines `raise CLASS: PARTS` spelled in LLVM IR: an error of parts, stored in `%parts`; `.x` is a text.
+
+    A function raises in one place and has room for the parts.
+    """
+    return _RAISE.sub(_raised, text)
 
 
 def _raised(found: re.Match[str]) -> str:
-    """`raise CLASS: PARTS`, the one line of these texts that is not LLVM IR: an error of parts, stored in %parts; `.x` is a text."""
     kind, *parts = [re.sub(r"^\.", "@tunesmith.text.", word) for word in (found[1], *found[2].split())]
     places = [f"  %p{i} = getelementptr ptr, ptr %parts, i64 {i}" for i in range(1, len(parts))]
     stores = [f"  store ptr {part}, ptr {f'%p{i}' if i else '%parts'}" for i, part in enumerate(parts)]
     call = f"  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr {kind}, ptr %parts, i32 {len(parts)})"
     return "\n".join([*places, *stores, call])
+
+
+def _accepted(result: str, number: str, wanted: tuple[int, ...]) -> str:
+    """`accept RESULT: NUMBER` in LLVM IR: whether a device type is one of those that are wanted."""
+    first, *others = wanted
+    lines = [f"  {result}{'.0' if others else ''} = icmp eq i32 {number}, {first}"]
+    for i, other in enumerate(others, 1):
+        lines.append(f"  {result}.is.{i} = icmp eq i32 {number}, {other}")
+        lines.append(f"  {result}{f'.{i}' if i < len(others) else ''} = or i1 {result}.{i - 1}, {result}.is.{i}")
+    return "\n".join(lines)
 
 
 def c_string(symbol: str, text: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ZERO, Poly, product
+from tunesmith.ir.poly import ZERO, Poly, minimum, product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -151,7 +151,8 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
     if tiles:
         versions = s.sample_categorical((1, 2), "versions")
         s.annotate(nest.steps[-1], "double_buffer", versions)
-        limit_shared(s, [t.size * versions.expr for t in tiles], target)
+        kept = minimum(versions.expr, s.loop(nest.steps[-1]).extent)  # a loop of one step has nothing to look ahead to
+        limit_shared(s, [t.size * kept for t in tiles], target)
     for tile in tiles:
         tile.share(s)
     bind_rest(s)

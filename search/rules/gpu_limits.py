@@ -12,6 +12,8 @@ from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support import dtype as dt
 
+LEGAL = ("threads", "shared-memory")
+"""Constraints about what a device has; others keep out what would be slow."""
 ALIGNMENT = 16
 """Bytes that arrays in shared memory are rounded up to."""
 

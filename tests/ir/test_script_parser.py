@@ -18,7 +18,7 @@ from tunesmith.ir.poly import MAKE, Param, Poly, Var, below, poly, substitute
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, store
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, barrier, store
 from tunesmith.ir.visit import blocks_under
 
 N = 512
@@ -181,7 +181,7 @@ def test_value_round_trip(case: tuple[str, Expr]) -> None:
 @st.composite
 def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
     """Statements of every kind, as lowered programs have them."""
-    kind = draw(st.sampled_from(["for", "if", "seq", "allocate", "vector", "evaluate", "store"])) if depth else "store"
+    kind = draw(st.sampled_from(["for", "if", "seq", "allocate", "vector", "evaluate", "barrier", "store"])) if depth else "store"
     index = polys(depth=1).filter(stable)
 
     def sub() -> Stmt:
@@ -205,6 +205,8 @@ def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
         ramp = Ramp(draw(index), draw(index), 4)
         chosen = Select(Lt0(draw(index), 4, draw(index)), ramp, Const(3, "int64x4"))
         return BufferStore(_B["int64"], (draw(index),), chosen, draw(st.none() | index), draw(st.none() | index))
+    if kind == "barrier":
+        return barrier()
     if kind == "evaluate":
         return Evaluate(Call("prefetch", (load(_B["float32"], draw(index)),), "float32"))
     return BufferStore(_B["float32"], (draw(index),), draw(values("float32", 1)))
@@ -214,6 +216,29 @@ def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
 @given(statements())
 def test_statement_round_trip(s: Stmt) -> None:
     assert_round_trip(enclosed(s))
+
+
+@pytest.mark.parametrize("pad", [0, 3, poly(Param("p", (1, 2))) * 2])
+def test_padded_rows_round_trip(pad: Poly | int) -> None:
+    """Allocated by the function, and in its body."""
+    i = Var("i")
+    tile, own = Buffer("S", (4, 8), scope="shared", pad=pad), Buffer("L", (2, 4), scope="local", pad=pad)
+    body = Allocate(own, Seq((store(tile, (i, i), load(own, 0, 1)), store(own, (0, i), load(tile, i, 0)))))
+    f = PrimFunc("f", (Buffer("A", (4,)),), (tile,), For(i, poly(4), body, "thread", "threadIdx.x"))
+    assert_round_trip(f)
+    assert (", pad=" in script(f)) == (pad != 0)
+    found = parse(script(f))
+    assert found.allocs[0].pad == tile.pad or isinstance(pad, Poly)
+    assert found.allocs[0].strides == (8 + found.allocs[0].pad, poly(1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
+def test_shuffles_and_barriers_round_trip(n: int) -> None:
+    a, t = Buffer("A", (32,)), Var("t")
+    body = Seq((store(a, (t,), Call(f"shuffle_xor_{n}", (load(a, t),), "float32")), barrier(), store(a, (31 - poly(t),), load(a, t))))
+    f = PrimFunc("f", (a,), (), For(t, poly(32), body, "thread", "threadIdx.x"))
+    assert_round_trip(f)
+    assert f"T.shuffle_xor_{n}(A[t])" in script(f) and "T.barrier()" in script(f)
 
 
 def test_block_in_a_block() -> None:

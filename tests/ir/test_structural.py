@@ -18,7 +18,7 @@ from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ra
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, Param, Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, nest, seq, store
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, barrier, nest, seq, store
 from tunesmith.ir.structural import difference, digest, equal
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import fresh_copy, transform
@@ -77,10 +77,11 @@ def _simple(
     scale: float = 2.0,
     extent: int = 4,
     rank: int = 8,
+    pad: int = 0,
 ) -> PrimFunc:
     """B[v] = A[v] * 2 under two loops, with one thing changed."""
     i, j, v = Var(names[0]), Var(names[1]), Var("v")
-    a, b = Buffer(buffers[0], (8,)), Buffer(buffers[1], (rank,), scope=scope)
+    a, b = Buffer(buffers[0], (8,)), Buffer(buffers[1], (rank,), scope=scope, pad=pad)
     binding = x(i) * 2 + j + offset
     inner = Block(
         block,
@@ -111,6 +112,7 @@ def test_names_of_loops_buffers_and_function_do_not_matter() -> None:
         ({"block_note": 3}, "/i/j/B.annotations: 0 items != 1 items"),
         ({"scope": "workspace"}, ".params[1]: B: float32[8] in global != B: float32[8] in workspace"),
         ({"rank": 9}, ".params[1].shape[0]: 8 != 9"),
+        ({"pad": 2}, ".params[1].shape[1]: 0 != 2"),
         ({"axis": "R"}, "/i/j/B.iters: 'S' != 'R'"),
         ({"attr": "llvm"}, ".attrs: 0 items != 1 items"),
         ({"scale": 3.0}, "/i/j/B.value.b: 2.0 of float32 != 3.0 of float32"),
@@ -311,6 +313,27 @@ def test_a_field_with_its_default_changes_no_digest() -> None:
     loop = For(_I, poly(4), Evaluate(_ONE_F))
     _same(loop, For(_I, poly(4), Evaluate(_ONE_F), "serial", None, ()))
     _same(BufferLoad(_A, (x(_I),)), BufferLoad(_A, (x(_I),), 1, None, None))
+
+
+def test_rows_that_are_not_padded_change_no_digest() -> None:
+    """Padding came later than stored keys; it may be an expression."""
+    _same(_simple(), _simple(pad=0))
+    i, p = Var("i"), Param("p", (1, 2))
+    tiles = [Buffer("S", (4, 8), scope="shared", pad=n) for n in (poly(p), poly(p) + 1)]
+    one, two = [Allocate(b, For(i, poly(4), BufferStore(b, (x(i), x(i)), _ONE_F))) for b in tiles]
+    _differ(one, two, ".buffer.shape[2]: p != 1 + p")
+
+
+def test_what_threads_wait_for_and_exchange_matters() -> None:
+    one, two = Call("shuffle_xor_1", (_ONE_F,), "float32"), Call("shuffle_xor_2", (_ONE_F,), "float32")
+    _differ(one, two, ".name: 'shuffle_xor_1' != 'shuffle_xor_2'")
+    _same(barrier(), barrier())
+    _differ(barrier(), Evaluate(Call("prefetch", (), "int32")), ".value.name: 'barrier' != 'prefetch'")
+    _differ(
+        For(_I, poly(4), barrier(), "thread", "threadIdx.x"),
+        For(_I, poly(4), barrier(), "thread", "threadIdx.y"),
+        "/i.thread: 'threadIdx.x' != 'threadIdx.y'",
+    )
 
 
 def test_what_has_no_digest_is_refused() -> None:

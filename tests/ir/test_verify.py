@@ -12,7 +12,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ONE, Param, Poly, Var, poly
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, barrier
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import fresh_copy
 from tunesmith.support.errors import ScriptError
@@ -70,6 +70,16 @@ def test_blocks_inside_blocks_pass() -> None:
     escaping = inner.with_(body=BufferStore(a, (poly(0), x(vi)), const(0, "float32")))
     with pytest.raises(ScriptError, match=r"uses the variable vi outside its binder\nin function f, at /i/outer/k/inner"):
         verify(PrimFunc("f", (a,), (), For(i, poly(4), outer.with_(body=For(k, poly(4), escaping)))))
+
+
+@pytest.mark.parametrize("axis", ["threadIdx.x", "threadIdx.y", "threadIdx.z"])
+def test_threads_inside_threads_share_their_work(axis: str) -> None:
+    """Of one axis and of others, in any depth; blocks and virtual threads may not (see the refusals)."""
+    a, s = Buffer("A", (4,)), Buffer("S", (4,), scope="shared", pad=2)
+    i, j, k = Var("i"), Var("j"), Var("k")
+    inner = For(j, poly(4), For(k, poly(4), BufferStore(s, (x(k),), a[j]), "thread", axis), "thread", axis)
+    body = Seq((inner, barrier(), BufferStore(a, (x(i),), Call("shuffle_xor_2", (s[i],), "float32"))))
+    verify(PrimFunc("f", (a,), (s,), For(i, poly(4), body, "thread", axis)))
 
 
 # ---- refusals
@@ -148,6 +158,15 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
     # blocks
     (lambda: _func(_block(name="")), "a block has a name that is not empty"),
     (lambda: _func(Seq((_block(), fresh_copy(_block())))), "two blocks are named C"),
+    (
+        lambda: _func(For(Var("i"), poly(4), For(Var("j"), poly(4), _store(_ZERO), "thread", "vthread.x"), "thread", "vthread.x")),
+        r"the thread tag vthread.x is bound by two nested loops\nin function f, at /i/j",
+    ),
+    (lambda: _func(Allocate(Buffer("S", (2, 4), pad=-1), _store(_ZERO))), "the buffer S has the negative extent -1"),
+    (lambda: _func(Allocate(Buffer("S", (2, 4), pad=x(_LOOSE)), _store(_ZERO))), "the shape of S, z, uses the variable z"),
+    (lambda: _func(Evaluate(Call("barrier", (_ZERO,), "int32"))), "the intrinsic barrier takes 0 arguments and got 1"),
+    (lambda: _func(Evaluate(Call("shuffle_xor_3", (_ZERO,), "float32"))), "unknown intrinsic 'shuffle_xor_3'"),
+    (lambda: _func(Evaluate(Call("shuffle_xor_1", (_ZERO,), "int32"))), "the intrinsic shuffle_xor_1 does not take float32 to int32"),
     (lambda: _func(_block(bindings=lambda i, **_: (x(i),))), "2 iteration variables have 1 bindings\nin function f, at /i/k/C"),
     (lambda: _func(_block(bindings=lambda i, vi, **_: (x(i), x(vi)))), "a binding, vi, uses the variable vi, which nothing binds"),
     (lambda: _func(_block(predicate=(_TRUE,))), "the predicate must be an index expression"),

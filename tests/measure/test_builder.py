@@ -98,7 +98,7 @@ def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: 
     def fails(*_: object, **__: object) -> None:
         raise KeyError("vi")
 
-    monkeypatch.setattr(module, "build_llvm", fails)
+    monkeypatch.setattr(module, "build", fails)
     (result,) = InProcessBuilder().build(some(add_task)[:1])
     assert result.error is not None and (result.error.kind, result.error.message) == ("build_error", "KeyError: 'vi'")
 
@@ -107,7 +107,7 @@ def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatc
     def fails(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(module, "build_llvm", fails)
+    monkeypatch.setattr(module, "build", fails)
     with pytest.raises(MemoryError):
         BuildJob()(some(add_task)[0])
 

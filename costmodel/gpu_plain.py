@@ -1,0 +1,93 @@
+"""The time of a candidate on an OpenCL device that is no GPU of warps: a processor, whose cores run a group of work items as vectors.
+
+A core takes one group at a time.  Neighbouring work items are the lanes of its vectors, so what they access should lie together; a barrier
+ends a loop over the work items, and what they keep across it goes through memory.  This is coarse, and it is made to rank: nothing but the
+target's attributes is known of the device.
+"""
+
+from __future__ import annotations
+
+from tunesmith.costmodel.analytic_cost import TERMS, AnalyticCost
+from tunesmith.costmodel.dag import Num
+from tunesmith.costmodel.gpu_access import SECTOR, Requests, requests
+from tunesmith.costmodel.gpu_kernels import Kernel, combines, kernels, own_loops, staged, steps, tile_loops, two_versions
+from tunesmith.costmodel.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
+from tunesmith.costmodel.program_analysis import SHARED, ProgramAnalysis, Store
+from tunesmith.ir.target import Target
+
+LANES = 16.0
+"""Work items that compilers for processors put into a vector."""
+DIVISION = 8.0
+"""Slots of a division; a slot is a vector operation."""
+GATHER = 1.0
+"""Slots for each 32-byte piece of an access beyond those that neighbours would need."""
+GROUP = 400.0
+"""Slots of starting a group."""
+SWITCH = 8.0
+"""Slots of a barrier for each vector of work items, beside what they keep across it."""
+REGISTERS = 24.0
+"""Values of a work item that stay in registers."""
+SPILL = 0.6
+"""Slots for each value that does not, in each operation on it."""
+LOOP = 2.0
+"""Slots of an iteration of a loop."""
+CACHE = 32768.0
+"""Bytes of the first cache."""
+
+
+def plain_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
+    """The cost of a parametric program."""
+    d, cores = a.dag, float(target.num_cores)
+    slots_per_second = target.peak_gflops * 1e9 / (2 * cores * LANES)
+    terms = dict.fromkeys(TERMS, d.zero)
+    for k in kernels(a, target):
+        turns = d.ceildiv(k.grid, cores)
+        issue, overhead, l2, dram = _group(a, target, k)
+        found = {
+            "issue": issue * turns / slots_per_second,
+            "l2": l2 * turns * cores / (target.l2_gbs * 1e9),
+            "dram": dram / (target.dram_gbs * 1e9),
+            "overhead": (overhead + GROUP) * turns / slots_per_second + target.launch_us * 1e-6,
+        }
+        for name, x in found.items():
+            terms[name] = terms[name] + x
+    return AnalyticCost(d.total(list(terms.values())), terms)
+
+
+def _group(a: ProgramAnalysis, target: Target, k: Kernel) -> tuple[Num, Num, Num, Num]:
+    """Slots of a group, slots around them, bytes that the group moves from the second cache, and bytes of the kernel from memory."""
+    d = a.dag
+    vectors = d.ceildiv(k.threads, LANES)
+    issue = overhead = l2 = dram = d.zero
+    total = kernel_bytes(a, k)
+    for s in k.stores:
+        tile = d.product([x.size for x in tile_loops(s)])
+        runs = d.product([x.size for x in own_loops(s)]) / tile
+        asked = requests(a, k, s)
+        c, loop = s.counts, combines(s)
+        simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["mask"] + c["cast"] + c["integer"] + c["call"]
+        work = tile * float(simple + DIVISION * c["div"])
+        if c["mul"]:
+            work = work + tile * SPILL * (k.local > REGISTERS)
+        issue = issue + runs * vectors * (work + d.total([_slots(a, r) for r in asked]))
+        overhead = overhead + runs * vectors * LOOP
+        if staged(s):
+            waits = d.where(two_versions(d, s), 1.0, 2.0) / float(sum(staged(o) for o in k.stores))
+            overhead = overhead + runs * waits * vectors * (SWITCH + k.local)
+        if loop is not None:
+            overhead = overhead + runs * vectors * steps(d, loop) * (SWITCH + k.local)
+        for r in asked:
+            if r.use.buffer.scope == "global":
+                everything = runs * k.threads * r.each * r.width * r.use.item
+                fetched = block_bytes(a, s, r, everything, d.const(CACHE))
+                l2 = l2 + fetched
+                dram = dram + memory_bytes(a, target, k, s, r.use, fetched, total)
+    return issue, overhead, l2, dram
+
+
+def _slots(a: ProgramAnalysis, r: Requests) -> Num:
+    """Slots of a vector of work items for an access."""
+    d = a.dag
+    ideal = r.ideal if r.use.buffer.scope not in SHARED else r.ideal * (128.0 / SECTOR)
+    pieces = r.parts if r.use.buffer.scope not in SHARED else r.parts * (128.0 / SECTOR)
+    return r.each * (r.width + GATHER * d.maximum(pieces - ideal, 0.0))

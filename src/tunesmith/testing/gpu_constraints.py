@@ -1,0 +1,73 @@
+"""Whether the constraints of a GPU sketch say of rows what lowering them says: nothing legal is refused, nothing illegal is let through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.codegen.device_build import device_source
+from tunesmith.ir.arith.array_eval import compile_polys
+from tunesmith.ir.target import Target
+from tunesmith.search.rules.gpu_limits import LEGAL
+from tunesmith.search.sketch import Sketch
+from tunesmith.support.errors import BuildError
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Rows by what constraints and lowering say of them.
+
+    Attributes:
+        both_accept, both_refuse: they agree.
+        wrongly_refused: rows that constraints refuse, and that can be launched.
+        wrongly_accepted: rows that constraints let through, and lowering refuses, with its reason.
+    """
+
+    both_accept: int
+    both_refuse: int
+    wrongly_refused: tuple[tuple[int, ...], ...]
+    wrongly_accepted: tuple[tuple[tuple[int, ...], str], ...]
+
+
+def compare_constraints(sketch: Sketch, target: Target, rows: npt.NDArray[np.int64]) -> Verdicts:
+    """Compare the constraints about what a device has (`gpu_limits.LEGAL`) with lowering and printing each row.
+
+    Args:
+        sketch: of a GPU rule.
+        target: whose limits hold.
+        rows: of the Params' domains, [N, P], admissible or not.
+    """
+    allowed = legal(sketch, rows)
+    accept = refuse = 0
+    refused: list[tuple[int, ...]] = []
+    accepted: list[tuple[tuple[int, ...], str]] = []
+    for row, may in zip(rows, allowed, strict=True):
+        numbers = tuple(int(x) for x in row)
+        try:
+            device_source(sketch.concretize(numbers), target)
+        except BuildError as error:
+            if may:
+                accepted.append((numbers, str(error)))
+            refuse += not may
+        else:
+            if not may:
+                refused.append(numbers)
+            accept += bool(may)
+    return Verdicts(accept, refuse, tuple(refused), tuple(accepted))
+
+
+def legal(sketch: Sketch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """What the constraints about a device's limits say of rows, [N]."""
+    mine = [c for c in sketch.constraints if c.label in LEGAL]
+    values = compile_polys([c.expr for c in mine], sketch.params)(rows)
+    good: npt.NDArray[np.bool_] = (values <= 0).all(axis=1)
+    return good
+
+
+def domain_rows(sketch: Sketch, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Rows with any values of the Params' domains, [n, P]."""
+    columns: Sequence[npt.NDArray[np.int64]] = [np.array(p.domain, np.int64)[rng.integers(len(p.domain), size=n)] for p in sketch.params]
+    return np.stack(columns, axis=1)

@@ -1,0 +1,151 @@
+"""GPU rules: which sketches each operator gets (golden), and that rows of each of them are right wherever kernels can be run or compiled.
+
+The same sketches, those of a big GPU, are run through OpenCL on this processor and by the interpreter's threads, which looks for races, and
+are compiled to machine code for two architectures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.cuda_nvrtc import compile_cuda
+from tunesmith.codegen.device_build import OPTIONS, build, device_source
+from tunesmith.codegen.params import param_specs
+from tunesmith.ir import structural
+from tunesmith.ir.interpret_threads import run_threads
+from tunesmith.ir.target import Target
+from tunesmith.lower.pipelines import GPU
+from tunesmith.measure.argument_data import make_inputs
+from tunesmith.measure.correctness import mismatch, tolerance_of
+from tunesmith.ops.workload import Workload, workload
+from tunesmith.runtime.device import DEVICES
+from tunesmith.runtime.device_module import DeviceModule
+from tunesmith.runtime.device_program import DeviceProgram
+from tunesmith.schedule.schedule import replay
+from tunesmith.search.sketch import Sketch
+from tunesmith.search.space_rules import GPU_RULES, generate, rules_of
+from tunesmith.support.seeds import stream
+
+H200, A100 = Target("nvidia/h200"), Target("nvidia/a100")
+OPENCL = Target("opencl -num-cores=2 -max-threads-per-block=1024 -shared-memory-per-block=262144")
+"""Takes the blocks of a big GPU."""
+WORKLOADS = (
+    "matmul(m=33,n=45,k=19)",
+    "matmul(m=64,n=32,k=48)",
+    "batch_matmul(b=3,m=17,n=20,k=12)",
+    "conv2d(n=1,h=9,w=11,ci=8,co=12,kh=3,kw=3,pad=1,bias=1,relu=1)",
+    "conv2d(n=2,h=9,w=8,ci=5,co=7,kh=3,kw=2,pad=1,stride=2)",
+    "conv2d(n=1,h=9,w=8,ci=20,co=20,kh=3,kw=3,pad=1,groups=20)",
+    "softmax(m=5,n=100)",
+    "softmax(m=7,n=33)",
+    "layer_norm(m=7,n=96)",
+    "sum(shape=7x200,axis=1)",
+    "sum(shape=3001)",
+    "max(shape=40x50)",
+    "relu(shape=33x60)",
+    "add(shape=17x19)",
+)
+ROWS = 3
+"""Of each sketch, that are run and compiled."""
+LAW_ROWS = 14
+"""Of each sketch: more than 300 in all."""
+
+CASES = [(text, k) for text in WORKLOADS for k in range({"softmax": 2, "matmul": 2, "batch_matmul": 2, "conv2d": 2}.get(text.split("(")[0], 1))]
+
+
+@cache
+def task(text: str) -> tuple[Workload, tuple[Sketch, ...]]:
+    """A workload with its sketches for a big GPU."""
+    w = workload(text)
+    return w, generate(w.func, H200).sketches
+
+
+def rows(text: str, k: int) -> list[tuple[int, ...]]:
+    """Random rows of a sketch."""
+    drawn = task(text)[1][k].space.sample(ROWS, stream(0, "gpu rows", text, k))
+    return [tuple(int(x) for x in row) for row in drawn]
+
+
+def arguments(w: Workload) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(all arguments with poisoned outputs, what the outputs must be)."""
+    params = param_specs(w.func)
+    inputs = make_inputs(params)
+    given = iter(inputs)
+    return [np.full(p.shape, np.nan, np.float32) if p.written else next(given) for p in params], w.reference(inputs)
+
+
+def check(w: Workload, found: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
+    """Refuse outputs that are not the reference's."""
+    written = [a for a, p in zip(found, param_specs(w.func), strict=True) if p.written]
+    for actual, right in zip(written, expected, strict=True):
+        wrong = mismatch(actual, right, tolerance_of(w.func))
+        assert wrong is None, f"{what}: {wrong}"
+
+
+def test_sketches_of_the_operators(assert_golden: Callable[..., None]) -> None:
+    lines = []
+    for text in WORKLOADS:
+        lines.append(text)
+        lines += [f"  {s.name}: {', '.join(p.name for p in s.params)}" for s in task(text)[1]]
+    assert_golden("\n".join(lines) + "\n")
+
+
+def test_every_sketch_is_tested() -> None:
+    assert [(text, k) for text in WORKLOADS for k in range(len(task(text)[1]))] == CASES
+
+
+def test_rules_go_by_the_kind_of_the_target() -> None:
+    assert rules_of(H200) == rules_of(OPENCL) == GPU_RULES
+
+
+@pytest.mark.parametrize(("text", "k"), CASES)
+def test_law(text: str, k: int) -> None:
+    w, sketches = task(text)
+    for row in sketches[k].space.sample(LAW_ROWS, stream(0, "gpu law", text, k)):
+        numbers = tuple(int(x) for x in row)
+        replayed = replay(sketches[k].trace.with_row(numbers), w.func).func
+        assert structural.difference(sketches[k].concretize(numbers), replayed) is None
+
+
+@pytest.mark.parametrize(("text", "k"), CASES)
+def test_through_opencl(text: str, k: int) -> None:
+    if not DEVICES.get("opencl").count():
+        pytest.skip("no OpenCL device here: pip install 'tunesmith[opencl]'")
+    w, sketches = task(text)
+    for row in rows(text, k):
+        artifact = build(sketches[k].concretize(row), OPENCL)
+        given, expected = arguments(w)
+        DeviceModule(DeviceProgram.from_bytes(artifact.data))[w.func.name](*given)
+        check(w, given, expected, f"{sketches[k].name} {row}")
+
+
+@pytest.mark.parametrize(("text", "k"), CASES)
+@pytest.mark.parametrize("target", [H200, OPENCL], ids=["shuffles", "trees"])
+def test_by_the_interpreter_without_races(text: str, k: int, target: Target) -> None:
+    w, sketches = task(text)
+    for row in rows(text, k):
+        lowered = GPU(sketches[k].concretize(row), target)
+        given, expected = arguments(w)
+        flat = [None if np.isnan(a).all() else a.reshape(-1) for a in given]
+        names = [p.name for p in param_specs(w.func)]
+        found = run_threads(lowered, {n: a for n, a in zip(names, flat, strict=True) if a is not None})
+        check(w, [f.reshape(a.shape) for f, a in zip(found, given, strict=True)], expected, f"{sketches[k].name} {row}")
+
+
+@pytest.mark.parametrize(("text", "k"), CASES)
+def test_compiled_for_two_architectures(text: str, k: int) -> None:
+    _, sketches = task(text)
+    for row in rows(text, k):
+        for target in (H200, A100):
+            source = device_source(sketches[k].concretize(row), target)
+            compiled = compile_cuda(source.text(), target.arch, OPTIONS)
+            assert compiled.cubin[:4] == b"\x7fELF"
+            for kernel in source.kernels:
+                found = compiled.resources[kernel.launch.kernel]
+                assert 0 <= kernel.shared_bytes - found.shared_bytes - kernel.launch.shared_bytes < 16
+                x, y, z = kernel.launch.block
+                assert x * y * z <= target.max_threads_per_block and kernel.shared_bytes <= target.shared_memory_per_block
