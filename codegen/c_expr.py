@@ -279,6 +279,9 @@ class CExpr:
         """A value as it lies in memory."""
         if dtype not in HALVES:
             return value
+        loaded = f"ts_from_{dtype}("
+        if value.startswith(loaded) and _closes(value, len(loaded) - 1):
+            return value[len(loaded) : -1]  # it comes from memory as it goes there
         head = f"ts_round_{dtype}("
         inner = value[len(head) : -1] if value.startswith(head) and _closes(value, len(head) - 1) else value
         return f"ts_to_{dtype}({inner})"

@@ -266,7 +266,9 @@ class _Kernel(CExpr):
     def _packed(self, dtype: str, values: list[str]) -> str:
         """A vector of these values as it lies in memory."""
         if dt.bits(dtype) >= 32:
-            return self.dialect.vector(dtype, values)
+            name = values[0].removesuffix(".x")
+            same = values == [f"{name}.{'xyzw'[i]}" for i in range(len(values))]
+            return name if same else self.dialect.vector(dtype, values)
         each, bits = 32 // dt.bits(dtype), dt.bits(dtype)
         word, part = self.dialect.types["uint32"], self.dialect.types[f"uint{bits}"]
         words = []

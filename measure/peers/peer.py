@@ -30,14 +30,22 @@ class PreparedCall:
 
     Attributes:
         variant: which way of the library it is, for tables ("prepacked, channels_last").
-        run: the part to be timed: it computes the result and returns when that is complete.
+        run: the part to be timed: it computes the result and returns when that is complete, or see `finish`.
         output: the result of `run` as an array in the layout that was asked for; it may be a view of memory that the
             next `run` overwrites.
+        finish: waits for what `run` has begun, where it returns before the result is complete, as it does on GPUs; None elsewhere.
     """
 
     variant: str
     run: Callable[[], object]
     output: Callable[[object], np.ndarray]
+    finish: Callable[[], object] | None = None
+
+    def complete(self) -> None:
+        """Run, and wait for the result."""
+        self.run()
+        if self.finish is not None:
+            self.finish()
 
     def __call__(self) -> np.ndarray:
         return self.output(self.run())
@@ -124,5 +132,5 @@ def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
 def _fastest(variants: Sequence[PreparedCall]) -> PreparedCall | None:
     if len(variants) < 2:
         return variants[0] if variants else None
-    samples = interleaved({variant.variant: variant.run for variant in variants}, _TRYOUT)
+    samples = interleaved({variant.variant: variant.complete for variant in variants}, _TRYOUT)
     return min(variants, key=lambda variant: samples[variant.variant].median)

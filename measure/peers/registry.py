@@ -13,11 +13,17 @@ PEERS: Registry[type[Peer]] = Registry(
         "onnxruntime_prepacked": "tunesmith.measure.peers.onnxruntime_peer:OnnxRuntimePrepackedPeer",
         "openblas": "tunesmith.measure.peers.numpy_peer:NumpyPeer",
         "torch": "tunesmith.measure.peers.torch_peer:TorchPeer",
+        "torch_compile_cuda": "tunesmith.measure.peers.torch_peer:TorchCompileCudaPeer",
+        "torch_cuda": "tunesmith.measure.peers.torch_peer:TorchCudaPeer",
         "torch_compile": "tunesmith.measure.peers.torch_peer:TorchCompilePeer",
         "tvm": "tunesmith.measure.peers.tvm_peer:TvmPeer",
         "tvm_tuned": "tunesmith.measure.peers.tvm_peer:TvmTunedPeer",
     },
 )
+
+
+ON_GPU = {"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"}
+"""Peers that are asked for by name where the target is an NVIDIA GPU, and who they are there."""
 
 
 def create_peer(name: str, threads: int) -> Peer:

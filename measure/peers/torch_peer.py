@@ -1,7 +1,8 @@
-"""torch on the CPU: eager, with oneDNN's and MKL's packed weights where it has them, and compiled by Inductor."""
+"""torch: eager, with oneDNN's and MKL's packed weights where it has them, and compiled by Inductor; on the CPU, or on an NVIDIA GPU."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -28,12 +29,44 @@ class TorchPeer(Peer):
         import torch
 
         torch.set_num_threads(self.threads)
-        if call.name == "conv2d":
-            return _conv2d(call)
-        if call.name == "dense":
-            return [PreparedCall(variant, run, _array) for variant, run in _dense(call)]
-        run = _eager(call)
-        return [] if run is None else [PreparedCall("eager", run, _array)]
+        return _variants(call, "cpu")
+
+
+class TorchCudaPeer(Peer):
+    """torch on the first NVIDIA GPU without its compiler: cuBLAS and cuDNN, which choose their fastest algorithm; float32 without tf32."""
+
+    name: ClassVar[str] = "torch_cuda"
+    package: ClassVar[str] = "torch"
+
+    def available(self) -> str | None:
+        """None if torch is there, was built for CUDA, and finds a GPU."""
+        return super().available() or _without_cuda()
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """All ways torch has for this operator and dtype."""
+        if call.dtype not in _DTYPES:
+            return []
+        _exact()
+        return [_on_gpu(v) for v in _variants(call, "cuda")]
+
+
+class TorchCompileCudaPeer(Peer):
+    """torch.compile on the first NVIDIA GPU: Inductor makes Triton kernels, and calls cuBLAS and cuDNN."""
+
+    name: ClassVar[str] = "torch_compile_cuda"
+    package: ClassVar[str] = "torch"
+
+    def available(self) -> str | None:
+        """None if torch finds a GPU, and Triton is there."""
+        missing = super().available() or _without_cuda()
+        return missing or (None if importlib.util.find_spec("triton") else "torch.compile needs triton on a GPU, which is not installed")
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """One way for each operator; for convolutions both memory formats."""
+        if call.dtype not in _DTYPES:
+            return []
+        _exact()
+        return [_on_gpu(v) for v in _compiled_variants(call, "cuda")]
 
 
 class TorchCompilePeer(Peer):
@@ -55,30 +88,68 @@ class TorchCompilePeer(Peer):
         import torch
 
         torch.set_num_threads(self.threads)
-        if call.name == "conv2d":
-            formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-            return [_compiled(call, name, memory) for name, memory in formats.items()]
-        return [_compiled(call, "compiled", None)]
+        return _compiled_variants(call, "cpu")
 
 
-def _tensors(call: OperatorCall) -> dict[str, Any]:
+def _without_cuda() -> str | None:
+    """Why torch has no GPU here; None if it has."""
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no NVIDIA GPU here"
+
+
+def _exact() -> None:
+    """float32 is float32, and cuDNN tries its algorithms."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+
+def _on_gpu(v: PreparedCall) -> PreparedCall:
+    """The same call, which is complete when the GPU says so."""
+    import torch
+
+    return PreparedCall(v.variant, v.run, v.output, torch.cuda.synchronize)
+
+
+def _variants(call: OperatorCall, device: str) -> list[PreparedCall]:
+    """Without the compiler."""
+    if call.name == "conv2d":
+        return _conv2d(call, device)
+    if call.name == "dense":
+        return [PreparedCall(variant, run, _array) for variant, run in _dense(call, device)]
+    run = _eager(call, device)
+    return [] if run is None else [PreparedCall("eager", run, _array)]
+
+
+def _compiled_variants(call: OperatorCall, device: str) -> list[PreparedCall]:
+    import torch
+
+    if call.name == "conv2d":
+        formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+        return [_compiled(call, name, memory, device) for name, memory in formats.items()]
+    return [_compiled(call, "compiled", None, device)]
+
+
+def _tensors(call: OperatorCall, device: str) -> dict[str, Any]:
     """Copies in torch's own memory, which is aligned for vectors."""
     import torch
 
-    return {name: torch.from_numpy(value).clone() for name, value in call.inputs.items()}
+    return {name: torch.from_numpy(value).clone().to(device) for name, value in call.inputs.items()}
 
 
 def _array(value: Any) -> np.ndarray:
-    array: np.ndarray = value.numpy()
+    array: np.ndarray = value.cpu().numpy()
     return array
 
 
-def _eager(call: OperatorCall) -> _Run | None:
+def _eager(call: OperatorCall, device: str) -> _Run | None:
     """Operators with one eager function; outputs go to memory allocated before, where the function allows it."""
     import torch
 
-    t = _tensors(call)
-    out = torch.from_numpy(np.empty(call.output, call.dtype)).clone()
+    t = _tensors(call, device)
+    out = torch.from_numpy(np.empty(call.output, call.dtype)).clone().to(device)
     if call.name == "matmul":
         return lambda: torch.mm(t["A"], t["B"], out=out)
     if call.name == "batch_matmul":
@@ -108,23 +179,23 @@ def _activate(name: str) -> Callable[[Any], Any]:
     return known.get(name, lambda y: y)
 
 
-def _dense(call: OperatorCall) -> list[tuple[str, _Run]]:
+def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
     """Linear on W[n,k], addmm on W[k,n], and both libraries' linear on packed weights."""
     import torch
 
-    t = _tensors(call)
+    t = _tensors(call, device)
     x, w, bias = t["X"], t["W"], t.get("bias")
     w_nk = w.t().contiguous()
     activation = call.text("activation")
     activate = _activate(activation)
-    out = torch.empty(call.output, dtype=x.dtype)
+    out = torch.empty(call.output, dtype=x.dtype, device=device)
     linear = torch.nn.functional.linear
     variants: list[tuple[str, _Run]] = [("eager linear", lambda: activate(linear(x, w_nk, bias)))]
     if bias is None:
         variants.append(("eager mm", lambda: activate(torch.mm(x, w, out=out))))
     else:
         variants.append(("eager addmm", lambda: activate(torch.addmm(bias, x, w, out=out))))
-    if call.dtype != "float32":
+    if call.dtype != "float32" or device != "cpu":
         return variants
     onednn, mkl, rows = torch.ops.mkldnn, torch.ops.mkl, call.number("m")
     if torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise") and hasattr(onednn, "_reorder_linear_weight"):
@@ -137,9 +208,9 @@ def _dense(call: OperatorCall) -> list[tuple[str, _Run]]:
     return variants
 
 
-def _conv2d_tensors(call: OperatorCall, memory: Any) -> tuple[Any, Any, Any]:
+def _conv2d_tensors(call: OperatorCall, memory: Any, device: str) -> tuple[Any, Any, Any]:
     """X and W with the axes in torch's order and the memory in the format given, and the bias or None."""
-    t = _tensors(call)
+    t = _tensors(call, device)
     x, w = t["X"], t["W"]
     if call.text("layout") == "NHWC":
         x, w = x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1)
@@ -152,7 +223,7 @@ def _conv2d_array(call: OperatorCall) -> Callable[[Any], np.ndarray]:
     return _array
 
 
-def _conv2d(call: OperatorCall) -> list[PreparedCall]:
+def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
     """Eager and packed, in both memory formats."""
     import torch
 
@@ -162,10 +233,10 @@ def _conv2d(call: OperatorCall) -> list[PreparedCall]:
     output = _conv2d_array(call)
     fused = "relu" if relu else "none"
     onednn = torch.ops.mkldnn
-    has_packed = call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
+    has_packed = device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
     variants: list[PreparedCall] = []
     for name, memory in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
-        x, w, bias = _conv2d_tensors(call, memory)
+        x, w, bias = _conv2d_tensors(call, memory, device)
 
         def eager(x: Any = x, w: Any = w, bias: Any = bias) -> Any:
             return activate(torch.conv2d(x, w, bias, stride, pad, dilation, groups))
@@ -183,15 +254,15 @@ def _conv2d(call: OperatorCall) -> list[PreparedCall]:
     return variants
 
 
-def _compiled(call: OperatorCall, variant: str, memory: Any) -> PreparedCall:
+def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> PreparedCall:
     """The operator as a module, so that its constants can be frozen, compiled for its very shapes."""
     import torch
 
     output = _conv2d_array(call) if call.name == "conv2d" else _array
     if memory is None:
-        t = _tensors(call)
+        t = _tensors(call, device)
     else:
-        x, w, bias = _conv2d_tensors(call, memory)
+        x, w, bias = _conv2d_tensors(call, memory, device)
         t = {"X": x, "W": w, **({} if bias is None else {"bias": bias})}
     names = [name for name in t if name in ("W", "bias", "gamma", "beta")]
     module = _module(call, {name: t.pop(name) for name in names}).eval()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tunesmith.bench import bench
     from tunesmith.compile import CompiledModule, build, compile
     from tunesmith.compile_model import CompiledModel
+    from tunesmith.compiled_device import CompiledDeviceModule
     from tunesmith.graph.onnx_import import from_onnx
     from tunesmith.graph.torch_import import from_torch
     from tunesmith.ir.target import Target
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tunesmith.tune import tune
 
 __all__ = [
+    "CompiledDeviceModule",
     "CompiledModel",
     "CompiledModule",
     "Database",
@@ -52,6 +54,7 @@ if _here.parent.name == "src" and not (_here / "ir").exists() and (_root / "pypr
 del _Path, _here, _root
 
 _HOMES = {
+    "CompiledDeviceModule": "tunesmith.compiled_device",
     "CompiledModel": "tunesmith.compile_model",
     "CompiledModule": "tunesmith.compile",
     "Database": "tunesmith.measure.database",

@@ -19,11 +19,12 @@ from typing import cast
 
 from tunesmith.bench_child import Prepared, Setting, Window
 from tunesmith.bench_report import OURS, BenchReport, BenchRow
-from tunesmith.compile import CompiledModule, Records, as_target, compile, open_records
+from tunesmith.compile import Records, as_target, compile, open_records
+from tunesmith.compile_model import CompiledModel
 from tunesmith.ir.target import Target
 from tunesmith.measure.correctness import save_reference, tolerance_of
 from tunesmith.measure.database import Database
-from tunesmith.measure.peers.registry import PEERS
+from tunesmith.measure.peers.registry import ON_GPU, PEERS
 from tunesmith.ops.workload import Workload
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
@@ -124,9 +125,11 @@ class _Contestant:
 
 def _contestants(stack: ExitStack, against: Sequence[str], target: Target) -> list[_Contestant]:
     """Start all processes, and find out which peers can be used."""
-    threads = target.num_cores
+    threads = target.num_cores if target.base != "cuda" else Target.detect().num_cores
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
-    jobs = [(OURS, "ours", (), pin_threads(threads)), *((name, "peer", (name, threads), plain) for name in dict.fromkeys(against))]
+    there = ON_GPU if target.base == "cuda" else {}
+    peers = [(name, "peer", (there.get(name, name), threads), plain) for name in dict.fromkeys(against)]
+    jobs = [(OURS, "ours", (target.is_gpu,), pin_threads(threads)), *peers]
     found = []
     for name, factory, arguments, env in jobs:
         pool = stack.enter_context(closing(WorkerPool(f"tunesmith.bench_child:{factory}", 1, arguments, env=env)))
@@ -242,5 +245,5 @@ def _disturbance(window: Window) -> tuple[bool, float]:
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
     """The setting with the best record, compiled.  RecordError if there is none."""
     module = compile(w, target, database, strict=True)
-    assert isinstance(module, CompiledModule)
+    assert not isinstance(module, CompiledModel)
     return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -23,6 +24,9 @@ from tunesmith.measure.peers.registry import create_peer
 from tunesmith.measure.timing_policy import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.peer_calls import peer_call
+from tunesmith.runtime.device_array import DeviceArray
+from tunesmith.runtime.device_module import DeviceModule
+from tunesmith.runtime.device_program import DeviceProgram
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.runtime.timing import CpuClock
 
@@ -96,6 +100,8 @@ class Contestant(ABC):
 
     def __init__(self) -> None:
         self._call: Call | None = None
+        self._finish: Call | None = None
+        """Waits for what calls have begun; None where they are complete when they return."""
 
     def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
         method, arguments = job
@@ -107,7 +113,7 @@ class Contestant(ABC):
 
     def prepare(self, setting: Setting) -> Prepared:
         """Get ready for a workload and compare the output with the reference; what was prepared before is forgotten."""
-        self._call = None
+        self._call = self._finish = None
         w = workload(setting.text)
         inputs = w.random_inputs(setting.seed)
         reference = load_reference(setting.reference)
@@ -124,16 +130,16 @@ class Contestant(ABC):
 
     def window(self, length: float) -> Window:
         """Time for so many seconds."""
-        call = self._call
+        call, finish = self._call, self._finish
         assert call is not None
-        _wake(call)
-        number = _calls_in_a_sample(call)
+        _wake(call, finish)
+        number = _calls_in_a_sample(call, finish)
         before = CpuClock.now()
         start = time.perf_counter()
         samples: list[tuple[float, float]] = []
         while len(samples) < _LEAST or time.perf_counter() - start < length:
             waited = waiting() or 0  # where the system does not tell, no sample is dropped
-            seconds = _sample(call, number)
+            seconds = _sample(call, number, finish)
             samples.append((((waiting() or 0) - waited) * 1e-9 / (seconds * number), seconds))
         foreign = before.foreign(CpuClock.now())
         kept = [seconds for waited, seconds in samples if waited <= _WAITED]
@@ -168,6 +174,24 @@ class Ours(Contestant):
         return "replayed record", call, self._table.outputs()
 
 
+class OursOnDevice(Contestant):
+    """Compiled code for a device, called on arrays in its memory."""
+
+    def ready(
+        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
+    ) -> tuple[str, Call, Sequence[Array]] | None:
+        """See `Contestant.ready`."""
+        assert setting.code is not None
+        module = DeviceModule(DeviceProgram.from_bytes(setting.code.data))
+        device = module.device
+        given = [DeviceArray.from_numpy(device, a, s.dtype) for s, a in zip(w.inputs, inputs, strict=True)]
+        outputs = [DeviceArray(device, s.shape, s.dtype) for s in w.outputs]
+        call = module[setting.code.function].bind(*given, *outputs)
+        call()
+        self._finish = partial(device.api.synchronise, device.index)
+        return "replayed record", call, [o.numpy() for o in outputs]
+
+
 class OnePeer(Contestant):
     """A vendor's library."""
 
@@ -185,12 +209,13 @@ class OnePeer(Contestant):
         """See `Contestant.ready`."""
         request = peer_call(w, inputs)
         made = None if request is None else self._peer.prepare(request.op, request.params, request.inputs)
+        self._finish = None if made is None else made.finish
         return None if made is None else (made.variant, made.run, [made()])
 
 
-def ours() -> Contestant:
+def ours(on_device: bool = False) -> Contestant:
     """The job of the process that runs compiled code."""
-    return Ours()
+    return OursOnDevice() if on_device else Ours()
 
 
 def peer(name: str, threads: int) -> Contestant:
@@ -198,7 +223,7 @@ def peer(name: str, threads: int) -> Contestant:
     return OnePeer(create_peer(name, threads))
 
 
-def _wake(call: Call) -> None:
+def _wake(call: Call, finish: Call | None) -> None:
     """Run until the threads of this process are awake, and have found their cores or had time enough to."""
     begun = time.perf_counter()
     while True:
@@ -206,24 +231,28 @@ def _wake(call: Call) -> None:
         start = time.perf_counter()
         while time.perf_counter() - start < _WAKE_S:
             call()
+            if finish is not None:
+                finish()
         now = time.perf_counter()
         if now - begun > _SPREAD_S or ((waiting() or 0) - waited) * 1e-9 <= _WAITED * (now - start):
             return
 
 
-def _calls_in_a_sample(call: Call) -> int:
+def _calls_in_a_sample(call: Call, finish: Call | None) -> int:
     """So many that a sample takes 2 ms."""
     number = 1
     while True:
-        taken = min(_sample(call, number), _sample(call, number)) * number
+        taken = min(_sample(call, number, finish), _sample(call, number, finish)) * number
         if taken >= _SAMPLE_S:
             return number
         number = max(number + 1, int(number * min(100.0, 1.1 * _SAMPLE_S / max(taken, 1e-8))))
 
 
-def _sample(call: Call, number: int) -> float:
+def _sample(call: Call, number: int, finish: Call | None) -> float:
     """Seconds of one call, mean over `number` of them."""
     start = time.perf_counter()
     for _ in repeat(None, number):
         call()
+    if finish is not None:
+        finish()
     return (time.perf_counter() - start) / number

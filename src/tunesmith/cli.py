@@ -169,10 +169,12 @@ def compile_(
 ) -> None:
     """Compile workloads, or one model, into a shared library, with the best schedules of a log; no search.
 
-    A model is path.py:function, where the function gives a module, as from_torch and from_onnx do.
+    A model is path.py:function, where the function gives a module, as from_torch and from_onnx do.  No GPU is needed to compile for one.
+    For OpenCL the file is a program, which tunesmith.load_module loads, too.
     """
     from tunesmith.compile import compile as run
     from tunesmith.compile_model import CompiledModel
+    from tunesmith.compiled_device import CompiledDeviceModule
     from tunesmith.workloads import find_module
 
     made = run(find_module(workloads), target, records, strict, executor, name=name)
@@ -182,7 +184,10 @@ def compile_(
     elif header is not None:
         raise click.UsageError("--header is for a model and --executor aot")
     else:
-        path = made.export_library(library)
+        if isinstance(made, CompiledDeviceModule) and made.program.kind == "opencl":
+            path = made.save(library)
+        else:
+            path = made.export_library(library)
         functions = list(made.artifact.functions)
     covered = [c.function for c in made.coverage if c.status == "used"]
     for c in made.coverage:

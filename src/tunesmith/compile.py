@@ -15,8 +15,10 @@ from typing import cast
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends import build as build_any
 from tunesmith.codegen.backends import check_kind
+from tunesmith.codegen.device_host import detect_device
 from tunesmith.codegen.llvm_export import export_library
 from tunesmith.compile_model import CompiledModel, compile_model
+from tunesmith.compiled_device import CompiledDeviceModule
 from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.external_codegen import Codegen
@@ -105,23 +107,24 @@ def compile(
     executor: str | None = None,
     offload: Sequence[Codegen] = (),
     name: str | None = None,
-) -> CompiledModule | CompiledModel:
+) -> CompiledModule | CompiledDeviceModule | CompiledModel:
     """Compile functions, or a model, with the best schedules that a log has for them.
 
     Args:
         mod: a model, that is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
             operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
             Schedule.
-        target: where the code will run; by default this machine.
+        target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
         records: the log.  A function with no record that can be used gets a plain schedule, and `coverage` says so.  Without
-            a log programs are compiled as they are, and what nobody can have scheduled (text, tensors) gets a plain schedule.
+            a log programs are compiled as they are, and what nobody can have scheduled (text, tensors; for GPUs all that binds no loop)
+            gets a plain schedule.
         strict: refuse, instead of compiling anything that has no record.
         executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,
             makes one C function of the whole model.
         offload: of a model: external code generators that get what they support, such as ("blas",).
         name: of a model for executor="aot": what the names of its C functions start with; by default "model".
     Returns:
-        A CompiledModel for a model; functions by name for everything else.
+        A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
     Raises:
         RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
         BuildError: a function cannot be compiled for the target.
@@ -130,6 +133,11 @@ def compile(
     target = as_target(target)
     module = _module(mod)
     if isinstance(module.get("main"), GraphFunc):
+        if target.is_gpu:
+            raise BuildError(
+                f"models are compiled for targets of kind llvm, not {target.kind}: compile its functions one by one, or take "
+                "Target.detect()"
+            )
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
         database = None if records is None else open_records(records)
@@ -143,12 +151,12 @@ def compile(
         module, coverage = applied.mod, applied.coverage
     elif strict:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
-    elif isinstance(mod, (str, list, tuple)):
+    elif isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return CompiledModule.from_artifact(_artifact(module, target), coverage)
+    return _load(_artifact(module, target), target, coverage)
 
 
-def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None) -> CompiledModule:
+def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None) -> CompiledModule | CompiledDeviceModule:
     """Compile programs exactly as they are: what a schedule written by hand is for.
 
     Args:
@@ -160,12 +168,18 @@ def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = No
     """
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
-    return CompiledModule.from_artifact(_artifact(_module(func), as_target(target)))
+    target = as_target(target)
+    return _load(_artifact(_module(func), target), target)
 
 
 def as_target(target: str | Target | None) -> Target:
-    """The target that a text names; this machine for None."""
-    return Target.detect() if target is None else target if isinstance(target, Target) else Target(target)
+    """The target that a text names; this machine for None, and its first device for the kind of devices alone."""
+    if target is None:
+        return Target.detect()
+    if isinstance(target, Target):
+        return target
+    named = Target(target)
+    return detect_device(named.base) if target == named.base and named.is_gpu else named
 
 
 def open_records(records: Records) -> Database:
@@ -175,6 +189,10 @@ def open_records(records: Records) -> Database:
 
 def _module(mod: WorkloadLike | Schedule) -> IRModule:
     return mod.mod if isinstance(mod, Schedule) else find_module(mod)
+
+
+def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...] = ()) -> CompiledModule | CompiledDeviceModule:
+    return CompiledDeviceModule(artifact, coverage) if target.is_gpu else CompiledModule.from_artifact(artifact, coverage)
 
 
 def _artifact(module: IRModule, target: Target) -> Artifact:

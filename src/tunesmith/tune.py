@@ -16,7 +16,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.codegen.backends import check_runs_here
-from tunesmith.codegen.device_host import detect_device
+from tunesmith.compile import as_target
 from tunesmith.costmodel.registry import find_model, make_model
 from tunesmith.error_examples import examples_of
 from tunesmith.ir.target import Target
@@ -253,11 +253,9 @@ def _target_here(target: str | Target | None) -> Target:
     if isinstance(target, Target):
         check_runs_here(target)
         return target
-    named = None if target is None else Target(target)
-    if named is None or named.is_cpu:
-        return calibrated(named)
-    # A kind alone is the first device of that kind.
-    there = detect_device(named.base) if target == named.base else named
+    there = as_target(target)
+    if there.is_cpu:
+        return calibrated(there)
     check_runs_here(there)
     return there
 
