@@ -14,12 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 import tunesmith
+from tunesmith.codegen.device_host import detect_device
 from tunesmith.codegen.llvm_host import host_cpu_name
 from tunesmith.codegen.llvm_probe import OUT_BYTES, load_probe
 from tunesmith.ir.target import Target
 from tunesmith.ir.target_detect import detect_host, nvidia_gpus
 from tunesmith.measure.environment import package_version
 from tunesmith.measure.machine_rates import machine_rates
+from tunesmith.runtime.device import DEVICES
 from tunesmith.runtime.threads import load_openmp
 from tunesmith.runtime.timing import CpuClock, TimingPolicy
 from tunesmith.runtime.timing import measure as time_call
@@ -56,8 +58,8 @@ def report(*, measure: bool = True) -> dict[str, Any]:
         measure: False leaves out `noise` (1 s) and `rates` (about 2 s where they are not remembered).
 
     Returns:
-        `versions`, `cpu`, `target`, `openmp`, `gpus`, `packages` (extra -> package -> version or None), `tools` (name -> path or None),
-        `noise`, `rates`, `advice` (sentences).  A section that failed holds `{"error": text}`.
+        `versions`, `cpu`, `target`, `openmp`, `gpus`, `opencl` (devices), `packages` (extra -> package -> version or None),
+        `tools` (name -> path or None), `noise`, `rates`, `advice` (sentences).  A section that failed holds `{"error": text}`.
     """
     found: dict[str, Any] = {
         "versions": {"tunesmith": tunesmith.__version__, "python": platform.python_version(), "system": platform.platform()},
@@ -65,6 +67,7 @@ def report(*, measure: bool = True) -> dict[str, Any]:
         "target": _section(lambda: {"text": str(Target.detect()), "identity": Target.detect().to_json()}),
         "openmp": _section(lambda: {"library": str(load_openmp()._name)}),
         "gpus": [asdict(gpu) for gpu in nvidia_gpus()],
+        "opencl": _section(_opencl),
         "packages": {extra: {name: _version(name) for name in names} for extra, names in PACKAGES.items()},
         "tools": {name: shutil.which(name) for name in TOOLS},
     }
@@ -84,6 +87,13 @@ def _section(make: Callable[[], Mapping[str, object]]) -> dict[str, object]:
 def _cpu() -> dict[str, object]:
     host = detect_host()
     return {**asdict(host), "features": sorted(host.features), "cpus": list(host.cpus), "llvm_name": host_cpu_name()}
+
+
+def _opencl() -> dict[str, object]:
+    """OpenCL devices in the order of their numbers: name -> the target that it is."""
+    api = DEVICES.get("opencl")
+    devices = [str(api.attributes(i).name) for i in range(api.count())]
+    return {f"{i}: {name}": str(detect_device("opencl")) if i == 0 else "" for i, name in enumerate(devices)}
 
 
 def _version(package: str) -> str | None:
@@ -155,6 +165,7 @@ def render(found: Mapping[str, Any]) -> RenderableType:
             ]
             or [("none", "no NVIDIA driver answers")],
         ),
+        _table("OpenCL devices", _words(found["opencl"]) or [("none", "no OpenCL device answers (pip install 'tunesmith[opencl]')")]),
         _table(
             "Packages",
             [
