@@ -57,6 +57,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
     [
         ("docs/tour.md", {}),
         ("docs/ray.md", {}),
+        ("docs/gpu.md", {}),
         ("README.md", CHEAPER),
         ("docs/tuning.md", {"total_trials=2000": "total_trials=6, batch=2, leaders=0, workers=0, progress=False"}),
         (
