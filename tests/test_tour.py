@@ -72,7 +72,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
         ("docs/models.md", {"trials=64": "trials=1, batch=1, workers=0, leaders=0, progress=False"}),
         ("docs/samplers.md", {"trials=64": "trials=12, batch=6, workers=0, leaders=0, progress=False"}),
     ],
-    ids=["tour", "ray", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
+    ids=["tour", "ray", "gpu", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
 )
 def test_the_code_runs_and_prints_what_is_quoted(
     path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
