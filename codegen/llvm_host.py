@@ -30,6 +30,11 @@ def llvm_options(target: Target) -> LlvmOptions:
     return LlvmOptions(target.mtriple, target.mcpu, target.mattr)
 
 
+def generic_options() -> LlvmOptions:
+    """Any processor of this machine's architecture."""
+    return LlvmOptions(str(llvm.get_default_triple()), "", "")
+
+
 @cache
 def host_cpu_name() -> str:
     """LLVM's own name of this processor; under a hypervisor that reports a false model it can differ from `Target.detect().mcpu`."""

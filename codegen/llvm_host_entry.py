@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tunesmith.runtime.argument_checker import CHECKER, PARAM, SIGNATURE, c_string
+from tunesmith.runtime.argument_checker import CHECKER, PARAM, SIGNATURE
+from tunesmith.runtime.ir_text import c_string
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
@@ -88,6 +89,7 @@ def emit_signature(name: str, params: Sequence[ParamSpec], alignment: int | None
     lines = [c_string(f'@"{prefix}function"', name), c_string(f'@"{prefix}usage"', usage)]
     rows = []
     for i, param in enumerate(params):
+        align = alignment or dtypes.nbytes(param.dtype)
         lines += [
             c_string(f'@"{prefix}{i}.name"', param.name),
             c_string(f'@"{prefix}{i}.expected"', str(param)),
@@ -96,7 +98,7 @@ def emit_signature(name: str, params: Sequence[ParamSpec], alignment: int | None
         ]
         rows.append(
             f'{PARAM} {{ ptr @"{prefix}{i}.name", ptr @"{prefix}{i}.expected", ptr @"{prefix}{i}.shape", i32 {len(param.shape)}, '
-            f"i32 {dlpack_dtype(param.dtype)}, i64 {param.nbytes}, i64 {alignment or dtypes.nbytes(param.dtype)}, i64 {int(param.written)} }}"
+            f"i32 {dlpack_dtype(param.dtype)}, i64 {param.nbytes}, i64 {align}, i64 {int(param.written)} }}"
         )
     table = f"[{', '.join(rows)}]" if rows else "zeroinitializer"
     lines += [

@@ -14,7 +14,8 @@ from tunesmith.codegen.llvm_host_entry import begin_entry, dlpack_dtype
 from tunesmith.codegen.llvm_sizes import CheckedSizes
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.printer import script
-from tunesmith.runtime.argument_checker import PARAM, c_string
+from tunesmith.runtime.argument_checker import PARAM
+from tunesmith.runtime.ir_text import c_string
 from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE_SIZES, SIZE_SIGNATURE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError

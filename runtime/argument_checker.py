@@ -25,6 +25,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tunesmith.runtime.ir_text import c_string, expand_raises
 from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
 
 CHECKER = "tunesmith_check_v1"
@@ -89,7 +90,6 @@ _TEXTS = {
     "bool": "bool",
 }
 
-_RAISE = re.compile(r"^  raise (\S+): (.*)$", re.MULTILINE)
 _ACCEPT = re.compile(r"^  accept (\S+): (\S+)$", re.MULTILINE)
 _DEFINE = re.compile(r"^define i32 @", re.MULTILINE)
 
@@ -488,22 +488,6 @@ def checker_text(memory: Memory = HOST) -> str:
     return text if memory == HOST else _DEFINE.sub("define internal i32 @", text)
 
 
-def expand_raises(text: str) -> str:
-    """The text with its lines `raise CLASS: PARTS` spelled in LLVM IR: an error of parts, stored in `%parts`; `.x` is a text.
-
-    A function raises in one place and has room for the parts.
-    """
-    return _RAISE.sub(_raised, text)
-
-
-def _raised(found: re.Match[str]) -> str:
-    kind, *parts = [re.sub(r"^\.", "@tunesmith.text.", word) for word in (found[1], *found[2].split())]
-    places = [f"  %p{i} = getelementptr ptr, ptr %parts, i64 {i}" for i in range(1, len(parts))]
-    stores = [f"  store ptr {part}, ptr {f'%p{i}' if i else '%parts'}" for i, part in enumerate(parts)]
-    call = f"  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr {kind}, ptr %parts, i32 {len(parts)})"
-    return "\n".join([*places, *stores, call])
-
-
 def _accepted(result: str, number: str, wanted: tuple[int, ...]) -> str:
     """`accept RESULT: NUMBER` in LLVM IR: whether a device type is one of those that are wanted."""
     first, *others = wanted
@@ -512,10 +496,3 @@ def _accepted(result: str, number: str, wanted: tuple[int, ...]) -> str:
         lines.append(f"  {result}.is.{i} = icmp eq i32 {number}, {other}")
         lines.append(f"  {result}{f'.{i}' if i < len(others) else ''} = or i1 {result}.{i - 1}, {result}.is.{i}")
     return "\n".join(lines)
-
-
-def c_string(symbol: str, text: str) -> str:
-    """A private constant that holds the text as a C string."""
-    data = text.encode()
-    body = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02x}" for b in data)
-    return f'{symbol} = private unnamed_addr constant [{len(data) + 1} x i8] c"{body}\\00"'

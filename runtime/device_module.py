@@ -7,14 +7,18 @@ of the host are copied there and, where they are written, back: such a call wait
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
 
 from tunesmith.runtime.device import DEVICES, Allocation, Device, DeviceLost
 from tunesmith.runtime.device_array import DeviceArray
 from tunesmith.runtime.device_operand import CallStream, Operand, Signature, call_stream
-from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram
+from tunesmith.runtime.device_program import MAGIC, DeviceFunction, DeviceProgram
 from tunesmith.runtime.timing import Samples
 from tunesmith.support.errors import RunError, UserError
 
@@ -37,6 +41,46 @@ class DeviceModule:
         self._functions = {f.name: f for f in program.functions}
         self._lock = threading.Lock()
         self._code: int | None = None
+
+    @staticmethod
+    def load(path: str | PathLike[str], index: int = 0) -> DeviceModule:
+        """The module of a program that `save` wrote.
+
+        Args:
+            path: of the file.
+            index: which device of the program's kind.
+        Raises:
+            RunError: there is no such file, or it holds no such program.
+        """
+        file = Path(fspath(path))
+        try:
+            with open(file, "rb") as opened:
+                data = opened.read(len(MAGIC))
+                if data != MAGIC:
+                    raise RunError(f"{file} holds no program for a device: it does not begin as one. Write one with module.save(path)")
+                data += opened.read()
+        except OSError as error:
+            raise RunError(f"cannot read the program {file}: {error.strerror}") from error
+        return DeviceModule(DeviceProgram.from_bytes(data), index)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the program to a file, which `load` and `tunesmith.load_module` take; equal programs are equal bytes.
+
+        Args:
+            path: where it goes; a file there is replaced as a whole, never half-written.
+        Returns:
+            The path.
+        Raises:
+            RunError: it cannot be written.
+        """
+        file = Path(fspath(path))
+        try:
+            with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=file.parent) as folder:
+                Path(folder, "program").write_bytes(self.program.to_bytes())
+                os.replace(Path(folder, "program"), file)
+        except OSError as error:
+            raise RunError(f"cannot write the program {file}: {error.strerror}") from error
+        return file
 
     @property
     def functions(self) -> tuple[str, ...]:

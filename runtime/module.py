@@ -3,7 +3,8 @@
 A module comes from object bytes (just compiled, no file involved) or from a shared library on disk.  Either way a call
 goes straight from Python to the entry point through TVM-FFI; a module and its functions keep the code alive.
 
-A library may hold a whole model, an executable, besides; loading it gives the executor.  That needs neither a compiler nor the rest of
+A library may hold a whole model, an executable, besides; loading it gives the executor.  A file may also be a program for a device, which
+is no library: loading it gives a `DeviceModule`.  That needs neither a compiler nor the rest of
 tunesmith: LLVM is imported only where object bytes are loaded.
 """
 
@@ -14,8 +15,12 @@ from functools import partial
 from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from tunesmith.runtime.aot_executor import AotExecutor, native_functions
+from tunesmith.runtime.device_module import DeviceModule
+from tunesmith.runtime.device_program import MAGIC
+from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.elf_symbols import LIBRARY, ElfSymbols, read_symbols
 from tunesmith.runtime.executable import Executable
 from tunesmith.runtime.executor import Executor
@@ -69,13 +74,13 @@ class CompiledFunction:
         """A call with these arguments, prepared once: for callers that run the function many times on the same memory.
 
         Repeated calls take 0.1 us, where an unprepared numpy array costs 0.15 us each time.  The arguments are
-        checked again by each call.
+        checked again by each call.  Those on a GPU are not prepared: their library is asked for its current stream at each call.
 
         Raises:
             RunError: an argument cannot be passed.
         """
         try:
-            prepared = [tvm_ffi.from_dlpack(a) if hasattr(a, "__dlpack__") else a for a in arguments]
+            prepared = [tvm_ffi.from_dlpack(a) if _is_host_array(a) else a for a in arguments]
         except Exception as error:
             raise self._refusal(arguments, error) from error
         return partial(self.ffi, *prepared)
@@ -159,19 +164,22 @@ class Module:
         return f"<module of {', '.join(self._functions)} ({self._origin})>"
 
 
-def load_module(path: str | PathLike[str]) -> Module | Executor:
-    """Load a shared library with TVM-FFI functions: one that tunesmith exported, or any other.
+def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
+    """Load a shared library with TVM-FFI functions: one that tunesmith exported, or any other; or a program for a device that was saved.
 
-    The library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it;
+    A library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it;
     one that is overwritten in place changes under the feet of whoever has loaded it.
 
     Returns:
-        Its functions; of a library that holds a model, the executor that runs it.  Both have `functions` and `[name]`.
+        Its functions, of a program on the first device of its kind; of a library that holds a model, the executor that runs it.  All have
+        `functions` and `[name]`.
     Raises:
         RunError: there is no such file, it is no shared library of this machine, or it holds no TVM-FFI function; or the parameters that
             should lie beside it are not there, or not those that it was exported with.
     """
     file = Path(fspath(path)).absolute()
+    if _begins_with(file, MAGIC):
+        return DeviceModule.load(file)
     symbols = _symbols(file)
     if symbols.kind != LIBRARY:
         raise RunError(f"{file} is not a shared library. Link object code with export_library first")
@@ -238,6 +246,22 @@ def _executor(executable: Executable, functions: Functions, what: str) -> Execut
     if make is None:
         raise RunError(f"{what} is of the kind {executable.kind!r}, which no executor runs; there are those for {', '.join(_EXECUTORS)}")
     return make(executable.program, executable.constants, functions)
+
+
+def _is_host_array(argument: Any) -> bool:
+    """Whether DLPack passes it, and its memory is the host's."""
+    if not hasattr(argument, "__dlpack__"):
+        return False
+    return not hasattr(argument, "__dlpack_device__") or int(argument.__dlpack_device__()[0]) == CPU
+
+
+def _begins_with(file: Path, start: bytes) -> bool:
+    """Whether the file begins so; those that cannot be read do not, and `_symbols` refuses them."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(len(start)) == start
+    except OSError:
+        return False
 
 
 def _symbols(file: Path) -> ElfSymbols:

@@ -22,6 +22,7 @@ from tunesmith.error_examples import examples_of
 from tunesmith.ir.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
 from tunesmith.measure.database import Database
+from tunesmith.measure.device_rates import calibrated_device
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.machine_rates import calibrated
@@ -257,7 +258,7 @@ def _target_here(target: str | Target | None) -> Target:
     if there.is_cpu:
         return calibrated(there)
     check_runs_here(there)
-    return there
+    return calibrated_device(there)
 
 
 def _target_there(target: str | Target | None) -> Target:

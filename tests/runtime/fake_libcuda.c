@@ -1,6 +1,7 @@
 /* A libcuda.so.1 without a GPU: two devices whose memory is the host's, whose work is done when a call returns, and whose code is a list of
-   toy kernels, "fake:scale,reverse,fault".  It refuses what a driver refuses (no current context, unknown addresses, too much shared
-   memory) and counts what is alive, so that tests see what a caller forgets. */
+   toy kernels, "fake:scale,reverse,fault"; with "slow" among them it takes long to load.  It refuses what a driver refuses (no current
+   context, unknown addresses, too much shared memory), counts what is alive, so that tests see what a caller forgets, and keeps the last
+   launch. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { OK, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
        INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
-enum { MEMORY, STREAMS, EVENTS, MODULES, KINDS };
+enum { MEMORY, STREAMS, EVENTS, MODULES, POOLS, KINDS };
 
 typedef unsigned long long address;
 typedef struct { int device; } context;
@@ -21,6 +23,7 @@ typedef struct { module *of; char name[64]; int max_shared; } function;
 typedef struct { int is_stream; } stream;
 typedef struct { int recorded; struct timespec at; } event;
 typedef struct { address start; size_t size; context *owner; } block;
+typedef struct { int device; } pool;
 
 static context contexts[2] = {{0}, {1}};
 static block blocks[4096];
@@ -31,8 +34,22 @@ static __thread int depth;
 
 #define ENTER do { if (sticky) return sticky; if (!depth || !stack[depth - 1]) return INVALID_CONTEXT; } while (0)
 
+static unsigned long long last[11];
+
 int fake_live(int kind) { return live[kind]; }
 int fake_depth(void) { return depth; }
+
+/* The last launch: grid, block, shared memory, stream, device, its first two pointers. */
+void fake_last(unsigned long long *out) { memcpy(out, last, sizeof last); }
+
+/* Makes memory of the host known as the device's. */
+void fake_adopt(address start, size_t size) {
+  pthread_mutex_lock(&lock);
+  int at = 0;
+  while (at < 4095 && blocks[at].start) at++;
+  blocks[at] = (block){start, size, 0};
+  pthread_mutex_unlock(&lock);
+}
 
 static void count_live(int kind, int change) {
   pthread_mutex_lock(&lock);
@@ -104,6 +121,23 @@ int cuMemFree_v2(address start) {
   return code;
 }
 
+int cuMemPoolCreate(pool **made, const int *properties) {
+  if (properties[0] != 1 || properties[2] != 1 || properties[3] < 0 || properties[3] > 1) return INVALID_VALUE;
+  for (int i = 4; i < 22; i++)
+    if (properties[i]) return INVALID_VALUE;
+  *made = calloc(1, sizeof **made);
+  (*made)->device = properties[3];
+  count_live(POOLS, 1);
+  return OK;
+}
+int cuMemPoolSetAttribute(pool *p, int attribute, void *value) { return p && attribute == 4 && *(uint64_t *)value ? OK : INVALID_VALUE; }
+int cuMemPoolDestroy(pool *p) { free(p); count_live(POOLS, -1); return OK; }
+int cuMemAllocFromPoolAsync(address *made, size_t size, pool *p, stream *s) {
+  (void)s; ENTER;
+  return p->device == stack[depth - 1]->device ? cuMemAlloc_v2(made, size) : INVALID_VALUE;
+}
+int cuMemFreeAsync(address start, stream *s) { (void)s; return cuMemFree_v2(start); }
+
 int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t n, stream *s) {
   (void)s; ENTER;
   if (!known(to, n)) return INVALID_VALUE;
@@ -135,7 +169,7 @@ int cuStreamCreate(stream **made, unsigned flags) {
   return OK;
 }
 int cuStreamDestroy_v2(stream *s) { ENTER; free(s); count_live(STREAMS, -1); return OK; }
-int cuStreamSynchronize(stream *s) { ENTER; return s && !s->is_stream ? INVALID_HANDLE : OK; }
+int cuStreamSynchronize(stream *s) { ENTER; return (uintptr_t)s > 2 && !s->is_stream ? INVALID_HANDLE : OK; }
 
 int cuEventCreate(event **made, unsigned flags) {
   (void)flags; ENTER;
@@ -158,6 +192,7 @@ int cuEventElapsedTime_v2(float *ms, event *a, event *b) { return cuEventElapsed
 int cuModuleLoadDataEx(module **made, const void *image, unsigned n, void *options, void **values) {
   (void)n; (void)options; (void)values; ENTER;
   if (strncmp(image, "fake:", 5)) return INVALID_IMAGE;
+  if (strstr(image, "slow")) usleep(20000);
   *made = calloc(1, sizeof **made);
   (*made)->is_module = 1;
   snprintf((*made)->names, sizeof (*made)->names, "%s", (const char *)image + 5);
@@ -202,12 +237,16 @@ int cuFuncGetParamInfo(function *f, size_t index, size_t *offset, size_t *size) 
 
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s,
                    void **params, void **extra) {
-  (void)s; ENTER;
+  ENTER;
   unsigned blocks_of = gx * gy * gz, threads = bx * by * bz;
   if (!blocks_of || !threads || threads > 1024 || bz > 64 || (int)shared > f->max_shared) return INVALID_VALUE;
   if (!strcmp(f->name, "fault")) { sticky = ILLEGAL_ADDRESS; return OK; }
   address *packed = !params && extra && extra[0] == (void *)1 ? (address *)extra[1] : 0;
   address from = packed ? packed[0] : *(address *)params[0], to = packed ? packed[1] : *(address *)params[1];
+  pthread_mutex_lock(&lock);
+  unsigned long long now[11] = {gx, gy, gz, bx, by, bz, shared, (uintptr_t)s, stack[depth - 1]->device, from, to};
+  memcpy(last, now, sizeof last);
+  pthread_mutex_unlock(&lock);
   if (!known(from, (size_t)blocks_of * threads * 4) || !known(to, (size_t)blocks_of * threads * 4)) { sticky = ILLEGAL_ADDRESS; return OK; }
   float *x = (float *)(uintptr_t)from, *y = (float *)(uintptr_t)to;
   if (!strcmp(f->name, "scale"))
