@@ -92,14 +92,14 @@ def _as_fill(n: Any) -> _Fill | None:
     """The statement as one that fills a tile from memory that does not change meanwhile, with loops of known extents."""
     loops: list[For] = []
     at = n
-    while type(at) is For or (type(at) is If and at.orelse is None):
-        if type(at) is For:
-            if at.extent.const is None:
-                return None
+    while True:
+        if type(at) is For and at.extent.const is not None:
             loops.append(at)
             at = at.body
-        else:
+        elif type(at) is If and at.orelse is None:
             at = at.then
+        else:
+            break
     if type(at) is not BufferStore or at.buffer.scope not in SHARED:
         return None
     if any(type(x) is BufferLoad and x.buffer.scope != "global" for x in walk(at.value)):

@@ -77,30 +77,24 @@ def insert_barriers(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _kernel(name: str, n: Stmt) -> Stmt:
-    if type(n) is For and n.kind == "thread" and (n.thread in BLOCKS or n.thread in AXES):
-        threads: list[For] = []
-        blocks: list[For] = []
-        inner: Any = n
-        allocations: list[Buffer] = []
-        while True:
-            if type(inner) is For and inner.thread in BLOCKS:
-                blocks.append(inner)
-            elif type(inner) is For and inner.thread in AXES:
-                threads.append(inner)
-            elif type(inner) is Allocate:
-                allocations.append(inner.buffer)
-            else:
-                break
-            inner = inner.body
-        if prod([f.extent.as_int() for f in threads]) == 1:
-            return n
-        body = _Barriers(name, n, threads).part(inner, (), True).stmt
-        return _replaced(n, inner, body)
-    return n
+    threads: list[For] = []
+    inner: Any = n
+    while type(inner) is Allocate or (type(inner) is For and inner.thread in (*BLOCKS, *AXES)):
+        if type(inner) is For and inner.thread in AXES:
+            threads.append(inner)
+        inner = inner.body
+    if prod([f.extent.as_int() for f in threads]) == 1:
+        return n
+    body = _Barriers(name, n, threads).part(inner, (), True).stmt
+    return n if body is inner else _replaced(n, inner, body)
 
 
 def _replaced(n: Any, old: Stmt, new: Stmt) -> Stmt:
     return new if n is old else n.with_(body=_replaced(n.body, old, new))
+
+
+def _with_body(n: Any, body: Stmt) -> Stmt:
+    return n if body is n.body else n.with_(body=body)
 
 
 class _Barriers:
@@ -119,30 +113,31 @@ class _Barriers:
     def part(self, n: Stmt, loops: tuple[For, ...], uniform: bool) -> Part:
         """The statement with barriers; `uniform`: all threads reach it, equally often."""
         if type(n) is Seq:
-            return self._sequence(n.stmts, loops, uniform)
+            return self._sequence(n, loops, uniform)
         if type(n) is For:
             return self._loop(n, loops, uniform)
         if type(n) is If:
             same = uniform and self._uniform(n.cond)
             parts = [self.part(k, loops, same) for k in (n.then, n.orelse) if k is not None]
-            made = n.with_(then=parts[0].stmt, orelse=parts[1].stmt if len(parts) > 1 else None)
+            then, orelse = parts[0].stmt, parts[1].stmt if len(parts) > 1 else None
+            made = n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse)
             heads = tuple([a for p in parts for a in p.head])
             tails = tuple([a for p in parts for a in p.tail])
             return Part(made, heads, tails, len(parts) > 1 and all(p.waits for p in parts))
         if type(n) is Allocate:
             inside = self.part(n.body, loops, uniform)
-            return Part(n.with_(body=inside.stmt), inside.head, inside.tail, inside.waits)
+            return Part(_with_body(n, inside.stmt), inside.head, inside.tail, inside.waits)
         if type(n) is Evaluate and type(n.value) is Call and n.value.name == "barrier":
             return Part(n, (), (), True)
         found = tuple(self._accesses(n, loops))
         return Part(n, found, found, False)
 
-    def _sequence(self, stmts: Sequence[Stmt], loops: tuple[For, ...], uniform: bool) -> Part:
+    def _sequence(self, n: Seq, loops: tuple[For, ...], uniform: bool) -> Part:
         out: list[Stmt] = []
         head: list[Access] = []
         pending: tuple[Access, ...] = ()
         waited = False
-        for k in stmts:
+        for k in n.stmts:
             p = self.part(k, loops, uniform)
             if self._meet(pending, p.head, None):
                 self._check(uniform, k)
@@ -153,7 +148,8 @@ class _Barriers:
             pending = p.tail if p.waits else (*pending, *p.tail)
             waited = waited or p.waits
             out.append(p.stmt)
-        return Part(seq(out), tuple(head), pending, waited)
+        same = len(out) == len(n.stmts) and all(a is b for a, b in zip(out, n.stmts, strict=True))
+        return Part(n if same else seq(out), tuple(head), pending, waited)
 
     def _loop(self, n: For, loops: tuple[For, ...], uniform: bool) -> Part:
         same = uniform and n.extent.vars.isdisjoint(self.owners)
@@ -163,7 +159,7 @@ class _Barriers:
             # It may run no time at all, unless the number says otherwise.
             runs = n.extent.const is not None
             tail = body.tail
-            return Part(n.with_(body=body.stmt), body.head, tail, body.waits and runs)
+            return Part(_with_body(n, body.stmt), body.head, tail, body.waits and runs)
         self._check(same, n)
         return Part(n.with_(body=seq([barrier(), body.stmt])), (), body.tail, n.extent.const is not None)
 

@@ -26,7 +26,8 @@ def whole_vectors(func: PrimFunc, target: Target) -> PrimFunc:
         if m.kind != "vectorized" or m.extent.const is None:
             return m
         lanes = m.extent.const
-        return m.with_(body=transform(m.body, {Lt0: lambda c, _: _whole(c, m.var, lanes)}))
+        body = transform(m.body, {Lt0: lambda c, _: _whole(c, m.var, lanes)})
+        return m if body is m.body else m.with_(body=body)
 
     return with_body(func, transform(func.body, {For: on_for}))
 

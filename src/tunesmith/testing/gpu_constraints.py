@@ -63,8 +63,7 @@ def legal(sketch: Sketch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """What the constraints about a device's limits say of rows, [N]."""
     mine = [c for c in sketch.constraints if c.label in LEGAL]
     values = compile_polys([c.expr for c in mine], sketch.params)(rows)
-    good: npt.NDArray[np.bool_] = (values <= 0).all(axis=1)
-    return good
+    return np.asarray((values <= 0).all(axis=1))
 
 
 def domain_rows(sketch: Sketch, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
