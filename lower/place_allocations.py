@@ -7,14 +7,20 @@ holds what all of them touch, and is allocated outside of their loops.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds, interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.close_gaps import close_gaps
@@ -23,6 +29,8 @@ from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
 
+MAX_POINTS = 1 << 17
+"""Iterations that are looked at one by one."""
 MAX_TILE = 1 << 16
 """Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
 buffer keeps its dimension."""
@@ -133,37 +141,33 @@ def _children(n: Stmt) -> list[Any]:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One load or store of the buffer that is placed.
+
+    Attributes:
+        indices: as they stand.
+        is_write: a store.
+        loops: highest values of the loops between the allocation and the access, and of the threads that share the buffer.
+        guards: conditions `< 0` on the way, all of which hold.
+    """
+
+    indices: tuple[Poly, ...]
+    is_write: bool
+    loops: dict[Var, Poly]
+    guards: tuple[Poly, ...]
+
+
 def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
-    boxes: list[list[tuple[Poly, Poly]]] = []
-
-    def collect(x: Any, loops: dict[Var, Poly]) -> None:
-        if type(x) is For:
-            collect(x.body, {**loops, x.var: x.extent - 1})
-            return
-        if type(x) is Lookup:
-            collect(x.value, loops)
-            collect(x.body, {**loops, x.var: x.extent - 1})
-            return
-        if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
-            boxes.append([interval(i, loops) for i in x.indices])
-        x.each_child(lambda k: None if type(k) is Poly else collect(k, loops))
-
-    collect(n, sharing)
+    accesses = _accesses(n, b, sharing)
     inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
-    lows: list[Poly] = []
-    shape: list[Poly] = []
-    for d, dim in enumerate(b.shape):
-        low = minimum(*[s.index(box[d][0]) for box in boxes])
-        extents = [_extent(box[d][1], low, s, inner) for box in boxes]
-        if any(e is None for e in extents) or any(type(a) is Op and a.op == "min" for m, _ in low.terms for a in m):
-            low, extent = ZERO, dim
-        else:
-            extent = poly(max(e for e in extents if e is not None))
-            # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
-            if b.scope not in ("local", *SHARED) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
-                low, extent = ZERO, dim
-        lows.append(low)
-        shape.append(extent)
+    lows, shape = _box(b, accesses, s, inner)
+    loads = [a for a in accesses if not a.is_write]
+    if b.scope in SHARED and loads:
+        # The last turn of the threads that fill a tile may go beyond it, under a guard.
+        tight = _box(b, loads, s, inner)
+        if all(_is_inside(a, *tight, Simplifier({**s.ranges, **inner})) for a in accesses if a.is_write):
+            lows, shape = tight
     if b.scope == "register" and shape:
         width = target.vector_lanes(b.dtype)
         if any(e.const is None for e in shape):
@@ -183,6 +187,68 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
 
     out = Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
     return close_gaps(out) if b.scope == "local" else out
+
+
+def _accesses(n: Stmt, b: Buffer, sharing: dict[Var, Poly]) -> list[_Access]:
+    """All loads and stores of the buffer in `n`."""
+    found: list[_Access] = []
+
+    def collect(x: Any, loops: dict[Var, Poly], guards: tuple[Poly, ...]) -> None:
+        if type(x) is For:
+            collect(x.body, {**loops, x.var: x.extent - 1}, guards)
+            return
+        if type(x) is Lookup:
+            collect(x.value, loops, guards)
+            collect(x.body, {**loops, x.var: x.extent - 1}, guards)
+            return
+        if type(x) is If and x.orelse is None and type(x.cond) is Lt0 and x.cond.lanes == 1:
+            guards = (*guards, x.cond.index)
+        if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
+            found.append(_Access(x.indices, type(x) is BufferStore, loops, guards))
+        x.each_child(lambda k: None if type(k) is Poly else collect(k, loops, guards))
+
+    collect(n, sharing, ())
+    return found
+
+
+def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
+    """Lowest index and extent of what the accesses touch, for each dimension."""
+    boxes = [[interval(i, a.loops) for i in a.indices] for a in accesses]
+    lows: list[Poly] = []
+    shape: list[Poly] = []
+    for d, dim in enumerate(b.shape):
+        low = minimum(*[s.index(box[d][0]) for box in boxes])
+        extents = [_extent(box[d][1], low, s, inner) for box in boxes]
+        if any(e is None for e in extents) or any(type(a) is Op and a.op == "min" for m, _ in low.terms for a in m):
+            low, extent = ZERO, dim
+        else:
+            extent = poly(max(e for e in extents if e is not None))
+            # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
+            if b.scope not in ("local", *SHARED) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
+                low, extent = ZERO, dim
+        lows.append(low)
+        shape.append(extent)
+    return lows, shape
+
+
+def _is_inside(a: _Access, lows: list[Poly], shape: list[Poly], s: Simplifier) -> bool:
+    """Whether the access, where its guards on the loops inside hold, stays in the box: every iteration is looked at."""
+    indices = [s.index(i - low) for i, low in zip(a.indices, lows, strict=True)]
+    guards = [g for g in a.guards if all(v in a.loops for v in g.vars)]
+    used = {v for p in (*indices, *guards) for v in p.vars}
+    if not used <= set(a.loops) or any(a.loops[v].const is None for v in used) or any(e.const is None for e in shape):
+        return False
+    extents = {v: a.loops[v].as_int() + 1 for v in used}
+    size = math.prod(extents.values())
+    if size > MAX_POINTS:
+        return False
+    grid: Any = np.indices(list(extents.values()), dtype=np.int64).reshape(len(extents), -1) if extents else ()
+    points = dict(zip(extents, grid, strict=True))
+    runs = np.ones(size, bool)
+    for g in guards:
+        runs &= values_at(g, points, size) < 0
+    at = [values_at(i, points, size)[runs] for i in indices]
+    return all(not x.size or (x.min() >= 0 and x.max() < e.as_int()) for x, e in zip(at, shape, strict=True))
 
 
 def _extent(high: Poly, low: Poly, s: Simplifier, inner: dict[Var, tuple[int, int]]) -> int | None:
