@@ -73,7 +73,8 @@ class AnalyticCost:
     Attributes:
         seconds: the whole.
         terms: parts of it in seconds, for models and people: `issue`, `l2`, `l3`, `dram`, `stalls` (waiting for lines that are far
-            apart) and `overhead` (loops, parallel regions); sums over the blocks, of the fullest thread's share.
+            apart) and `overhead` (loops, parallel regions); sums over the blocks, of the fullest thread's share.  On a GPU there is no
+            `l3`, but `shared` (shared memory and the L1 cache), `stalls` are latencies, and `overhead` is launches and barriers.
     """
 
     seconds: Num

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tunesmith.costmodel.analytic_cost import analytic_cost
 from tunesmith.costmodel.compiled_graph import CompiledGraph, check_backend
 from tunesmith.costmodel.dag import Rows
+from tunesmith.costmodel.gpu_cost import gpu_cost
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
@@ -20,23 +21,22 @@ Doubles = npt.NDArray[np.float64]
 
 
 class AnalyticModel:
-    """Predicted times of the candidates of one sketch; see `analytic_cost` for what they are made of.
+    """Predicted times of the candidates of one sketch; see `analytic_cost` and, for GPUs, `gpu_cost` for what they are made of.
 
     Args:
         func: the raw parametric program.
         params: the columns of a row: every Param of the program, in order.
-        target: a CPU; its rates are best measured (`measure.machine_rates.calibrated`).
+        target: a CPU, whose rates are best measured (`measure.machine_rates.calibrated`), or a GPU.
         backend: `auto`, `llvm` or `numpy`; see `FeatureProgram`.
 
     Raises:
-        TargetError: the target is a GPU.
         UserError: a Param of the program is not among `params`.
     """
 
     def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
         check_backend(backend)
         self.analysis = ProgramAnalysis(func, tuple(params))
-        self.cost = analytic_cost(self.analysis, target)
+        self.cost = (gpu_cost if target.is_gpu else analytic_cost)(self.analysis, target)
         self._backend = backend
 
     @property

@@ -73,7 +73,8 @@ class FeatureProgram:
         func: the raw parametric program.
         params: the columns of a row: every Param of the program, in order.
         constraints: what a row must meet, for `admissible`.
-        target: with it, the analytic cost and its terms join the program's vector, and `seconds` and `scored` work.
+        target: with it, the analytic cost and its terms join the program's vector, and `seconds` and `scored` work; a GPU fills the
+            columns of GPUs.
         curve: with the arithmetic-intensity curve.
         backend: `auto`, `llvm` or `numpy`.
 
@@ -100,6 +101,7 @@ class FeatureProgram:
         check_backend(backend)
         self.analytic = None if target is None else AnalyticModel(func, params, target, backend=backend)
         self.analysis = ProgramAnalysis(func, tuple(params)) if self.analytic is None else self.analytic.analysis
+        self.target = target
         self.constraints = tuple(constraints)
         self.backend = backend
         self.curve = curve
@@ -161,7 +163,7 @@ class FeatureProgram:
 
     @cached_property
     def _stores(self) -> list[list[Num]]:
-        return extract(self.analysis, self.curve)
+        return extract(self.analysis, self.curve, self.target)
 
     @cached_property
     def _constraint_values(self):  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunesmith.costmodel.dag import Dag, Num
-from tunesmith.costmodel.gpu_kernels import AXES, WARP, Kernel, index_extent, pitches, tile_loops
+from tunesmith.costmodel.gpu_kernels import AXES, WARP, Kernel, index_extent, own_loops, pitches, tile_loops
 from tunesmith.costmodel.program_analysis import SHARED, Loop, ProgramAnalysis, Store, Use
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, floordiv, mod, poly, substitute
 
@@ -31,7 +31,8 @@ class Requests:
 
     Attributes:
         use: which.
-        each: requests of a thread for one execution of its straight-line code.
+        each: requests of a thread for one run of its straight-line code.
+        runs: how often a thread runs that.
         width: elements of a request.
         stride: elements between neighbouring threads.
         parts: pieces that the memory moves for a request of a warp: sectors of device memory, wavefronts of shared memory.
@@ -40,6 +41,7 @@ class Requests:
 
     use: Use
     each: Num
+    runs: Num
     width: Num
     stride: Num
     parts: Num
@@ -55,6 +57,7 @@ def _request(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use) -> Requests:
     d, tile = a.dag, tile_loops(s)
     pitch = pitches(a, u.buffer)
     width = _width(a, s, u, tile, pitch)
+    runs = d.product([x.size for x in own_loops(s)]) / d.product([x.size for x in tile])
     each = d.product([d.where(s.indexed(u, x), x.size, 1.0) for x in tile]) / width
     steps = _thread_steps(a, kernel, s, u, pitch)
     nbytes = width * u.item
@@ -65,7 +68,7 @@ def _request(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use) -> Requests:
     else:
         parts = sectors(d, [x * float(u.item) for x in steps], nbytes)
         ideal = d.maximum(active * nbytes / float(SECTOR), 1.0)
-    return Requests(u, each, width, steps[0], parts, ideal)
+    return Requests(u, each, runs, width, steps[0], parts, ideal)
 
 
 def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Sequence[Num]) -> Num:

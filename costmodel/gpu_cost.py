@@ -52,8 +52,9 @@ L1_SHARE = 0.5
 """Share of the memory of a multiprocessor that reuse in its L1 cache can count on."""
 OVERLAP = 0.15
 """Share of the smaller times that is not hidden behind the largest."""
-SPILL = 2.0
-"""Instructions, and passes of the L1 cache, for a register that does not fit, each time straight-line code is run."""
+SPILL = 6.0
+"""Instructions, and passes of the L1 cache, for a register that does not fit, each time straight-line code is run: it is stored and
+loaded again, and its users wait.  Meant to rank such programs behind all others, which they nearly always are."""
 SMALL = 16.0
 """Operations of straight-line code up to which compilers put iterations of the loop around it together."""
 

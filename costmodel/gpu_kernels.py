@@ -24,8 +24,8 @@ ALIGNMENT = 16
 WARP = 32
 """Threads that exchange values without shared memory."""
 
-BASE_REGISTERS = 16.0
-"""Registers of any kernel: indices, pointers, counters."""
+ADDRESSES = 24.0
+"""Registers of a thread beside its arrays: indices, addresses, what is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,8 @@ def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
         return d.zero
     dtype = s.written.buffer.dtype
     beside = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
-    tree = beside * loop.size * dt.nbytes(dtype)
+    # As lowering places it: as if the half that adds were all threads.
+    tree = beside * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
     if target.base != "cuda" or loop.thread != AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
         return tree
     few = d.total([d.equal(loop.size, float(n)) for n in (1, 2, 4, 8, 16)])
@@ -182,17 +183,21 @@ def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
 
 
 def _registers(a: ProgramAnalysis, stores: tuple[Store, ...]) -> tuple[Num, Num]:
-    """Words of a thread's own buffers, and the registers that the compiler takes."""
+    """Words of a thread's own buffers, and the registers that the compiler takes for them and for what else there is."""
     d = a.dag
     local = d.zero
     for b in buffers(a, stores, ("local",)):
-        local = local + d.product(a.allocated(b)) * max(dt.bits(b.dtype) / 32, 1.0)
-    fetched = d.zero
+        local = local + d.product(a.allocated(b)) * _words(b)
     for s in stores:
-        if staged(s):
-            words = d.product([x.size for x in tile_loops(s)]) * max(s.written.item / 4, 1.0)
-            fetched = fetched + words
-    return local, d.ceildiv(local + fetched + BASE_REGISTERS, 8.0) * 8.0
+        if staged(s):  # the next version of the tile is on its way in registers
+            local = local + two_versions(d, s) * d.product([x.size for x in tile_loops(s)]) * _words(s.written.buffer)
+        elif combines(s) is not None:
+            local = local + _words(s.written.buffer)
+    return local, local + ADDRESSES
+
+
+def _words(b: Buffer) -> float:
+    return max(dt.nbytes(b.dtype) / 4, 0.5)
 
 
 def index_extent(kernel: Kernel, tag: str) -> Poly:

@@ -45,8 +45,10 @@ SHARED = ("shared", "shared.dyn")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a store.  `many` is 1 where it has more than one iteration; `thread` is the axis of a GPU that it is bound to, `double` how
-    many versions the tiles have that are filled in it."""
+    """A loop around a store.  `many` is 1 where it has more than one iteration.
+
+    `thread` is the axis of a GPU that it is bound to, `double` how many versions the tiles have that are filled in it.
+    """
 
     var: Var
     extent: Poly

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.dag import Dag, Num
-from tunesmith.costmodel.store_features import ACCESS, BUFFERS, HEAD, Column, columns
+from tunesmith.costmodel.store_features import ACCESS, BUFFERS, GPU, HEAD, Column, columns
 from tunesmith.support.errors import UserError
 
 WORK = next(i for i, c in enumerate(HEAD) if c.name == "work")
@@ -26,8 +26,8 @@ def program_columns(curve: bool = False) -> tuple[Column, ...]:
     """The columns of a program's vector: stores, sum.*, max.*, top.*."""
     return (
         Column("stores", log=False),
-        *[Column(f"sum.{c.name}", adds=True) for c in (*HEAD, *ACCESS) if c.adds],
-        *[Column(f"max.{c.name}", c.log) for c in HEAD if not c.adds],
+        *[Column(f"sum.{c.name}", adds=True) for c in (*HEAD, *ACCESS, *GPU) if c.adds],
+        *[Column(f"max.{c.name}", c.log) for c in (*HEAD, *GPU) if not c.adds],
         *[Column(f"top.{c.name}", c.log, c.adds) for c in columns(curve)],
     )
 
@@ -37,10 +37,15 @@ def _sums(curve: bool) -> tuple[tuple[int, ...], ...]:
     """For each sum, the columns of a store row that go into it: one of the head, or that of every buffer."""
     names = {c.name: i for i, c in enumerate(columns(curve))}
     head = [(names[c.name],) for c in HEAD if c.adds]
-    return (*head, *[tuple(names[f"buffer{b}.{c.name}"] for b in range(BUFFERS)) for c in ACCESS if c.adds])
+    buffers = [tuple(names[f"buffer{b}.{c.name}"] for b in range(BUFFERS)) for c in ACCESS if c.adds]
+    return (*head, *buffers, *[(names[c.name],) for c in GPU if c.adds])
 
 
-_MAXIMA = tuple(i for i, c in enumerate(HEAD) if not c.adds)
+@cache
+def _maxima(curve: bool) -> tuple[int, ...]:
+    """The columns of a store row of which the largest is kept."""
+    names = {c.name: i for i, c in enumerate(columns(curve))}
+    return tuple(names[c.name] for c in (*HEAD, *GPU) if not c.adds)
 
 
 def program_vector(features: npt.NDArray[np.floating], curve: bool = False) -> npt.NDArray[np.float32]:
@@ -61,8 +66,9 @@ def program_vector(features: npt.NDArray[np.floating], curve: bool = False) -> n
     for group in _sums(curve):
         out[:, at] = np.log2((np.exp2(features[:, :, group].astype(np.float64)) - 1).sum(axis=(1, 2)) + 1)
         at += 1
-    out[:, at : at + len(_MAXIMA)] = features[:, :, _MAXIMA].max(axis=1)
-    out[:, at + len(_MAXIMA) :] = features[np.arange(len(features)), features[:, :, WORK].argmax(axis=1)]
+    largest = _maxima(curve)
+    out[:, at : at + len(largest)] = features[:, :, largest].max(axis=1)
+    out[:, at + len(largest) :] = features[np.arange(len(features)), features[:, :, WORK].argmax(axis=1)]
     return out
 
 
@@ -70,7 +76,7 @@ def program_row(d: Dag, stores: Sequence[Sequence[Num]], curve: bool = False) ->
     """The same vector as nodes, before the logarithms: `stores` as `store_features.extract` gives them."""
     out = [d.const(len(stores))]
     out += [d.total([s[i] for s in stores for i in group]) for group in _sums(curve)]
-    out += [d.largest([s[i] for s in stores]) for i in _MAXIMA]
+    out += [d.largest([s[i] for s in stores]) for i in _maxima(curve)]
     best, top = stores[0][WORK], list(stores[0])
     for s in stores[1:]:
         more = s[WORK] > best

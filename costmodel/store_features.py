@@ -2,7 +2,7 @@
 
 A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers, allocation) and a group of columns
 for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups are those of Zheng et al.,
-"Ansor" (OSDI 2020, appendix B); ours are the share of useful iterations, recomputation, and the registers and scopes.
+"Ansor" (OSDI 2020, appendix B); ours are the share of useful iterations, recomputation, the registers and scopes, and what GPUs add.
 Data-dependent choices are arithmetic: sorting is by ranks, a break out of a loop is a mask that stays set.
 """
 
@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.dag import Dag, Num
+from tunesmith.costmodel.gpu_features import gpu_features
 from tunesmith.costmodel.program_analysis import COUNTS, ProgramAnalysis, Store, Use
+from tunesmith.ir.target import Target
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a column changes its meaning, so that stored features are never mixed with others."""
 LINE = 64
 """Bytes of a cache line, and of the vector register that register counts are in."""
@@ -73,7 +75,7 @@ HEAD = (
 product and innermost (of parallel ones outermost) extent of vectorised, unrolled and parallel loops; useful: executed / iterations;
 recompute: executed / instances of the block; reduction: product of the reducing loops; tile: product of vectorised and unrolled
 loops; inner_trip: innermost serial loop; alloc_*: bytes of the written intermediate as placed, and how often it is filled;
-register_*: what the register buffers of the store hold, in elements and in vectors of 64 bytes."""
+register_*: what the register buffers of the store (on a GPU those of a thread) hold, in elements and in vectors of 64 bytes."""
 
 ACCESS = (
     Column("reads", log=False),
@@ -100,21 +102,64 @@ ACCESS = (
 bytes between two uses) and number of uses, at the innermost loop that repeats the access; stride: elements, of the innermost loop
 that moves it."""
 
+GPU = (
+    Column("gpu.kernel", log=False),
+    Column("gpu.blocks"),
+    Column("gpu.threads"),
+    Column("gpu.thread_x"),
+    Column("gpu.shared_bytes"),
+    Column("gpu.local_words"),
+    Column("gpu.registers"),
+    Column("gpu.spilled"),
+    Column("gpu.resident", log=False),
+    Column("gpu.occupancy", log=False),
+    Column("gpu.waves"),
+    Column("gpu.busy", log=False),
+    Column("gpu.virtual"),
+    Column("gpu.own"),
+    Column("gpu.combines"),
+    Column("gpu.versions", log=False),
+    Column("gpu.writes_shared", log=False),
+    Column("gpu.reads_shared", log=False),
+    Column("gpu.global_stride"),
+    Column("gpu.global_vector", log=False),
+    Column("gpu.global_excess"),
+    Column("gpu.global_requests", adds=True),
+    Column("gpu.sectors", adds=True),
+    Column("gpu.shared_stride"),
+    Column("gpu.shared_vector", log=False),
+    Column("gpu.shared_excess"),
+    Column("gpu.shared_requests", adds=True),
+    Column("gpu.wavefronts", adds=True),
+)
+"""All 0 but for programs of a GPU.  Of the kernel: its number, counted from 1; blocks, threads, bytes of shared memory; words of a thread's
+buffers, registers it is expected to take, and how many of these do not fit; resident: blocks on a multiprocessor together; occupancy: its
+warps by those that it could hold; busy: share of the multiprocessors that work in the last round, rounds counted for one block each.  Of
+the block: virtual threads, iterations of a thread by itself, threads that combine their values, versions of a tile, scopes.  Of its
+accesses to memory of the device and to shared memory: stride in elements between neighbouring threads and bytes of a thread's request (the
+largest), sectors of 32 bytes or passes for a request of a warp by those it would need at best (excess, the worst), and the numbers of
+requests of warps, sectors and passes."""
+
 
 def columns(curve: bool = False) -> tuple[Column, ...]:
     """The columns of a store's row."""
     points = [Column(f"intensity{i}", log=False) for i in range(CURVE)] if curve else []
-    return (*HEAD, *points, *[Column(f"buffer{b}.{c.name}", c.log, c.adds) for b in range(BUFFERS) for c in ACCESS])
+    return (*HEAD, *points, *[Column(f"buffer{b}.{c.name}", c.log, c.adds) for b in range(BUFFERS) for c in ACCESS], *GPU)
 
 
-def extract(analysis: ProgramAnalysis, curve: bool = False) -> list[list[Num]]:
+def extract(analysis: ProgramAnalysis, curve: bool = False, target: Target | None = None) -> list[list[Num]]:
     """The features of each store, in the order of the program, before the logarithm of `Column.log`.
 
     Args:
         analysis: the program.
         curve: with the arithmetic-intensity curve, which makes the graph three times as large.
+        target: a GPU fills the columns of `GPU`.
     """
-    return [_store(analysis, s, curve) for s in analysis.stores]
+    rows = [_store(analysis, s, curve) for s in analysis.stores]
+    if target is None or not target.is_gpu:
+        return [row + [analysis.dag.zero] * len(GPU) for row in rows]
+    found = gpu_features(analysis, target)
+    return [row + [values[c.name.removeprefix("gpu.")] for c in GPU] for row, values in zip(rows, found, strict=True)]
 
 
 def _store(a: ProgramAnalysis, s: Store, curve: bool) -> list[Num]:
@@ -168,14 +213,14 @@ def _memory(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
         out["alloc_times"] = d.product([x.size for x in s.loops[a.home_level(s, written) :]])
     elements, vectors = d.zero, d.zero
     for u in s.uses.values():
-        if u.buffer.scope == "register" and u.buffer in a.homes:
+        if u.buffer.scope in ("register", "local") and u.buffer in a.homes:
             extents = a.allocated(u.buffer)
             elements = elements + d.product(extents)
             vectors = vectors + (d.product(extents[:-1]) * d.ceildiv(extents[-1] * u.item, LINE) if extents else d.one)
     out["register_elements"], out["register_vectors"] = elements, vectors
-    for scope in ("register", "workspace"):
-        out[f"writes_{scope}"] = d.const(any(u.writes and u.buffer.scope == scope for u in s.uses.values()))
-        out[f"reads_{scope}"] = d.const(any(u.reads and u.buffer.scope == scope for u in s.uses.values()))
+    for name, scopes in (("register", ("register", "local")), ("workspace", ("workspace",))):
+        out[f"writes_{name}"] = d.const(any(u.writes and u.buffer.scope in scopes for u in s.uses.values()))
+        out[f"reads_{name}"] = d.const(any(u.reads and u.buffer.scope in scopes for u in s.uses.values()))
     return out
 
 

@@ -209,7 +209,8 @@ class TorchMLPModel(CostModel):
             raise not_saved(path, cls, error) from None
         check_schema(path, schema)
         out = cls(seed=settings.seed, settings=settings)
-        out._state = state
+        # In the order of a model that was never saved: the norm of a gradient is a sum over the weights, and rounds with their order.
+        out._state = {name: state[name] for name in _names(state, settings.hidden)}
         out.keep()
         return out
 
@@ -236,6 +237,11 @@ def _shapes(columns: int, hidden: int) -> dict[str, tuple[int, int]]:
     """(outputs, inputs) of each layer."""
     square = (hidden, hidden)
     return dict(zip(_LAYERS, ((hidden, columns), square, square, square, (1, hidden)), strict=True))
+
+
+def _names(state: dict[str, torch.Tensor], hidden: int) -> list[str]:
+    layers = _shapes(len(state["mean"]), hidden)
+    return ["mean", "scale", *[f"{name}.{part}" for name in layers for part in ("weight", "bias")]]
 
 
 def _check_shapes(state: dict[str, torch.Tensor], hidden: int) -> None:

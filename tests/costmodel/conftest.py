@@ -141,8 +141,8 @@ def make_case() -> Callable[[str], Case]:
 
 
 @cache
-def _reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tunesmith_feature_reference", Path(__file__).with_name("feature_reference.py"))
+def _module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tunesmith_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
@@ -153,4 +153,10 @@ def _reference() -> ModuleType:
 @pytest.fixture(scope="session")
 def reference() -> ModuleType:
     """The module feature_reference.py."""
-    return _reference()
+    return _module("feature_reference")
+
+
+@pytest.fixture(scope="session")
+def gpu() -> ModuleType:
+    """The module gpu_reference.py."""
+    return _module("gpu_reference")

@@ -261,7 +261,7 @@ class Reference:
         groups = [self._group(index, k, a, levels, sizes_at, inner) for k, a in enumerate(uses)]
         groups.sort(key=lambda g: -g[0])
         flat = [x for _, g in groups[:5] for x in g]
-        return row + flat + [0.0] * (5 * 19 - len(flat))
+        return row + flat + [0.0] * (5 * 19 - len(flat)) + [0.0] * 28  # what GPUs add
 
     def _memory(self, uses: list[Access], loops: list[Loop]) -> list[float]:
         written = next(a for a in uses if a.w)

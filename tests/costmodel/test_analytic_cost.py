@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith.costmodel.analytic_cost import analytic_cost
 from tunesmith.costmodel.analytic_model import AnalyticModel
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
@@ -153,6 +154,6 @@ def test_rows_read_again_in_the_same_iteration_come_from_cache(make_case: Callab
 def test_gpus_and_missing_columns_are_refused(make_case: Callable[[str], Any]) -> None:
     case = make_case("gelu")
     with pytest.raises(TargetError, match="the analytic cost knows CPUs; .* is a cuda target"):
-        model(case, Target("nvidia/h200"))
+        analytic_cost(model(case).analysis, Target("nvidia/h200"))
     with pytest.raises(UserError, match="is no column of this sketch"):
         AnalyticModel(case.schedule.func, case.schedule.params[:1], ONE)

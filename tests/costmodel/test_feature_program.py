@@ -74,9 +74,9 @@ def test_analytic_columns_join_the_vector(make_case: Callable[[str], Any]) -> No
     rows = case.rows(33)
     f = program(case, target=TARGET)
     vector, seconds = f.scored(rows)
-    assert f.program_names[-7:] == tuple(f"analytic.{t}" for t in ("seconds", "issue", "l2", "l3", "dram", "stalls", "overhead"))
-    assert np.array_equal(vector[:, :-7], program(case).program(rows))
-    assert np.allclose(vector[:, -7], np.log2(seconds * 1e9 + 1), rtol=1e-6)
+    assert f.program_names[-8:] == tuple(f"analytic.{t}" for t in ("seconds", "issue", "shared", "l2", "l3", "dram", "stalls", "overhead"))
+    assert np.array_equal(vector[:, :-8], program(case).program(rows))
+    assert np.allclose(vector[:, -8], np.log2(seconds * 1e9 + 1), rtol=1e-6)
     assert np.allclose(seconds, f.seconds(rows), rtol=1e-12) and np.array_equal(f.program(rows), vector)
 
 

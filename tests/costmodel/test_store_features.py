@@ -11,7 +11,7 @@ import pytest
 
 from tunesmith.costmodel.feature_program import FeatureProgram
 from tunesmith.costmodel.program_analysis import ProgramAnalysis
-from tunesmith.costmodel.store_features import ACCESS, BUFFERS, HEAD, columns, constant_columns, extract
+from tunesmith.costmodel.store_features import ACCESS, BUFFERS, GPU, HEAD, columns, constant_columns, extract
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param, Var, poly
@@ -97,7 +97,7 @@ def test_hand_computed_gemm_tile(make_case: Callable[[str], Any]) -> None:
 
 def test_columns_are_unique_and_name_every_group() -> None:
     names = [c.name for c in columns(True)]
-    assert len(set(names)) == len(names) == len(HEAD) + 10 + BUFFERS * len(ACCESS)
+    assert len(set(names)) == len(names) == len(HEAD) + 10 + BUFFERS * len(ACCESS) + len(GPU)
 
 
 def test_extract_gives_a_row_for_each_block(make_case: Callable[[str], Any]) -> None:

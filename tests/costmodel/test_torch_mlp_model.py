@@ -158,7 +158,7 @@ def test_refusals(trained: TorchMLPModel, tmp_path: Path) -> None:
         TorchMLPModel().save(tmp_path / "m.safetensors")
     with pytest.raises(UserError, match=r"m\.json: files of this model have names that end with \.safetensors"):
         trained.save(tmp_path / "m.json")
-    with pytest.raises(UserError, match=r"learned from stores of 132 features, and is given an array of shape \[60, 3, 131\]"):
+    with pytest.raises(UserError, match=r"learned from stores of 160 features, and is given an array of shape \[60, 3, 159\]"):
         trained.score(x[..., 1:])
     with pytest.raises(UserError, match=r"learns from features \[N, S, F\]"):
         trained.update(x[:, 0], seconds, groups)

@@ -66,7 +66,7 @@ def test_logs_and_tables_give_the_same_examples(logs: list[Path], tmp_path: Path
 def test_facts_of_a_table_are_the_rates_of_the_analytic_cost(logs: list[Path], tmp_path: Path) -> None:
     slow = TARGET.with_attributes(peak_gflops_core=TARGET.peak_gflops_core / 8)
     RecordTable.from_log(logs[0], [slow]).save(tmp_path / "slow.parquet")
-    column = -1 - len(("l2", "l3", "dram", "stalls", "overhead"))
+    column = -1 - len(("shared", "l2", "l3", "dram", "stalls", "overhead"))
     issue = [examples(f).features("program")[:, column] for f in (tmp_path / "slow.parquet", logs[0])]
     assert np.allclose(issue[0] - issue[1], 3.0, atol=0.1), "held as a logarithm"
 
