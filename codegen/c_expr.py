@@ -194,9 +194,7 @@ class CExpr:
             return self.rounded(dtype, f"{self.dialect.functions['pow', dtype == 'float64']}({a}, {b})")
         if op in ("floordiv", "mod"):
             if dt.is_float(dtype):
-                floor = self.dialect.functions["floor", dtype == "float64"]
-                whole = f"{floor}({a} / {b})"
-                return self.rounded(dtype, whole if op == "floordiv" else f"({a} - {whole} * {b})")
+                return self.rounded(dtype, self._floored_float(op, "float64" if dtype == "float64" else "float32", a, b))
             if dt.is_unsigned(dtype):
                 return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
             return self._floored(op, a, b, dtype)
@@ -204,6 +202,25 @@ class CExpr:
         if dt.is_int(dtype) and dt.bits(dtype) < 32 and op in ("add", "sub", "mul", "shl"):
             return f"({self.dialect.types[dtype]}){text}"  # C computes in int
         return self.rounded(dtype, text) if op in ("add", "sub", "mul", "div") else text
+
+    def _floored_float(self, op: str, kind: str, a: str, b: str) -> str:
+        """Floored quotient and its remainder, as numpy has them: the quotient is that of exact arithmetic."""
+        t, double = self.dialect.types[kind], kind == "float64"
+        zero, one, half = (self.dialect.number(x, kind) for x in (0.0, 1.0, 0.5))
+        sign, floor = self.dialect.functions["copysign", double], self.dialect.functions["floor", double]
+        rest = "fmod" if double or self.dialect.name == "opencl" else "fmodf"
+        self.helpers.add(
+            f"TS_INLINE {t} ts_mod_{kind}({t} a, {t} b) {{ {t} r = {rest}(a, b); "
+            f"return b == {zero} ? r : r != {zero} ? ((b < {zero}) != (r < {zero}) ? r + b : r) : {sign}({zero}, b); }}"
+        )
+        if op == "mod":
+            return f"ts_mod_{kind}({a}, {b})"
+        self.helpers.add(
+            f"TS_INLINE {t} ts_quotient_{kind}({t} a, {t} b) {{ if (b == {zero}) return a / b; {t} r = {rest}(a, b), q = (a - r) / b; "
+            f"if (r != {zero} && (b < {zero}) != (r < {zero})) q -= {one}; if (q == {zero}) return {sign}({zero}, a / b); "
+            f"{t} f = {floor}(q); return q - f > {half} ? f + {one} : f; }}"
+        )
+        return f"ts_quotient_{kind}({a}, {b})"
 
     def _extreme(self, op: str, dtype: str, a: str, b: str) -> str:
         """The smaller or the larger; NaN if either is."""
@@ -217,8 +234,21 @@ class CExpr:
         if new == "bool":
             return f"({a} != 0)"
         if new in HALVES:
+            if old == "float64":
+                return self.rounded(new, self._to_odd(a))
             return self.rounded(new, a if old in HALVES or old == "float32" else f"(float)({a})")
         return a if self.ctype(old) == self.ctype(new) and old != "bool" else f"({self.ctype(new)})({a})"
+
+    def _to_odd(self, a: str) -> str:
+        """A double as a float whose last bit says that something was lost, so that rounding once more is rounding once."""
+        t = self.dialect.types["float64"]
+        as_float, as_bits = ("__uint_as_float", "__float_as_uint") if self.dialect.name == "cuda" else ("as_float", "as_uint")
+        self.helpers.add(
+            f"TS_INLINE float ts_to_odd({t} x) {{ float y = (float)x; unsigned int u = {as_bits}(y); "
+            f"if (x != x || ({t})y == x || (u & 1u) || (u & 0x7f800000u) == 0x7f800000u) return y; "
+            f"return {as_float}((x > 0) == (({t})y < x) ? u + 1u : u - 1u); }}"
+        )
+        return f"ts_to_odd({a})"
 
     def _call(self, e: Call, args: list[str]) -> str:
         dtype = dt.element(e.args[0].dtype if e.args else e.dtype)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Call, Const, Expr, Lt0
+from tunesmith.ir.expr import Binary, Call, Const, Expr, Lt0, conjunction, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Index, Poly, Var, below, floordiv, mod, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, If, Stmt, seq, store
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.lower.kernels import AXES
+from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -86,10 +87,12 @@ class _Combination:
         return For(var, self.loop.extent, make(poly(var)), "thread", self.loop.thread)
 
     def _value(self, thread: Poly) -> Expr:
-        """What a thread contributes."""
+        """What a thread contributes: nothing where a guard of the block keeps it out."""
         at = {self.loop.var: thread}
         values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
-        return substitute_program(self.value, values)
+        value = substitute_program(self.value, values)
+        guards = tuple([below(substitute(p, at), 0) for p in self.block.predicate])
+        return select(conjunction(guards), value, neutral(self.op, self.dtype)) if guards else value
 
     def _result(self, total: Any) -> Stmt:
         """Store the result, where the block would: by each thread into memory of its own, else by the first one."""
@@ -169,5 +172,4 @@ def _is_neutral(start: Expr, op: str) -> bool:
     """Whether combining with it changes nothing."""
     if type(start) is not Const:
         return False
-    wanted = {"add": 0, "mul": 1, "max": float("-inf"), "min": float("inf")}[op]
-    return start.value == wanted
+    return start.value == neutral(op, start.dtype).value

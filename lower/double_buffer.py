@@ -164,5 +164,3 @@ def _without_note(root: Stmt, loop: For) -> Stmt:
         return n.with_(annotations=notes) if n is loop else n.map_children(recurse)
 
     return transform(root, {For: on_for})
-
-

@@ -158,14 +158,15 @@ class _Kernel:
         ranges = {f.var: (0, max(_high(f), 0)) for f in p.loops}
         if not self._inside(p.store, ranges) or not self._safe(p.store.value, p.store.buffer, ranges):
             return
-        term = _term(p.store)
-        if term is None:
-            if any(type(x) is BufferLoad and x.buffer is p.store.buffer for x in walk(p.store.value)):
-                return
-            self.dropped[p.store] = list(p.guards)
-            return
+        # A guard that is the same whenever an element is stored to leaves out elements, not steps.
         steady = self.outside.get(p.store.buffer, frozenset()) | {v for e in p.store.indices if (v := e.as_var()) is not None}
         zero = [g for g in p.guards if not g.vars <= steady]
+        term = _term(p.store)
+        if term is None:
+            own = any(type(x) is BufferLoad and x.buffer is p.store.buffer for x in walk(p.store.value))
+            if not own and not zero:
+                self.dropped[p.store] = list(p.guards)
+            return
         factors = _factors(term)
         if all(factors is not None and all(self._is_zero(x, g) for x in factors) for g in zero):
             self.dropped[p.store] = list(p.guards)

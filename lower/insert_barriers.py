@@ -15,7 +15,7 @@ import numpy as np
 
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Call
+from tunesmith.ir.expr import Call, Expr, Lt0
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Op, Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, barrier, seq
@@ -26,6 +26,8 @@ from tunesmith.lower.passes import function_pass
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
+MAX_BLOCKS = 64
+"""Blocks that are looked at one by one where a guard depends on the block; of more, guards are taken to hold."""
 MAX_POINTS = 1 << 18
 """Accesses of one statement that are looked at; if there are more, any two threads are taken to touch the same cells."""
 
@@ -40,6 +42,7 @@ class Access:
         lanes: (number, distance).
         is_write: a store.
         loops: serial loops around it, outermost first.
+        guards: conditions `< 0` of the branches around it.
     """
 
     buffer: Buffer
@@ -47,6 +50,19 @@ class Access:
     lanes: tuple[int, int]
     is_write: bool
     loops: tuple[For, ...]
+    guards: tuple[Poly, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a statement stands: the serial loops around it, and the conditions `< 0` of the branches."""
+
+    loops: tuple[For, ...]
+    guards: tuple[Poly, ...]
+
+    def under(self, cond: Expr) -> _Place:
+        """The place inside a branch."""
+        return _Place(self.loops, (*self.guards, cond.index)) if type(cond) is Lt0 and cond.lanes == 1 else self
 
 
 @dataclass(frozen=True)
@@ -78,14 +94,17 @@ def insert_barriers(func: PrimFunc, target: Target) -> PrimFunc:
 
 def _kernel(name: str, n: Stmt) -> Stmt:
     threads: list[For] = []
+    blocks: list[For] = []
     inner: Any = n
     while type(inner) is Allocate or (type(inner) is For and inner.thread in (*BLOCKS, *AXES)):
         if type(inner) is For and inner.thread in AXES:
             threads.append(inner)
+        elif type(inner) is For:
+            blocks.append(inner)
         inner = inner.body
     if prod([f.extent.as_int() for f in threads]) == 1:
         return n
-    body = _Barriers(name, n, threads).part(inner, (), True).stmt
+    body = _Barriers(name, n, threads, blocks).part(inner, _Place((), ()), True).stmt
     return n if body is inner else _replaced(n, inner, body)
 
 
@@ -100,8 +119,9 @@ def _with_body(n: Any, body: Stmt) -> Stmt:
 class _Barriers:
     """One kernel."""
 
-    def __init__(self, name: str, root: Stmt, threads: Sequence[For]) -> None:
+    def __init__(self, name: str, root: Stmt, threads: Sequence[For], blocks: Sequence[For]) -> None:
         self.name = name
+        self.blocks = {f.var: f.extent.const for f in blocks}
         self.threads = list(threads)
         self.owners = {f.var for f in threads}
         stored = {x.buffer for x in walk_objects(root) if type(x) is BufferStore and x.buffer.scope in COMMON}
@@ -110,35 +130,35 @@ class _Barriers:
         """Buffers in which threads may meet: what nobody stores to is the same for all, and what nobody loads is looked at later."""
         self.known: dict[tuple[Access, Access, Any], bool] = {}
 
-    def part(self, n: Stmt, loops: tuple[For, ...], uniform: bool) -> Part:
+    def part(self, n: Stmt, at: _Place, uniform: bool) -> Part:
         """The statement with barriers; `uniform`: all threads reach it, equally often."""
         if type(n) is Seq:
-            return self._sequence(n, loops, uniform)
+            return self._sequence(n, at, uniform)
         if type(n) is For:
-            return self._loop(n, loops, uniform)
+            return self._loop(n, at, uniform)
         if type(n) is If:
             same = uniform and self._uniform(n.cond)
-            parts = [self.part(k, loops, same) for k in (n.then, n.orelse) if k is not None]
+            parts = [self.part(k, p, same) for k, p in ((n.then, at.under(n.cond)), (n.orelse, at)) if k is not None]
             then, orelse = parts[0].stmt, parts[1].stmt if len(parts) > 1 else None
             made = n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse)
             heads = tuple([a for p in parts for a in p.head])
             tails = tuple([a for p in parts for a in p.tail])
             return Part(made, heads, tails, len(parts) > 1 and all(p.waits for p in parts))
         if type(n) is Allocate:
-            inside = self.part(n.body, loops, uniform)
+            inside = self.part(n.body, at, uniform)
             return Part(_with_body(n, inside.stmt), inside.head, inside.tail, inside.waits)
         if type(n) is Evaluate and type(n.value) is Call and n.value.name == "barrier":
             return Part(n, (), (), True)
-        found = tuple(self._accesses(n, loops))
+        found = tuple(self._accesses(n, at))
         return Part(n, found, found, False)
 
-    def _sequence(self, n: Seq, loops: tuple[For, ...], uniform: bool) -> Part:
+    def _sequence(self, n: Seq, at: _Place, uniform: bool) -> Part:
         out: list[Stmt] = []
         head: list[Access] = []
         pending: tuple[Access, ...] = ()
         waited = False
         for k in n.stmts:
-            p = self.part(k, loops, uniform)
+            p = self.part(k, at, uniform)
             if self._meet(pending, p.head, None):
                 self._check(uniform, k)
                 out.append(barrier())
@@ -151,9 +171,9 @@ class _Barriers:
         same = len(out) == len(n.stmts) and all(a is b for a, b in zip(out, n.stmts, strict=True))
         return Part(n if same else seq(out), tuple(head), pending, waited)
 
-    def _loop(self, n: For, loops: tuple[For, ...], uniform: bool) -> Part:
+    def _loop(self, n: For, at: _Place, uniform: bool) -> Part:
         same = uniform and n.extent.vars.isdisjoint(self.owners)
-        body = self.part(n.body, (*loops, n), same)
+        body = self.part(n.body, _Place((*at.loops, n), at.guards), same)
         once = n.extent.const == 1
         if once or not self._meet(body.tail, body.head, (n, body.waits)):
             # It may run no time at all, unless the number says otherwise.
@@ -178,13 +198,13 @@ class _Barriers:
                 return False
         return True
 
-    def _accesses(self, n: Stmt, loops: tuple[For, ...]) -> Iterable[Access]:
+    def _accesses(self, n: Stmt, at: _Place) -> Iterable[Access]:
         for x in walk_objects(n):
             if type(x) in (BufferLoad, BufferStore) and x.buffer in self.shared:
                 is_write = type(x) is BufferStore
                 count = _lanes(x)
                 stride = 1 if x.stride is None else x.stride.const
-                yield Access(x.buffer, x.indices[0], (count, stride if stride is not None else 0), is_write, loops)
+                yield Access(x.buffer, x.indices[0], (count, stride if stride is not None else 0), is_write, at.loops, at.guards)
 
     # ---- who touches what ----------------------------------------------------------------------------------------------
 
@@ -205,16 +225,24 @@ class _Barriers:
             common = [f for f in common if f is not loop[0]]
         common = [f for f in common if f.var in a.index.vars or f.var in b.index.vars]
         # What is around both has one value: it matters only as a number of a version.
-        around = {v for x in (a, b) for v in x.index.vars} - self.owners - {f.var for x in (a, b) for f in x.loops}
+        used = {v for x in (a, b) for p in (x.index, *x.guards) for v in p.vars}
+        grid = self._grid(used)
+        around = {v for x in (a, b) for v in x.index.vars} - self.owners - {f.var for x in (a, b) for f in x.loops} - set(grid)
         if any(not _cancels(v, a.index, b.index) for v in around):
             return True
         # Loops on which versions of a buffer depend take the values of one period; of others all iterations are put together.
         values = {f.var: range(n) for f in common if (n := _period(f.var, a.index, b.index)) is not None}
-        for at in _points({**{v: (0,) for v in around}, **values}):
+        for at in _points({**grid, **{v: (0,) for v in around}, **values}):
             for first, second in self._steps(a, b, loop):
-                if self._overlap(a, b, {**at, **first}, {**at, **second}):
+                if self._overlap(a, b, {**at, **first}, {**at, **second}, set(grid)):
                     return True
         return False
+
+    def _grid(self, used: set[Var]) -> dict[Var, Iterable[int]]:
+        """Blocks to look at, by variable, where they make a difference and are few; else none of their variables."""
+        extents = {v: n for v, n in self.blocks.items() if v in used}
+        few = all(n is not None for n in extents.values()) and prod([n or 0 for n in extents.values()]) <= MAX_BLOCKS
+        return {v: range(n or 0) for v, n in extents.items()} if few else {}
 
     @staticmethod
     def _steps(a: Access, b: Access, loop: tuple[For, bool] | None) -> Iterable[tuple[dict[Var, int], dict[Var, int]]]:
@@ -226,11 +254,13 @@ class _Barriers:
         ahead = 2 if loop[1] else n + 1
         return [({var: i}, {var: j}) for i in range(min(n, extent)) for j in range(i + 1, min(i + ahead, extent))]
 
-    def _overlap(self, a: Access, b: Access, first: Mapping[Var, int], second: Mapping[Var, int]) -> bool:
-        one, two = self._cells(a, first), self._cells(b, second)
+    def _overlap(self, a: Access, b: Access, first: Mapping[Var, int], second: Mapping[Var, int], blocks: set[Var]) -> bool:
+        one, two = self._cells(a, first, blocks), self._cells(b, second, blocks)
         if one is None or two is None:
             return True
         (cells, owner), (others, other) = one, two
+        if not cells.size or not others.size:
+            return False
         low = min(int(cells.min()), int(others.min()))
         size = max(int(cells.max()), int(others.max())) - low + 1
         least = np.full(size, np.iinfo(np.int64).max)
@@ -241,9 +271,13 @@ class _Barriers:
         alone = (least[others - low] == other) & (most[others - low] == other)
         return bool(np.any(touched & ~alone))
 
-    def _cells(self, a: Access, values: Mapping[Var, int]) -> tuple[np.ndarray, np.ndarray] | None:
-        """(cell, thread) of each access; None if there are too many."""
-        inner = [f for f in a.loops if f.var in a.index.vars and f.var not in values]
+    def _cells(self, a: Access, values: Mapping[Var, int], blocks: set[Var]) -> tuple[np.ndarray, np.ndarray] | None:
+        """(cell, thread) of each access that no guard keeps out; None if there are too many.  A guard on a loop of which one step stands
+        for all says nothing."""
+        known = self.owners | blocks | ({f.var for f in a.loops} - set(values))
+        guards = [g for g in a.guards if g.vars <= known]
+        used = a.index.vars.union(*[g.vars for g in guards])
+        inner = [f for f in a.loops if f.var in used and f.var not in values]
         loops = [*self.threads, *inner]
         if any(f.extent.const is None for f in loops) or a.lanes[1] == 0:
             return None
@@ -257,6 +291,10 @@ class _Barriers:
         owner = np.zeros(size, np.int64)
         for i, _ in enumerate(self.threads):
             owner = owner * extents[i] + points[i]
+        runs = np.ones(size, bool)
+        for g in guards:
+            runs &= values_at(g, grid, size) < 0
+        cells, owner = cells[runs], owner[runs]
         if a.lanes[0] > 1:
             cells = (cells[:, None] + np.arange(a.lanes[0]) * a.lanes[1]).ravel()
             owner = np.repeat(owner, a.lanes[0])

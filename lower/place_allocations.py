@@ -183,7 +183,10 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
         m = x.map_children(recurse)
         if x.buffer is not b:
             return m
-        return m.with_(buffer=new, indices=tuple([i - low for i, low in zip(m.indices, lows, strict=True)]))
+        # Of one element an index within the buffer is 0, whatever it looks like.
+        single = [b.scope == "local" and low == 0 and e == 1 == dim for low, e, dim in zip(lows, shape, b.shape, strict=True)]
+        moved = zip(m.indices, lows, single, strict=True)
+        return m.with_(buffer=new, indices=tuple([ZERO if only else i - low for i, low, only in moved]))
 
     out = Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
     return close_gaps(out) if b.scope == "local" else out

@@ -11,8 +11,6 @@ from collections.abc import Collection
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
@@ -23,6 +21,7 @@ from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.clip_loops import linear
+from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support import dtype as dt
@@ -105,16 +104,6 @@ FOLDED = ("add", "max", "min")
 """Operations with a horizontal form."""
 
 
-def _neutral(op: str, dtype: str) -> Const:
-    """The value that changes nothing."""
-    if op == "add":
-        return const(0, dtype)
-    if dt.is_float(dtype):
-        return const(float("-inf") if op == "max" else float("inf"), dtype)
-    limits = np.iinfo(dt.to_numpy(dtype))
-    return const(int(limits.min if op == "max" else limits.max), dtype)
-
-
 def _horizontal(
     n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]
 ) -> BufferStore:
@@ -132,8 +121,8 @@ def _horizontal(
         tool = _Lanes(lane, lanes, s, sizes)
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
-            neutral = Broadcast(_neutral(v.op, st.buffer.dtype), lanes)
-            part = Select(Lt0(-count, lanes, ONE), part, neutral)
+            nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
+            part = Select(Lt0(-count, lanes, ONE), part, nothing)
         total = part if total is None else Binary(v.op, total, part)
         del s.ranges[lane]
     assert total is not None

@@ -25,8 +25,10 @@ def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
     reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
     handles = s.get_loops(block)
     own: list[For] = [s.loop(x) for x in handles]
-    spatial = [x for x, f in zip(handles, own, strict=True) if f.var not in reducing]
-    rest = [x for x, f in zip(handles, own, strict=True) if f.var in reducing]
+    # A loop of one iteration would only make indices harder to see through.
+    wide = [f for f in own if f.var not in reducing and f.extent != 1] or [f for f in own if f.var not in reducing]
+    spatial = [x for x, f in zip(handles, own, strict=True) if f in wide]
+    rest = [x for x, f in zip(handles, own, strict=True) if f not in wide]
     if rest and spatial:
         s.reorder([*spatial, *rest])
     if not spatial:

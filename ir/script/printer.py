@@ -101,7 +101,7 @@ class Printer(ExprPrinter):
 
     def function(self, f: PrimFunc, depth: int) -> None:
         """The whole of `f`, indented by `depth` steps."""
-        shapes = [s for b in f.buffers for s in b.shape] + [v for _, v in f.attrs if isinstance(v, Poly)]
+        shapes = [s for b in f.buffers for s in (*b.shape, b.pad)] + [v for _, v in f.attrs if isinstance(v, Poly)]
         sizes, strays = free_names(f.body, [*f.params, *f.allocs], shapes)
         for p in f.params:
             if isinstance(p, Buffer):

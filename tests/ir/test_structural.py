@@ -332,7 +332,7 @@ def test_what_threads_wait_for_and_exchange_matters() -> None:
     _differ(
         For(_I, poly(4), barrier(), "thread", "threadIdx.x"),
         For(_I, poly(4), barrier(), "thread", "threadIdx.y"),
-        "/i.thread: 'threadIdx.x' != 'threadIdx.y'",
+        "/i.kind: 'threadIdx.x' != 'threadIdx.y'",
     )
 
 

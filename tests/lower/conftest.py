@@ -10,6 +10,7 @@ import pytest
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
+from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.target import Target
 from tunesmith.ir.verify import verify
@@ -55,3 +56,41 @@ def check(func: PrimFunc, *passes: Pass) -> PrimFunc:
 def lowered() -> Callable[..., PrimFunc]:
     """`lowered(func, *passes)`: see `check`."""
     return check
+
+
+# ---- programs with threads -----------------------------------------------------------------------------------------------
+
+OPENCL = Target("opencl")
+CUDA = Target("cuda -arch=sm_90")
+
+
+def thread_results(func: PrimFunc, check_races: bool = False) -> list[np.ndarray]:
+    """As `results`, by the interpreter of threads: with `check_races` barriers must stand where they are needed."""
+    written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
+    given = []
+    for b in func.params:
+        assert isinstance(b, Buffer)
+        n = int(np.prod([e.as_int() for e in b.shape]))
+        values = np.full(n, -77) if b in written else stream(0, "lower", b.name).integers(-3, 4, n)
+        given.append(values.astype(dt.to_numpy(b.dtype)).reshape([e.as_int() for e in b.shape]))
+    return [a.reshape(-1) for a in run_threads(func, given, check_races=check_races)]
+
+
+def check_threads(func: PrimFunc, *passes: Pass, target: Target = OPENCL, check_races: bool = False) -> PrimFunc:
+    """As `check`, for programs of GPUs.  Races are looked for behind the last pass, if at all."""
+    verify(func)
+    expected = thread_results(func)
+    for n, p in enumerate(passes):
+        done = p(func, target)
+        verify(done)
+        for after, before in zip(thread_results(done, check_races and n == len(passes) - 1), expected, strict=True):
+            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed what the program computes")
+        assert p(done, target) is done, f"{p.name} is not done after one run, or copies what it does not change"
+        func = done
+    return func
+
+
+@pytest.fixture(scope="session")
+def threaded() -> Callable[..., PrimFunc]:
+    """`threaded(func, *passes, target=OPENCL, check_races=False)`: see `check_threads`."""
+    return check_threads

@@ -1,4 +1,4 @@
-"""bind, cooperative_fetch, pad_rows, add_unit_loop and compute_at for threads that share: rewrites, and that programs stay what they were."""
+"""bind, cooperative_fetch, pad_rows, add_unit_loop, compute_at for threads that share: rewrites, and that programs mean what they did."""
 
 from __future__ import annotations
 

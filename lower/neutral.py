@@ -1,0 +1,18 @@
+"""The value that changes nothing when a reduction combines it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tunesmith.ir.expr import Const, const
+from tunesmith.support import dtype as dt
+
+
+def neutral(op: str, dtype: str) -> Const:
+    """Of add, mul, min or max."""
+    if op in ("add", "mul"):
+        return const(0 if op == "add" else 1, dtype)
+    if dt.is_float(dtype):
+        return const(float("-inf") if op == "max" else float("inf"), dtype)
+    limits = np.iinfo(dt.to_numpy(dtype))
+    return const(int(limits.min if op == "max" else limits.max), dtype)
