@@ -232,9 +232,11 @@ class _Barriers:
             return True
         # Loops on which versions of a buffer depend take the values of one period; of others all iterations are put together.
         values = {f.var: range(n) for f in common if (n := _period(f.var, a.index, b.index)) is not None}
+        stepped = [*common, *([] if loop is None else [loop[0]])]
+        every = {f.var for f in stepped if (f.extent.const or MAX_POINTS) <= (_period(f.var, a.index, b.index) or 0)}
         for at in _points({**grid, **{v: (0,) for v in around}, **values}):
             for first, second in self._steps(a, b, loop):
-                if self._overlap(a, b, {**at, **first}, {**at, **second}, set(grid)):
+                if self._overlap(a, b, {**at, **first}, {**at, **second}, every | set(grid)):
                     return True
         return False
 
@@ -254,8 +256,8 @@ class _Barriers:
         ahead = 2 if loop[1] else n + 1
         return [({var: i}, {var: j}) for i in range(min(n, extent)) for j in range(i + 1, min(i + ahead, extent))]
 
-    def _overlap(self, a: Access, b: Access, first: Mapping[Var, int], second: Mapping[Var, int], blocks: set[Var]) -> bool:
-        one, two = self._cells(a, first, blocks), self._cells(b, second, blocks)
+    def _overlap(self, a: Access, b: Access, first: Mapping[Var, int], second: Mapping[Var, int], every: set[Var]) -> bool:
+        one, two = self._cells(a, first, every), self._cells(b, second, every)
         if one is None or two is None:
             return True
         (cells, owner), (others, other) = one, two
@@ -271,10 +273,10 @@ class _Barriers:
         alone = (least[others - low] == other) & (most[others - low] == other)
         return bool(np.any(touched & ~alone))
 
-    def _cells(self, a: Access, values: Mapping[Var, int], blocks: set[Var]) -> tuple[np.ndarray, np.ndarray] | None:
+    def _cells(self, a: Access, values: Mapping[Var, int], every: set[Var]) -> tuple[np.ndarray, np.ndarray] | None:
         """(cell, thread) of each access that no guard keeps out; None if there are too many.  A guard on a loop of which one step stands
         for all says nothing."""
-        known = self.owners | blocks | ({f.var for f in a.loops} - set(values))
+        known = self.owners | every | ({f.var for f in a.loops} - set(values))
         guards = [g for g in a.guards if g.vars <= known]
         used = a.index.vars.union(*[g.vars for g in guards])
         inner = [f for f in a.loops if f.var in used and f.var not in values]

@@ -194,12 +194,8 @@ def test_a_barrier_may_stand_before_the_branch(threaded: Threaded) -> None:
 
 # ---- what the guards of the program make unnecessary
 
-STEPS = "guards on the step are taken at the steps of one period only (_cells)"
 
-
-@pytest.mark.parametrize(
-    "guard", [pytest.param("1 < k", marks=pytest.mark.xfail(strict=True, reason=STEPS)), "k < 2", "0 < k", "k < 1", "x < 8"]
-)
+@pytest.mark.parametrize("guard", ["1 < k", "k < 2", "0 < k", "k < 1", "x < 8"])
 def test_guards_on_steps_hold_in_other_steps(threaded: Threaded, guard: str) -> None:
     """Steps are looked at for one period of the versions; a guard on the step may hold in another one."""
     func = kernel(
