@@ -407,7 +407,9 @@ class ProgramAnalysis:
         d = self.dag
         users = [s for s in self.stores if b in s.uses]
         if b.scope in (*SHARED, "local"):
-            tiles = [self._tile(s, s.uses[b]) for s in users]
+            # Lowering makes a tile as large as what is read of it: the last turn of the threads that fill it is guarded.
+            readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED else []
+            tiles = [self._tile(s, s.uses[b]) for s in readers or users]
             return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
         sizes = [s.extents(s.uses[b], self.home_level(s, b)) for s in users]
         return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
