@@ -6,8 +6,10 @@ programs on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
+from tunesmith.codegen.device_build import build
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
@@ -20,6 +22,8 @@ from tunesmith.support.seeds import stream
 
 DRAWN = 4096
 """Candidates that are ranked."""
+TRIED = 8
+"""Of the best so many are compiled at most, to find one that spills no registers, where a compiler tells that."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
@@ -34,6 +38,18 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         if task.space.sketches:
             drafter = Drafter(task)
             drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
-            for _, candidate in drawn.best(1):
-                return replay(task.space.sketches[candidate.sketch].trace_of(candidate.row), func).func
+            best = [task.space.sketches[c.sketch].trace_of(c.row) for _, c in drawn.best(TRIED if target.base == "cuda" else 1)]
+            programs = (replay(trace, func).func for trace in best)
+            return next(programs) if target.base != "cuda" else _without_spills(programs, target)
     return default_schedule(func, target)
+
+
+def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:
+    """The first whose kernels the compiler keeps in registers, which estimates tell only nearly; if all spill, that which spills least."""
+    found: list[tuple[float, PrimFunc]] = []
+    for program in programs:
+        spilled = build(program, target).facts["spill_bytes"]
+        if not spilled:
+            return program
+        found.append((spilled, program))
+    return min(found, key=lambda x: x[0])[1]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from tunesmith.codegen.device_build import build as build_for_device
 from tunesmith.codegen.llvm_build import build
 from tunesmith.graph.builder import GraphBuilder
 from tunesmith.graph.default_schedule import default_schedule
@@ -81,3 +84,37 @@ def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value < max(v for values in population.values.values() for v in values)
     trace = drafter.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
     assert structural.equal(chosen, replay(trace, func).func)
+
+
+@pytest.mark.parametrize("tag", ["nvidia/h200", "nvidia/a100"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matmul(m=1024,n=1024,k=1024)",
+        "batch_matmul(b=16,m=256,n=256,k=64)",
+        "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1)",
+        "softmax(m=4096,n=4096)",
+        "layer_norm(m=4096,n=1024)",
+        "sum(shape=4194304)",
+    ],
+)
+def test_default_tiles_of_gpus_spill_nothing(text: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untuned, "DRAWN", 2048)
+    target = Target(tag)
+    facts = build_for_device(analytic_schedule(workload(text).func, target), target).facts
+    assert facts["spill_bytes"] == 0 and 0 < facts["registers"] <= 255
+    assert facts["shared_bytes"] <= target.shared_memory_per_block
+
+
+def test_of_kernels_that_spill_the_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    spills = iter([300.0, 100.0, 200.0])
+    monkeypatch.setattr(untuned, "TRIED", 3)
+    built: list[PrimFunc] = []
+
+    def pretend(func: PrimFunc, target: Target) -> SimpleNamespace:
+        built.append(func)
+        return SimpleNamespace(facts={"spill_bytes": next(spills)})
+
+    monkeypatch.setattr(untuned, "build", pretend)
+    chosen = analytic_schedule(workload(MATMUL).func, Target("nvidia/h200"))
+    assert len(built) == 3 and chosen is built[1]
