@@ -1,5 +1,7 @@
 # make test   sets up .venv and runs every check: lint, formatting, types, tests
 # make tune   sets up .venv, tunes two real operators and prints them beside the vendor libraries
+# make gpu-check  sets up .venv for an NVIDIA GPU and says whether everything is right on it, and how fast, in less than 8 minutes;
+#                 `make gpu-check GPU_PYTHON=python3` takes an interpreter that has everything, and installs nothing
 # make lint   the checks of `make test` that run no code of the project
 # make clean  removes what the others built, except .venv, logs and runs
 
@@ -17,7 +19,11 @@ TRIALS ?= 128
 LOG ?= log.jsonl
 WORKLOADS := 'matmul(m=1024,n=1024,k=1024)' 'conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1,bias=1,relu=1)'
 
-.PHONY: test tune lint clean
+# Options of experiments/gpu_check/run.py.
+GPU_CHECK ?=
+GPU_PYTHON ?=
+
+.PHONY: test tune gpu-check lint clean
 
 test: lint
 	$(BIN)/pytest -n $(JOBS)
@@ -25,6 +31,17 @@ test: lint
 tune: $(VENV)/.installed-$(TUNE_EXTRAS)
 	$(BIN)/tunesmith tune $(WORKLOADS) --trials $(TRIALS) --log $(LOG) --seed 0
 	$(BIN)/tunesmith bench $(WORKLOADS) --log $(LOG)
+
+gpu-check: $(if $(GPU_PYTHON),,$(VENV)/.installed-for-gpu-check)
+	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(BIN)/python) experiments/gpu_check/run.py $(GPU_CHECK)
+
+# The comparison needs a torch that was built with CUDA.  The pin of torch is not used: where it has brought a build for CPUs, that is
+# replaced, and another torch that sees GPUs is good.
+$(VENV)/.installed-for-gpu-check: pyproject.toml constraints.txt | $(BIN)/pip
+	@grep -v '^torch==' constraints.txt > $(VENV)/constraints-gpu.txt
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.version.cuda)' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torch 2>/dev/null
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/constraints-gpu.txt -e '.[cuda,torch]' pytest hypothesis
+	@touch $@
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/python tests/make_typecheck_farm.py

@@ -75,7 +75,7 @@ def check_reference(params: Sequence[ParamSpec], outputs: Sequence[Array]) -> li
         dtype = dtypes.to_numpy(param.dtype)
         if output.shape != param.shape or (output.dtype.kind == "f") != (dtype.kind == "f"):
             raise UserError(f"the reference gave {output.dtype}{list(output.shape)} for {param.name}, which is {param}")
-        checked.append(np.ascontiguousarray(output, dtype))
+        checked.append(np.asarray(output, dtype, order="C"))  # ascontiguousarray makes a vector of a scalar
     return checked
 
 

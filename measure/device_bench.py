@@ -262,7 +262,7 @@ def _in_turns(calls: dict[int, _Timed], policy: TimingPolicy) -> dict[int, tuple
 
 def _storage(dtype: str, values: Array) -> Array:
     """Values as they lie in memory; bfloat16 is held in float32 by whoever makes them."""
-    return to_bfloat16(values) if dtype == "bfloat16" else np.ascontiguousarray(values)
+    return to_bfloat16(values) if dtype == "bfloat16" else np.asarray(values, order="C")  # a scalar stays one
 
 
 def _failed(kind: str, message: str) -> RunResult:

@@ -1,7 +1,7 @@
 """Hand-written kernels that show what a device can do, in CUDA C and OpenCL C, and their timing by the device's own marks.
 
-Each kernel does one thing: multiply-adds in registers, a copy, reading a small buffer again and again, nothing.  How often it does it stands
-in memory, so that one compiled program serves for short and long runs.
+Each kernel does one thing: multiply-adds in registers, a copy, reading a small buffer again and again, nothing.  How often it does so
+stands in memory, so that one compiled program serves for short and long runs.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def main() -> int:
         v = compare_constraints(sketch, target, rows)
         counts = [v.both_accept, v.both_refuse, len(v.wrongly_refused), len(v.wrongly_accepted)]
         sums = [a + b for a, b in zip(sums, counts, strict=True)]
-        print(f"{text:52} {target!s:22} {sketch.name:24} legal {counts[0]:5} illegal {counts[1]:5} wrong {counts[2]} + {counts[3]}", flush=True)
+        print(
+            f"{text:52} {target!s:22} {sketch.name:24} legal {counts[0]:5} illegal {counts[1]:5} wrong {counts[2]} + {counts[3]}",
+            flush=True,
+        )
         for row in v.wrongly_refused[:3]:
             print(f"  refused, and legal: {row}", flush=True)
         for row, why in v.wrongly_accepted[:3]:

@@ -7,7 +7,6 @@ are compiled to machine code for two architectures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
@@ -19,71 +18,36 @@ from tunesmith.ir import structural
 from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.target import Target
 from tunesmith.lower.pipelines import GPU
-from tunesmith.measure.argument_data import make_inputs
-from tunesmith.measure.correctness import mismatch, tolerance_of
-from tunesmith.ops.workload import Workload, workload
+from tunesmith.ops.workload import Workload
 from tunesmith.runtime.device import DEVICES
 from tunesmith.runtime.device_module import DeviceModule
 from tunesmith.runtime.device_program import DeviceProgram
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.sketch import Sketch
-from tunesmith.search.space_rules import GPU_RULES, generate, rules_of
+from tunesmith.search.space_rules import GPU_RULES, rules_of
 from tunesmith.support.seeds import stream
+from tunesmith.testing import gpu_rows
+from tunesmith.testing.gpu_rows import WORKLOADS, arguments, check
 
 H200, A100 = Target("nvidia/h200"), Target("nvidia/a100")
 OPENCL = Target("opencl -num-cores=2 -max-threads-per-block=1024 -shared-memory-per-block=262144")
 """Takes the blocks of a big GPU."""
-WORKLOADS = (
-    "matmul(m=33,n=45,k=19)",
-    "matmul(m=64,n=32,k=48)",
-    "batch_matmul(b=3,m=17,n=20,k=12)",
-    "conv2d(n=1,h=9,w=11,ci=8,co=12,kh=3,kw=3,pad=1,bias=1,relu=1)",
-    "conv2d(n=2,h=9,w=8,ci=5,co=7,kh=3,kw=2,pad=1,stride=2)",
-    "conv2d(n=1,h=9,w=8,ci=20,co=20,kh=3,kw=3,pad=1,groups=20)",
-    "softmax(m=5,n=100)",
-    "softmax(m=7,n=33)",
-    "layer_norm(m=7,n=96)",
-    "sum(shape=7x200,axis=1)",
-    "sum(shape=3001)",
-    "max(shape=40x50)",
-    "relu(shape=33x60)",
-    "add(shape=17x19)",
-)
-ROWS = 3
-"""Of each sketch, that are run and compiled."""
 LAW_ROWS = 14
 """Of each sketch: more than 300 in all."""
 
-CASES = [(text, k) for text in WORKLOADS for k in range({"softmax": 2, "matmul": 2, "batch_matmul": 2, "conv2d": 2}.get(text.split("(")[0], 1))]
+CASES = [
+    (text, k) for text in WORKLOADS for k in range({"softmax": 2, "matmul": 2, "batch_matmul": 2, "conv2d": 2}.get(text.split("(")[0], 1))
+]
 
 
-@cache
 def task(text: str) -> tuple[Workload, tuple[Sketch, ...]]:
     """A workload with its sketches for a big GPU."""
-    w = workload(text)
-    return w, generate(w.func, H200).sketches
+    return gpu_rows.task(text, H200)
 
 
 def rows(text: str, k: int) -> list[tuple[int, ...]]:
-    """Random rows of a sketch."""
-    drawn = task(text)[1][k].space.sample(ROWS, stream(0, "gpu rows", text, k))
-    return [tuple(int(x) for x in row) for row in drawn]
-
-
-def arguments(w: Workload) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(all arguments with poisoned outputs, what the outputs must be)."""
-    params = param_specs(w.func)
-    inputs = make_inputs(params)
-    given = iter(inputs)
-    return [np.full(p.shape, np.nan, np.float32) if p.written else next(given) for p in params], w.reference(inputs)
-
-
-def check(w: Workload, found: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
-    """Refuse outputs that are not the reference's."""
-    written = [a for a, p in zip(found, param_specs(w.func), strict=True) if p.written]
-    for actual, right in zip(written, expected, strict=True):
-        wrong = mismatch(actual, right, tolerance_of(w.func))
-        assert wrong is None, f"{what}: {wrong}"
+    """Random rows of a sketch, that are run and compiled."""
+    return gpu_rows.rows(task(text)[1][k], text, k)
 
 
 def test_sketches_of_the_operators(assert_golden: Callable[..., None]) -> None:

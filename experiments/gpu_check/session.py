@@ -1,0 +1,136 @@
+"""What the sections of a check share: the device, the clock, the log, and results that reach the disk as they come."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunesmith.codegen.device_host import detect_device
+from tunesmith.ir.target import Target
+from tunesmith.ir.target_gpus import card_of_driver_name
+from tunesmith.measure.device_rates import calibrated_device
+from tunesmith.runtime.device import Device, DeviceAttributes
+from tunesmith.support.errors import BuildError, TunesmithError
+
+_LINES = 8
+"""Of a traceback."""
+_GRACE_S = 15.0
+"""A section that is this late is cut off."""
+
+
+class OutOfTime(Exception):
+    """A section took longer than it may."""
+
+
+@dataclass
+class Session:
+    """One run.
+
+    Attributes:
+        kind: of the device.
+        out: folder for what is written.
+        seconds: the run may take.
+        trials: for each workload.
+        workloads: own ones in place of those of the check.
+        results: by section; plain data.
+        failures: why sections failed.
+    """
+
+    kind: str
+    out: Path
+    seconds: float
+    trials: int
+    workloads: tuple[str, ...] = ()
+    results: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+    _target: Target | None = None
+
+    def say(self, text: str) -> None:
+        """Print a line, and keep it."""
+        line = f"[{time.monotonic() - self.begun:6.1f} s] {text}"
+        print(line, flush=True)
+        with (self.out / "output.txt").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def left(self) -> float:
+        """Seconds of the run that are left."""
+        return self.seconds - (time.monotonic() - self.begun)
+
+    def save(self) -> None:
+        """Write the results down."""
+        content = {"kind": self.kind, "trials": self.trials, "failures": self.failures, **self.results}
+        draft = self.out / "results.json.tmp"
+        draft.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        draft.replace(self.out / "results.json")
+
+    def section(self, name: str, work: Callable[[Session, dict[str, Any]], None], limit: float) -> None:
+        """Run a section, which fills the dictionary that it is given; what it raises is reported, and the run goes on."""
+        self.say(f"== {name} ({limit:.0f} s at most, {self.left():.0f} s are left)")
+        found: dict[str, Any] = self.results.setdefault(name, {})
+        start = time.monotonic()
+        try:
+            with _cut_off(limit + _GRACE_S):
+                work(self, found)
+        except Exception as error:
+            last = traceback.format_exc().strip().splitlines()[-_LINES:]
+            short = isinstance(error, TunesmithError)
+            self.failures[name] = f"{type(error).__name__}: {error}"
+            self.say("\n    ".join([f"{name} FAILED:", *(str(error).splitlines() if short else last)]))
+        found["seconds"] = time.monotonic() - start
+        self.save()
+
+    @property
+    def attributes(self) -> DeviceAttributes:
+        """Facts about the device.  Raises RunError when there is none."""
+        return Device(self.kind).api.attributes(0)
+
+    def detected(self) -> Target:
+        """The device as a target, with estimates for rates."""
+        try:
+            return detect_device(self.kind)
+        except TunesmithError as error:
+            facts = self.attributes
+            if self.kind != "cuda" or facts.compute_version is None or facts.compute_units is None:
+                raise
+            # Without nvidia-smi, or a card that no table has.
+            self.say(f"the driver's own words stand in for detection: {error}")
+            card = card_of_driver_name(facts.name or "")
+            named: dict[str, object] = {"model": card} if card else {"arch": "sm_" + facts.compute_version.replace(".", "")}
+            return Target({"kind": "cuda", "num_cores": facts.compute_units, **named})
+
+    @property
+    def target(self) -> Target:
+        """What is tuned for, with measured rates."""
+        if self._target is None:
+            if not Device(self.kind).api.count():
+                raise BuildError(f"there is no {self.kind} device here: `tunesmith doctor` lists what there is")
+            self._target = calibrated_device(self.detected(), self.say)
+        return self._target
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        self._target = target
+
+
+@contextmanager
+def _cut_off(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime in this thread, the main one, if what is inside takes longer."""
+
+    def late(*_: object) -> None:
+        raise OutOfTime(f"cut off after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

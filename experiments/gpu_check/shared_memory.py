@@ -1,0 +1,83 @@
+"""Cycles that an instruction of 128 bits on shared memory occupies a multiprocessor for, by which addresses the lanes of a warp ask for.
+
+One wavefront serves 128 bytes: 32 lanes with words of their own take four cycles.  How far lanes that ask for the same words are merged
+decides what the fragments of a matrix product cost, and is not documented.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tunesmith.codegen.cuda_nvrtc import compile_cuda
+from tunesmith.ir.target import Target
+from tunesmith.measure.device_lease import device_lease
+from tunesmith.measure.device_probe import THREADS, Probe
+from tunesmith.runtime.device import Device
+
+PATTERNS = {
+    "32 lanes apart": "lane",
+    "all lanes the same": "0",
+    "8 words, by lane / 4": "lane / 4",
+    "8 words, by lane % 8": "lane % 8",
+    "4 words, by lane / 8": "lane / 8",
+    "4 words, by lane % 4": "lane % 4",
+}
+"""Which of the vectors of 16 bytes each lane reads."""
+
+_LOADS = 32
+_KERNEL = """
+extern "C" __global__ void __launch_bounds__(256) lds_{number}(const int* rounds, float* out, long long* times) {{
+  __shared__ __align__(16) float4 s[64 + {loads}];
+  if (threadIdx.x < 64 + {loads}) s[threadIdx.x] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+  __syncthreads();
+  const int lane = threadIdx.x % 32, n = rounds[0];
+  const unsigned p = (unsigned)__cvta_generic_to_shared(s + ({pattern}));
+  float x = 0.0f;
+  long long c0, c1;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(c0) :: "memory");
+  for (int r = 0; r < n; r++) {{
+    {body}
+  }}
+  __syncthreads();
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(c1) :: "memory");
+  out[blockIdx.x * 256 + threadIdx.x] = x;
+  if (threadIdx.x == 0) times[blockIdx.x] = c1 - c0;
+}}
+"""
+_LOAD = (
+    '{{ float4 v; asm volatile("ld.volatile.shared.v4.f32 {{%0, %1, %2, %3}}, [%4+{offset}];" '
+    ': "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p)); x += v.x; }}'
+)
+_BLOCKS = 4
+"""Of each multiprocessor, so that latencies overlap."""
+
+
+def source() -> str:
+    """A kernel for each pattern, in CUDA C."""
+    body = "\n    ".join([_LOAD.format(offset=16 * i).replace("{{", "{").replace("}}", "}") for i in range(_LOADS)])
+    return "".join([_KERNEL.format(number=i, loads=_LOADS, pattern=p, body=body) for i, p in enumerate(PATTERNS.values())])
+
+
+def cycles_by_pattern(target: Target) -> dict[str, float]:
+    """Cycles of a multiprocessor for one instruction of a warp, for each of `PATTERNS`.
+
+    Args:
+        target: kind cuda, the first device.
+    """
+    device = Device("cuda")
+    found = {}
+    with device_lease(device), Probe(device, compile_cuda(source(), target.arch).cubin) as probe:
+        blocks, rounds = _BLOCKS * target.num_cores, 400
+        plan, out = probe.filled([rounds], np.int32), probe.memory(4 * THREADS * blocks)
+        times = probe.filled([0] * blocks, np.int64)
+        for i, name in enumerate(PATTERNS):
+            start = partial(probe.launch, f"lds_{i}", [plan, out, times], blocks)
+            start()
+            seconds = min(probe.seconds(start)[0] for _ in range(5))
+            # By the counters of blocks, which all run at once: from the first to the last of one, less what it began late.
+            cycles = float(np.median(np.asarray(probe.read(times, np.int64), np.float64)))
+            instructions = _BLOCKS * (THREADS // 32) * rounds * _LOADS
+            found[name] = (cycles or seconds * target.clock_ghz * 1e9) / instructions
+    return found

@@ -1,0 +1,164 @@
+"""Searches on the device, and the programs that they end with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tunesmith
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.experiments.gpu_check.session import OutOfTime, Session
+from tunesmith.measure.database import Database
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.record import Record
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.ops.workload import Workload, workload
+from tunesmith.report import TaskReport
+from tunesmith.search.tuner import Progress
+from tunesmith.tables import counted
+
+COMPUTE = ("matmul", "batch_matmul", "dense", "conv2d")
+"""Operators that arithmetic limits; the others are limited by memory, and timed on data that is in no cache."""
+LARGE = (
+    "matmul(m=1024,n=1024,k=1024)",
+    "matmul(m=2048,n=2048,k=2048)",
+    "matmul(m=4096,n=4096,k=4096)",
+    "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1)",
+    "conv2d(n=16,h=28,w=28,ci=128,co=128,kh=3,kw=3,pad=1)",
+    "softmax(m=4096,n=4096)",
+    "layer_norm(m=4096,n=4096)",
+    "sum(shape=67108864)",
+    "sum(shape=4096x4096,axis=1)",
+    "relu(shape=4096x4096)",
+)
+SMALL = (
+    "matmul(m=128,n=128,k=128)",
+    "conv2d(n=1,h=14,w=14,ci=16,co=32,kh=3,kw=3,pad=1)",
+    "softmax(m=128,n=256)",
+    "layer_norm(m=128,n=256)",
+    "sum(shape=65536)",
+    "sum(shape=256x256,axis=1)",
+    "relu(shape=256x256)",
+)
+"""For processors."""
+PEERS_SHARE = 0.27
+"""Of a run's time that stays for the comparison."""
+_BATCH = 32
+
+
+def names(session: Session) -> tuple[str, ...]:
+    """The workloads of a run, in their canonical spelling."""
+    return tuple([workload(text).text for text in session.workloads or (LARGE if session.kind == "cuda" else SMALL)])
+
+
+def is_cold(session: Session, text: str) -> int:
+    """Bytes that a workload's data is taken from in turns: three times the L2 cache, for what memory limits."""
+    return 0 if text.partition("(")[0] in COMPUTE else 3 * session.target.l2_bytes
+
+
+def tune_all(session: Session, found: dict[str, Any]) -> None:
+    """All workloads, those that arithmetic limits first; time is shared by their number."""
+    log = session.out / "records.jsonl"
+    if log.exists():
+        os.replace(log, log.with_name("records.before.jsonl"))
+    texts, target = names(session), session.target
+    reserve = PEERS_SHARE * session.seconds
+    found |= {"tasks": {}, "trials": 0, "wall": 0.0}
+    groups = [[t for t in texts if is_cold(session, t) == cold] for cold in sorted({is_cold(session, t) for t in texts})]
+    remaining = len(texts)
+    try:
+        for group in groups:
+            seconds = (session.left() - reserve) * len(group) / remaining
+            remaining -= len(group)
+            _tune_group(session, found, group, max(10.0, seconds), is_cold(session, group[0]))
+            session.save()
+    finally:
+        rate = found["trials"] / found["wall"] if found["wall"] else 0.0
+        found["trials_per_s"] = rate
+        session.say(f"{found['trials']} trials in {found['wall']:.1f} s on {target}: {rate:.2f} trials/s")
+
+
+def _tune_group(session: Session, found: dict[str, Any], group: Sequence[str], seconds: float, cold: int) -> None:
+    """In one search with turns; if that breaks down, each of those without a result in a search of its own."""
+    session.say(f"tuning {len(group)} workloads, {session.trials} trials each, {seconds:.0f} s at most")
+    until = time.monotonic() + seconds
+    try:
+        _tune(session, found, group, seconds, cold)
+    except OutOfTime:
+        raise
+    except Exception as error:
+        session.say(f"the search broke down: {type(error).__name__}: {error}. Now one by one")
+        found["broken"] = f"{type(error).__name__}: {error}"
+        for i, text in enumerate(group):
+            each = (until - time.monotonic()) / (len(group) - i)
+            if each < 5:
+                break
+            try:
+                _tune(session, found, [text], each, cold)
+            except OutOfTime:
+                raise
+            except Exception as again:
+                session.say(f"{text}: {type(again).__name__}: {again}")
+
+
+def _tune(session: Session, found: dict[str, Any], group: Sequence[str], seconds: float, cold: int) -> None:
+    shown: dict[str, int] = {}
+
+    def show(p: Progress) -> None:
+        if p.trials and shown.get(p.task.name) != p.trials:
+            shown[p.task.name] = p.trials
+            # What stands in the table if the search does not come to its end.
+            seconds, sketch = (None, None) if p.best is None else (p.best.seconds * 1e6, p.best.sketch)
+            found["tasks"][p.task.name] = {"trials": p.trials, "errors": dict(p.errors), "best_us": seconds, "sketch": sketch}
+            best = "-" if p.best is None else f"{p.best.seconds * 1e6:.1f} us, {p.best.sketch}"
+            session.say(f"  {p.task.name}: {p.trials} trials, best {best}{', errors ' + counted(p.errors) if p.errors else ''}")
+
+    policy = MeasurePolicy(race=RacePolicy(flush_bytes=cold))
+    start = time.monotonic()
+    try:
+        # Leaders are ranked after the time is up: that takes about a second a workload.
+        report = tunesmith.tune(
+            list(group),
+            session.target,
+            trials=session.trials,
+            log=session.out / "records.jsonl",
+            batch=min(_BATCH, max(1, session.trials // 2)),
+            policy=policy,
+            progress=False,
+            allocation="round-robin",
+            seconds=max(5.0, seconds - 2.0 * len(group)),
+            callbacks=[show],
+        )
+    finally:
+        found["wall"] += time.monotonic() - start
+        found["trials"] += sum(shown.values())
+    for task in report.tasks:
+        found["tasks"][task.workload] = _summary(task)
+        if task.failure:
+            session.say(f"  {task.workload}: {task.failure}")
+        for example in task.examples:
+            session.say(f"  {example.render(task.workload).plain}")
+    if report.interrupted:
+        raise KeyboardInterrupt
+
+
+def _summary(task: TaskReport) -> dict[str, Any]:
+    return {**task.to_json(), "failure": task.failure, "sketch": None if task.best is None else task.best.sketch}
+
+
+def best_programs(session: Session) -> dict[str, tuple[Record, Artifact] | str]:
+    """For each workload its best record and that program, compiled again; or why there is none."""
+    log = session.out / "records.jsonl"
+    database = Database.from_log(log) if log.exists() else Database()
+    programs: dict[str, tuple[Record, Artifact] | str] = {}
+    for text in names(session):
+        w: Workload = workload(text)
+        try:
+            module = tunesmith.compile(text, session.target, database, strict=True)
+            record = database.best(module.coverage[0].digest, session.target.to_json())
+            programs[w.text] = (record, module.artifact)
+        except Exception as error:
+            programs[w.text] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1].strip()}"
+    return programs
