@@ -234,10 +234,7 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
     fused = "relu" if relu else "none"
     onednn = torch.ops.mkldnn
     has_packed = (
-        device == "cpu"
-        and call.dtype == "float32"
-        and torch.backends.mkldnn.is_available()
-        and hasattr(onednn, "_convolution_pointwise")
+        device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
     )
     variants: list[PreparedCall] = []
     for name, memory in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm_build import build, emit_text
-from tunesmith.codegen.params import param_specs
 from tunesmith.codegen.llvm_export import export_library
+from tunesmith.codegen.params import param_specs
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import const
 from tunesmith.ir.function import PrimFunc

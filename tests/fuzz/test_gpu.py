@@ -29,7 +29,6 @@ from tunesmith.schedule.schedule import replay
 from tunesmith.search.rules import gpu_fallback
 from tunesmith.search.sketch import Sketch, collect
 from tunesmith.search.space_rules import generate
-from tunesmith.support.errors import BuildError
 from tunesmith.support.seeds import stream
 
 TARGETS = {"opencl": Target("opencl"), "cuda": Target("cuda -arch=sm_90")}
