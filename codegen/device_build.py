@@ -112,7 +112,7 @@ def emit_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> t
 def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
     """Compile CUDA C, so that as many blocks fit a multiprocessor as need no spilled registers.
 
-    Estimates of registers are off by a few; a kernel that spills under its bound is compiled again under the next weaker one.
+    Estimates of registers are off by a few; a kernel that spills under its bound is compiled again under half of it.
 
     Raises:
         BuildError: the compiler refuses the source.
@@ -124,7 +124,7 @@ def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
         if not spilling:
             return compiled
         for name in spilling:
-            blocks[name] -= 1
+            blocks[name] //= 2
 
 
 def _blocks(source: DeviceSource, target: Target) -> dict[str, int]:

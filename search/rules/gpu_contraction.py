@@ -41,6 +41,10 @@ WINDOW = 11
 MAX_ACCUMULATORS = 160
 MAX_WRITTEN_OUT = 2048
 """Multiply-adds in the written-out part of the loop: compilers take a fifth of a millisecond for each, and caches of instructions end."""
+MAX_WRITTEN_DIRECT = 256
+"""The same where an operand comes straight from global memory, behind guards of its own: each costs compilers ten times as much."""
+MAX_STEPS = 128
+"""Of the reduction in the written-out part: compilers look at all their loads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
     nest = _tile(s, block, plan, target)
     around = [*nest.virtual, *nest.warps, *nest.lanes]
     s.reorder([*nest.blocks, *around, *nest.steps, *nest.inner, *nest.rows])
-    _limit(s, nest, target, s.block(block))
+    _limit(s, nest, target, s.block(block), len(plan.staged) == len(operands(s.block(block))))
     # The epilogue, in registers.
     if after:
         s.set_scope(block, "local")
@@ -164,8 +168,12 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
     b = s.block(block)
     axis = vector_axis(b)
     tiled = [n for n, it in enumerate(b.iters) if it.kind == "S" and (it.extent.const != 1 or n == axis)]
+    long = any(it.kind == "R" and (it.extent.const or 1) > WINDOW for it in b.iters)
     for n, (it, loop) in enumerate(zip(b.iters, s.get_loops(block), strict=True)):
         extent = it.extent.const or 1
+        if it.kind == "R" and long and extent <= WINDOW and not plan.staged:
+            nest.steps.append(loop)  # nothing is fetched for a whole window, and written out it would be a guard for each of its elements
+            continue
         if it.kind == "R":
             domain = (1, extent) if extent <= WINDOW else tuple(k for k in STEPS if k <= extent) or (extent,)
             factor = s.sample_tile(loop, 2, f"{loop.var.name}_", [tuple(dict.fromkeys(domain))], slack=8)
@@ -200,11 +208,12 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
     return nest
 
 
-def _limit(s: Schedule, nest: _Nest, target: Target, b: Block) -> None:
+def _limit(s: Schedule, nest: _Nest, target: Target, b: Block, staged: bool) -> None:
     """What a kernel must not ask for, and what would surely spill."""
     s.limit(nest.threads, target.max_threads_per_block, "threads")
     s.limit(nest.tile, MAX_ACCUMULATORS, "accumulators")
-    s.limit([*nest.tile, *nest.step], MAX_WRITTEN_OUT, "written-out")
+    s.limit([*nest.tile, *nest.step], MAX_WRITTEN_OUT if staged else MAX_WRITTEN_DIRECT, "written-out")
+    s.limit(nest.step, MAX_STEPS, "steps")
     s.step = "registers"
     words = max(dt.nbytes(writes(b)[0].buffer.dtype) // 4, 1)
     registers = product([f.expr for f in nest.tile]) * words + 28
