@@ -77,6 +77,30 @@ class Dialect:
         text = self._special(rounded, False) or f"{_shortest(rounded)}f"
         return f"({text})" if text.startswith("-") else text
 
+    def floored(self, kind: str) -> tuple[str, str]:
+        """Functions of floats: the remainder of a floored division, and the quotient, that of exact arithmetic."""
+        t, double = self.types[kind], kind == "float64"
+        zero, one, half = (self.number(x, kind) for x in (0.0, 1.0, 0.5))
+        sign, floor = self.functions["copysign", double], self.functions["floor", double]
+        rest = "fmod" if double or self.name == "opencl" else "fmodf"
+        return (
+            f"TS_INLINE {t} ts_mod_{kind}({t} a, {t} b) {{ {t} r = {rest}(a, b); "
+            f"return b == {zero} ? r : r != {zero} ? ((b < {zero}) != (r < {zero}) ? r + b : r) : {sign}({zero}, b); }}",
+            f"TS_INLINE {t} ts_quotient_{kind}({t} a, {t} b) {{ if (b == {zero}) return a / b; {t} r = {rest}(a, b), q = (a - r) / b; "
+            f"if (r != {zero} && (b < {zero}) != (r < {zero})) q -= {one}; if (q == {zero}) return {sign}({zero}, a / b); "
+            f"{t} f = {floor}(q); return q - f > {half} ? f + {one} : f; }}",
+        )
+
+    def to_odd(self) -> str:
+        """A function from double to float whose last bit says that something was lost, so that rounding once more is rounding once."""
+        t = self.types["float64"]
+        as_float, as_bits = ("__uint_as_float", "__float_as_uint") if self.name == "cuda" else ("as_float", "as_uint")
+        return (
+            f"TS_INLINE float ts_to_odd({t} x) {{ float y = (float)x; unsigned int u = {as_bits}(y); "
+            f"if (x != x || ({t})y == x || (u & 1u) || (u & 0x7f800000u) == 0x7f800000u) return y; "
+            f"return {as_float}((x > 0) == (({t})y < x) ? u + 1u : u - 1u); }}"
+        )
+
     def _special(self, value: float, double: bool) -> str:
         if math.isfinite(value):
             return ""

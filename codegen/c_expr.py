@@ -14,7 +14,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.lookup import Lookup
-from tunesmith.ir.poly import Atom, Op, Poly, Var
+from tunesmith.ir.poly import Atom, Monomial, Op, Poly, Var, poly
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, InternalError
@@ -39,6 +39,8 @@ _INFIX = {
     "or": "||",
 }
 _ONCE = 1 << 31
+_ANYTHING = (-_ONCE, _ONCE)
+_WRAPPING = ("add", "sub", "mul", "shl")
 
 
 class CExpr:
@@ -60,6 +62,7 @@ class CExpr:
         self.wide = False
         """Indices are 64 bits wide."""
         self._temps = 0
+        self._spans: dict[Monomial, tuple[int, int]] = {}
 
     def line(self, text: str) -> None:
         """Append a line."""
@@ -74,52 +77,97 @@ class CExpr:
         """The type that holds a value."""
         return "float" if dtype in HALVES else self.dialect.types[dtype]
 
+    def counter(self, last: int) -> str:
+        """The type of a variable that goes up to `last`."""
+        return self.dialect.types["int64" if self.wide or last >= _ONCE else "int32"]
+
     # ---- indices -------------------------------------------------------------------------------------------------------
+
+    def bind(self, v: Var, low: int, high: int) -> None:
+        """A variable comes into scope."""
+        if self.ranges.get(v, (low, high)) != (low, high):
+            self._spans.clear()
+        self.ranges[v] = low, high
 
     def index(self, p: Poly) -> str:
         """An index as C; in parentheses unless it is a name or a number."""
+        return self._index(p, self._overflows(p.terms))
+
+    def _index(self, p: Poly, wide: bool) -> str:
         if p.const is not None:
             return str(p.const) if p.const >= 0 else f"({p.const})"
-        text = self._sum(p.terms)
+        text = self._sum(p.terms, wide)
         return text if p.as_atom() is not None else f"({text})"
 
-    def _sum(self, terms: Any) -> str:
+    def _total(self, terms: Any) -> str:
+        return self._sum(terms, self._overflows(terms)) if terms else "0"
+
+    def _sum(self, terms: Any, wide: bool) -> str:
+        """A sum, with variables cast to 64 bits where it is to be that wide and they are not."""
         out = ""
         for m, c in sorted(terms, key=lambda t: (t[1] < 0, not t[0])):
-            factors = [self._atom(a) for a in m]
+            factors = [self._atom(a, wide) for a in m]
             if abs(c) != 1 or not m:
                 factors.append(str(abs(c)))
             sign = (" - " if out else "-") if c < 0 else (" + " if out else "")
             out += sign + " * ".join(factors)
         return out
 
-    def _atom(self, a: Atom) -> str:
+    def _atom(self, a: Atom, wide: bool) -> str:
         if type(a) is Op:
-            x = [self.index(p) for p in a.args]
-            low = self.bounds(a.args[0])[0]
+            x = [self._index(p, wide) for p in a.args]
+            kind = "int64" if wide else "int32"
             if a.op in ("min", "max"):
                 out = x[0]
                 for y in x[1:]:
                     out = f"({out} {'<' if a.op == 'min' else '>'} {y} ? {out} : {y})"
                 return out
             if a.op == "ceildiv":
-                numerator = a.args[0] + a.args[1] - 1
-                return (
-                    f"({self.index(numerator)} / {x[1]})"
-                    if self.bounds(numerator)[0] >= 0
-                    else self._floored("floordiv", self.index(numerator), x[1])
-                )
-            if low >= 0:
+                above = a.args[0] + a.args[1] - 1
+                numerator = self._index(above, wide)
+                return f"({numerator} / {x[1]})" if self.bounds(above)[0] >= 0 else self._floored("floordiv", numerator, x[1], kind)
+            if self.bounds(a.args[0])[0] >= 0:
                 return f"({x[0]} {'/' if a.op == 'floordiv' else '%'} {x[1]})"
-            return self._floored(a.op, x[0], x[1])
+            return self._floored(a.op, x[0], x[1], kind)
         name = self.names.get(a)
         if name is None:
             raise BuildError(f"{self.what}: the variable {a!r} has no value where device code is generated")
-        return name
+        return f"({self.dialect.types['int64']}){name}" if wide and not self.wide else name
 
-    def _floored(self, op: str, x: str, y: str, kind: str | None = None) -> str:
+    def _overflows(self, terms: Any) -> bool:
+        """Whether a sum must be computed in 64 bits: one of its parts, or what is inside them, may need more than 32."""
+        if self.wide:
+            return True
+        low = high = 0
+        for m, c in terms:
+            lo, hi = self._span(m)
+            if c < 0:
+                lo, hi = hi, lo
+            low += min(c * lo, 0)  # so that the terms may come in any order
+            high += max(c * hi, 0)
+        return low <= -_ONCE or high >= _ONCE
+
+    def _span(self, m: Monomial) -> tuple[int, int]:
+        """Lowest and highest value of a product; anything, if one of its parts needs more than 32 bits."""
+        found = self._spans.get(m)
+        if found is None:
+            low = high = 1
+            for a in m:
+                lo, hi = self.ranges.get(a, (0, _ONCE)) if type(a) is not Op else self._span_of(a)  # type: ignore[call-overload]
+                corners = (low * lo, low * hi, high * lo, high * hi)
+                low, high = min(corners), max(corners)
+                if low <= -_ONCE or high >= _ONCE:
+                    low, high = _ANYTHING
+                    break
+            found = self._spans[m] = low, high
+        return found
+
+    def _span_of(self, a: Op) -> tuple[int, int]:
+        parts = (*a.args, a.args[0] + a.args[1] - 1) if a.op == "ceildiv" else a.args
+        return _ANYTHING if any([self._overflows(p.terms) for p in parts]) else self.bounds(poly(a))
+
+    def _floored(self, op: str, x: str, y: str, kind: str) -> str:
         """Division that rounds down, of what may be negative."""
-        kind = kind or ("int64" if self.wide else "int32")
         t = self.dialect.types[kind]
         if op == "mod":
             self.helpers.add(
@@ -140,7 +188,7 @@ class CExpr:
         """`p < 0`, with what is negative on the right side."""
         left = [(m, c) for m, c in p.terms if c > 0]
         right = [(m, -c) for m, c in p.terms if c < 0]
-        return f"{self._sum(left) if left else '0'} < {self._sum(right) if right else '0'}"
+        return f"{self._total(left)} < {self._total(right)}"
 
     # ---- scalars -------------------------------------------------------------------------------------------------------
 
@@ -149,7 +197,7 @@ class CExpr:
         t = type(e)
         if t is Poly:
             text = self.index(e)  # type: ignore[arg-type]
-            return f"({self.dialect.types[dt.INDEX]}){text}" if not self.wide else text
+            return text if self.wide and e.const is None else f"({self.dialect.types[dt.INDEX]}){text}"  # type: ignore[attr-defined]
         if t is Const:
             return self.dialect.number(e.value, e.dtype)  # type: ignore[attr-defined]
         if t is BufferLoad:
@@ -160,7 +208,9 @@ class CExpr:
             return self._choice(e)  # type: ignore[arg-type]
         if t is Lookup:
             outer = self.names.get(e.var)  # type: ignore[attr-defined]
-            self.names[e.var] = f"(int){self.scalar(e.value)}"  # type: ignore[attr-defined]
+            last = max(self.bounds(e.extent)[1] - 1, 0)  # type: ignore[attr-defined]
+            self.bind(e.var, 0, last)  # type: ignore[attr-defined]
+            self.names[e.var] = f"({self.counter(last)}){self.scalar(e.value)}"  # type: ignore[attr-defined]
             text = self.scalar(e.body)  # type: ignore[attr-defined]
             if outer is None:
                 del self.names[e.var]  # type: ignore[attr-defined]
@@ -198,29 +248,19 @@ class CExpr:
             if dt.is_unsigned(dtype):
                 return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
             return self._floored(op, a, b, dtype)
+        if op in _WRAPPING and (dtype in ("int32", "int64") or (op, dtype) == ("mul", "uint16")):  # signed ones must not overflow in C
+            word = self.dialect.types["uint64" if dtype == "int64" else "uint32"]
+            return f"({self.dialect.types[dtype]})(({word}){a} {_INFIX[op]} {b if op == 'shl' else f'({word}){b}'})"
         text = f"({a} {_INFIX[op]} {b})"
-        if dt.is_int(dtype) and dt.bits(dtype) < 32 and op in ("add", "sub", "mul", "shl"):
+        if dt.is_int(dtype) and dt.bits(dtype) < 32 and op in _WRAPPING:
             return f"({self.dialect.types[dtype]}){text}"  # C computes in int
         return self.rounded(dtype, text) if op in ("add", "sub", "mul", "div") else text
 
     def _floored_float(self, op: str, kind: str, a: str, b: str) -> str:
         """Floored quotient and its remainder, as numpy has them: the quotient is that of exact arithmetic."""
-        t, double = self.dialect.types[kind], kind == "float64"
-        zero, one, half = (self.dialect.number(x, kind) for x in (0.0, 1.0, 0.5))
-        sign, floor = self.dialect.functions["copysign", double], self.dialect.functions["floor", double]
-        rest = "fmod" if double or self.dialect.name == "opencl" else "fmodf"
-        self.helpers.add(
-            f"TS_INLINE {t} ts_mod_{kind}({t} a, {t} b) {{ {t} r = {rest}(a, b); "
-            f"return b == {zero} ? r : r != {zero} ? ((b < {zero}) != (r < {zero}) ? r + b : r) : {sign}({zero}, b); }}"
-        )
-        if op == "mod":
-            return f"ts_mod_{kind}({a}, {b})"
-        self.helpers.add(
-            f"TS_INLINE {t} ts_quotient_{kind}({t} a, {t} b) {{ if (b == {zero}) return a / b; {t} r = {rest}(a, b), q = (a - r) / b; "
-            f"if (r != {zero} && (b < {zero}) != (r < {zero})) q -= {one}; if (q == {zero}) return {sign}({zero}, a / b); "
-            f"{t} f = {floor}(q); return q - f > {half} ? f + {one} : f; }}"
-        )
-        return f"ts_quotient_{kind}({a}, {b})"
+        texts = self.dialect.floored(kind)
+        self.helpers.update(texts[:1] if op == "mod" else texts)
+        return f"ts_{'mod' if op == 'mod' else 'quotient'}_{kind}({a}, {b})"
 
     def _extreme(self, op: str, dtype: str, a: str, b: str) -> str:
         """The smaller or the larger; NaN if either is."""
@@ -235,20 +275,10 @@ class CExpr:
             return f"({a} != 0)"
         if new in HALVES:
             if old == "float64":
-                return self.rounded(new, self._to_odd(a))
+                self.helpers.add(self.dialect.to_odd())
+                return self.rounded(new, f"ts_to_odd({a})")
             return self.rounded(new, a if old in HALVES or old == "float32" else f"(float)({a})")
         return a if self.ctype(old) == self.ctype(new) and old != "bool" else f"({self.ctype(new)})({a})"
-
-    def _to_odd(self, a: str) -> str:
-        """A double as a float whose last bit says that something was lost, so that rounding once more is rounding once."""
-        t = self.dialect.types["float64"]
-        as_float, as_bits = ("__uint_as_float", "__float_as_uint") if self.dialect.name == "cuda" else ("as_float", "as_uint")
-        self.helpers.add(
-            f"TS_INLINE float ts_to_odd({t} x) {{ float y = (float)x; unsigned int u = {as_bits}(y); "
-            f"if (x != x || ({t})y == x || (u & 1u) || (u & 0x7f800000u) == 0x7f800000u) return y; "
-            f"return {as_float}((x > 0) == (({t})y < x) ? u + 1u : u - 1u); }}"
-        )
-        return f"ts_to_odd({a})"
 
     def _call(self, e: Call, args: list[str]) -> str:
         dtype = dt.element(e.args[0].dtype if e.args else e.dtype)
@@ -263,7 +293,7 @@ class CExpr:
             one = self.dialect.number(1.0, dtype)
             return self.rounded(dtype, f"({one} / ({one} + {self.dialect.functions['exp', dtype == 'float64']}(-({args[0]}))))")
         if e.name == "abs" and dt.is_int(dtype):
-            return f"({self.dialect.types[dtype]})({args[0]} < 0 ? -({args[0]}) : {args[0]})"
+            return f"({self.dialect.types[dtype]})({args[0]} < 0 ? {self._binary('sub', dtype, '0', args[0])} : {args[0]})"
         if e.name == "ldexp":
             return self.rounded(dtype, f"{self.dialect.functions['ldexp', dtype == 'float64']}({args[0]}, (int)({args[1]}))")
         name = self.dialect.functions.get((e.name, dtype == "float64"))
@@ -299,7 +329,7 @@ class CExpr:
     def address(self, b: Buffer, index: Poly, lane: Poly | int = 0) -> str:
         """An element as an lvalue, of the memory's type."""
         at = index + lane
-        return f"{self.names[b]}[{self._sum(at.terms) if at.terms else '0'}]"
+        return f"{self.names[b]}[{self._total(at.terms)}]"
 
     def load(self, b: Buffer, element: str) -> str:
         """An element as a value."""

@@ -102,7 +102,6 @@ class _Kernel(CExpr):
         self.arguments = [(i, b) for i, b in enumerate(memory) if b in used]
         self.taken: set[str] = {*_KEYWORDS, *dialect.functions.values()}
         self.wide = any((b.shape[0].const or 0) > _MAX_INDEX for b in used)
-        self.integer = self.dialect.types["int64" if self.wide else "int32"]
 
     def is_constant(self, b: Buffer) -> bool:
         """See `CExpr`."""
@@ -131,10 +130,10 @@ class _Kernel(CExpr):
                 if n.extent.const is None:
                     raise BuildError(f"{self.name}: the loop {n.var} of {n.thread} has the extent {n.extent}; launches need numbers")
                 extents[n.thread] = n.extent.const
-                self.ranges[n.var] = (0, n.extent.const - 1)
+                self.bind(n.var, 0, n.extent.const - 1)
                 axis = "xyz".index(n.thread[-1])
                 source = self.dialect.block[axis] if n.thread in BLOCKS else self.dialect.thread[axis]
-                head.append(f"  const {self.integer} {self.name_of(n.var)} = {source};")
+                head.append(f"  const {self.counter(n.extent.const)} {self.name_of(n.var)} = {source};")
             elif type(n) is Allocate and n.buffer.scope in SHARED:
                 shared.append(n.buffer)
             else:
@@ -219,15 +218,14 @@ class _Kernel(CExpr):
     def _for(self, n: For) -> None:
         if n.kind not in ("serial", "unrolled"):
             raise BuildError(f"{self.name}: the loop {n.var} is {n.thread or n.kind} where a thread's own work is expected")
-        low, high = self.bounds(n.extent)
-        name = self.name_of(n.var)
-        self.ranges[n.var] = (0, max(high - 1, 0))
+        high = self.bounds(n.extent)[1]
+        extent, name = self.index(n.extent), self.name_of(n.var)
+        self.bind(n.var, 0, max(high - 1, 0))
         if n.kind == "unrolled":
             self.line(self.dialect.unroll)
-        self._inside(f"for ({self.integer} {name} = 0; {name} < {self.index(n.extent)}; ++{name}) {{", n.body)
+        self._inside(f"for ({self.counter(high)} {name} = 0; {name} < {extent}; ++{name}) {{", n.body)
         self.line("}")
         self.taken.discard(name)
-        del self.ranges[n.var], low
 
     def _if(self, n: If) -> None:
         cond = self.condition(n.cond.index) if type(n.cond) is Lt0 else self.scalar(n.cond)
