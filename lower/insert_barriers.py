@@ -7,7 +7,7 @@ that a thread which finds its own values waits for nobody, and a tile with two v
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm, prod
 from typing import Any
 
@@ -43,6 +43,7 @@ class Access:
         is_write: a store.
         loops: serial loops around it, outermost first.
         guards: conditions `< 0` of the branches around it.
+        pins: (variable, value) of loops of which one iteration alone is within reach, as a barrier keeps the others away.
     """
 
     buffer: Buffer
@@ -51,6 +52,11 @@ class Access:
     is_write: bool
     loops: tuple[For, ...]
     guards: tuple[Poly, ...]
+    pins: tuple[tuple[Var, int], ...] = ()
+
+    def pinned(self, v: Var, value: int) -> Access:
+        """The access in one iteration of a loop."""
+        return replace(self, pins=(*self.pins, (v, value)))
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class _Barriers:
         loaded = {x.buffer for x in walk_objects(root) if type(x) is BufferLoad}
         self.shared = stored & loaded
         """Buffers in which threads may meet: what nobody stores to is the same for all, and what nobody loads is looked at later."""
-        self.known: dict[tuple[Access, Access, Any], bool] = {}
+        self.known: dict[tuple[Access, Access, int, Any], bool] = {}
 
     def part(self, n: Stmt, at: _Place, uniform: bool) -> Part:
         """The statement with barriers; `uniform`: all threads reach it, equally often."""
@@ -143,7 +149,11 @@ class _Barriers:
             made = n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse)
             heads = tuple([a for p in parts for a in p.head])
             tails = tuple([a for p in parts for a in p.tail])
-            return Part(made, heads, tails, len(parts) > 1 and all(p.waits for p in parts))
+            waits = len(parts) > 1 and all(p.waits for p in parts)
+            asked = tuple(self._accesses(n.cond, at))
+            # No barrier fits between a condition and its branches, which those who take them enter while others still read.
+            self._check(not self._meet(asked, heads, at.loops, None), n)
+            return Part(made, (*asked, *heads), tails if waits else (*asked, *tails), waits)
         if type(n) is Allocate:
             inside = self.part(n.body, at, uniform)
             return Part(_with_body(n, inside.stmt), inside.head, inside.tail, inside.waits)
@@ -159,7 +169,7 @@ class _Barriers:
         waited = False
         for k in n.stmts:
             p = self.part(k, at, uniform)
-            if self._meet(pending, p.head, None):
+            if self._meet(pending, p.head, at.loops, None):
                 self._check(uniform, k)
                 out.append(barrier())
                 pending, waited = (), True
@@ -174,14 +184,19 @@ class _Barriers:
     def _loop(self, n: For, at: _Place, uniform: bool) -> Part:
         same = uniform and n.extent.vars.isdisjoint(self.owners)
         body = self.part(n.body, _Place((*at.loops, n), at.guards), same)
-        once = n.extent.const == 1
-        if once or not self._meet(body.tail, body.head, (n, body.waits)):
-            # It may run no time at all, unless the number says otherwise.
-            runs = n.extent.const is not None
-            tail = body.tail
-            return Part(_with_body(n, body.stmt), body.head, tail, body.waits and runs)
-        self._check(same, n)
-        return Part(n.with_(body=seq([barrier(), body.stmt])), (), body.tail, n.extent.const is not None)
+        # It may run no time at all, unless the number says otherwise.
+        count = n.extent.const or 0
+        if count == 1 or not self._meet(body.tail, body.head, at.loops, (n, body.waits)):
+            made, head, waits = _with_body(n, body.stmt), body.head, body.waits
+        else:
+            self._check(same, n)
+            made, head, waits = n.with_(body=seq([barrier(), body.stmt])), (), True
+        tail = body.tail
+        if waits:
+            # Where each step waits, what comes before the loop reaches its first step, and what comes after it only the last one.
+            head = tuple([a.pinned(n.var, 0) for a in head])
+            tail = tuple([a.pinned(n.var, count - 1) for a in tail]) if count else tail
+        return Part(made, head, tail, waits and count > 0)
 
     def _check(self, uniform: bool, n: Stmt) -> None:
         if not uniform:
@@ -198,7 +213,7 @@ class _Barriers:
                 return False
         return True
 
-    def _accesses(self, n: Stmt, at: _Place) -> Iterable[Access]:
+    def _accesses(self, n: Stmt | Expr, at: _Place) -> Iterable[Access]:
         for x in walk_objects(n):
             if type(x) in (BufferLoad, BufferStore) and x.buffer in self.shared:
                 is_write = type(x) is BufferStore
@@ -208,33 +223,31 @@ class _Barriers:
 
     # ---- who touches what ----------------------------------------------------------------------------------------------
 
-    def _meet(self, before: Iterable[Access], after: Iterable[Access], loop: tuple[For, bool] | None) -> bool:
-        """Whether two threads touch one cell, one of them writing.  With a loop: the second access is of a later iteration, of the next
-        one if there is a barrier in the body."""
-        return any(a.buffer is b.buffer and (a.is_write or b.is_write) and self._collide(a, b, loop) for a in before for b in after)
+    def _meet(self, before: Iterable[Access], after: Iterable[Access], around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
+        """Whether two threads touch one cell, one of them writing, in one iteration of the loops around.  With a loop: the second access is
+        of a later iteration, of the next one if there is a barrier in the body."""
+        return any(a.buffer is b.buffer and (a.is_write or b.is_write) and self._collide(a, b, around, loop) for a in before for b in after)
 
-    def _collide(self, a: Access, b: Access, loop: tuple[For, bool] | None) -> bool:
-        key = (a, b, loop)
+    def _collide(self, a: Access, b: Access, around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
+        key = (a, b, len(around), loop)
         if key not in self.known:
-            self.known[key] = self._touching(a, b, loop)
+            self.known[key] = self._touching(a, b, around, loop)
         return self.known[key]
 
-    def _touching(self, a: Access, b: Access, loop: tuple[For, bool] | None) -> bool:
-        common = [f for f, g in zip(a.loops, b.loops, strict=False) if f is g]
-        if loop is not None:
-            common = [f for f in common if f is not loop[0]]
-        common = [f for f in common if f.var in a.index.vars or f.var in b.index.vars]
+    def _touching(self, a: Access, b: Access, around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
+        # Loops further in are at a step of their own in each access, even if both accesses stand in them.
+        common = [f for f in around if f.var in a.index.vars or f.var in b.index.vars]
         # What is around both has one value: it matters only as a number of a version.
         used = {v for x in (a, b) for p in (x.index, *x.guards) for v in p.vars}
         grid = self._grid(used)
-        around = {v for x in (a, b) for v in x.index.vars} - self.owners - {f.var for x in (a, b) for f in x.loops} - set(grid)
-        if any(not _cancels(v, a.index, b.index) for v in around):
+        fixed = {v for x in (a, b) for v in x.index.vars} - self.owners - {f.var for x in (a, b) for f in x.loops} - set(grid)
+        if any(not _cancels(v, a.index, b.index) for v in fixed):
             return True
         # Loops on which versions of a buffer depend take the values of one period; of others all iterations are put together.
         values = {f.var: range(n) for f in common if (n := _period(f.var, a.index, b.index)) is not None}
         stepped = [*common, *([] if loop is None else [loop[0]])]
         every = {f.var for f in stepped if (f.extent.const or MAX_POINTS) <= (_period(f.var, a.index, b.index) or 0)}
-        for at in _points({**grid, **{v: (0,) for v in around}, **values}):
+        for at in _points({**grid, **{v: (0,) for v in fixed}, **values}):
             for first, second in self._steps(a, b, loop):
                 if self._overlap(a, b, {**at, **first}, {**at, **second}, every | set(grid)):
                     return True
@@ -278,6 +291,7 @@ class _Barriers:
         for all says nothing."""
         known = self.owners | every | ({f.var for f in a.loops} - set(values))
         guards = [g for g in a.guards if g.vars <= known]
+        values = {**values, **dict(a.pins)}
         used = a.index.vars.union(*[g.vars for g in guards])
         inner = [f for f in a.loops if f.var in used and f.var not in values]
         loops = [*self.threads, *inner]

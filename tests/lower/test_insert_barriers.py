@@ -164,6 +164,72 @@ def test_threads_of_two_axes(threaded: Threaded) -> None:
     assert len(barriers(threaded(two_dimensions, insert_barriers, check_races=True))) == 1
 
 
+# ---- steps of nested loops
+
+RING = """
+for o in T.serial(3):
+    for k in T.serial({steps}):
+        S[k % {versions} * 16 + x] = A[o * {steps} + k + x]
+        C[o * 64 + k * 16 + x] = S[k % {versions} * 16 + 15 - x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "versions", "count"),
+    [
+        # a second barrier where the last step and the first one of the next turn have one version
+        (4, 2, 1),
+        (3, 2, 2),
+        (4, 3, 2),
+        (3, 3, 1),
+    ],
+)
+def test_versions_by_the_step_of_an_inner_loop(threaded: Threaded, steps: int, versions: int, count: int) -> None:
+    """The inner loop starts anew: only its last step meets the next turn, in the version that this step has."""
+    done = threaded(kernel(RING.format(steps=steps, versions=versions), size=48, threads=16), insert_barriers, check_races=True)
+    assert len(barriers(done)) == count
+
+
+def test_a_ring_that_starts_anew(threaded: Threaded) -> None:
+    """What is read from the version before the last one, the first step of the next turn must not overwrite yet."""
+    func = kernel(
+        """
+for u in T.serial(3):
+    S[u * 16 + x] = 0.0
+for o in T.serial(3):
+    for k in T.serial(5):
+        S[k % 3 * 16 + x] = A[o * 5 + k + x]
+        C[x] = S[k % 3 * 16 + 15 - x]
+        R[k % 3 * 16 + x] = A[o * 5 + k + x]
+        C[o * 80 + k * 16 + x] = R[k % 3 * 16 + 15 - x] + S[(k + 2) % 3 * 16 + 15 - x]
+""",
+        "SR",
+        size=48,
+        threads=16,
+    )
+    threaded(func, insert_barriers, check_races=True)
+
+
+def test_an_inner_loop_without_barriers_is_met_at_every_step(threaded: Threaded) -> None:
+    """Each thread finds its own in the same turn, another's in the next one."""
+    func = kernel(
+        """
+for o in T.serial(2):
+    for k in T.serial(2):
+        S[(k + o) % 2 * 16 + (x + o * 8) % 16] = A[x + k]
+        C[o * 32 + k * 16 + x] = S[(k + o) % 2 * 16 + (x + o * 8) % 16]
+""",
+        threads=16,
+    )
+    assert len(barriers(threaded(func, insert_barriers, check_races=True))) == 1
+
+
+def test_a_condition_reads(threaded: Threaded) -> None:
+    """Before the branch, threads wait for what its condition reads; behind it, before they overwrite that."""
+    func = kernel("S[x] = A[x]\nif S[15 - x] < 1.0:\n    C[x] = 1.0\nS[x] = A[x + 1]\nC[x + 16] = S[x]", threads=16)
+    assert len(barriers(threaded(func, insert_barriers, check_races=True))) == 2
+
+
 # ---- refusals
 
 
@@ -174,6 +240,7 @@ def test_threads_of_two_axes(threaded: Threaded) -> None:
         "for k in T.serial(x):\n    S[x] = A[x]\n    C[x] = S[31 - x]",
         "for k in T.serial(x):\n    C[x] = S[k]\n    S[x] = A[x]",
         "if A[b] < 1.0:\n    S[x] = A[x]\n    C[x] = S[31 - x]",
+        "if S[31 - x] < 1.0:\n    S[x] = A[x]",
         "if b < 1:\n    if x < 4:\n        for k in T.serial(2):\n            S[x] = A[x]\n            C[x] = S[3 - x]",
     ],
 )
