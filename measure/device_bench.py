@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,6 @@ from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import make_inputs
 from tunesmith.measure.correctness import load_reference, mismatch
-from tunesmith.measure.device_lease import device_lease
 from tunesmith.measure.guarded_memory import Array, from_bfloat16, to_bfloat16
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
@@ -35,12 +34,12 @@ from tunesmith.support.errors import BuildError, RunError, UserError
 
 _TABLES = 4
 """Workloads whose arguments are kept."""
-_MOST_COPIES = 64
-"""Sets of arguments for calls that find their data elsewhere each time."""
+_MOST_COPIES = 512
+"""Sets of arguments for calls that find their data elsewhere each time: 180 MB in all, an L2 cache and more, from 350 KB each."""
 
 
 class DeviceBench:
-    """Runs candidates on the first device of the target's kind, one at a time.
+    """Runs candidates on the first device of the target's kind, one at a time.  Its caller holds the device's lease.
 
     Attributes:
         tainted: the device takes nothing more from this process.
@@ -73,7 +72,7 @@ class DeviceBench:
         start = time.perf_counter()
         self.prepare(request.setup)
         place = self._places[request.setup.key]
-        with self._judged() as verdict, device_lease(place.device):
+        with self._judged() as verdict:
             verdict.append(_raced(request, place))
         return replace(verdict[0], seconds=time.perf_counter() - start)
 
@@ -81,28 +80,48 @@ class DeviceBench:
         """See `Runner.compare`: rounds in which each candidate has a sample."""
         self.prepare(requests[0].setup)
         place = self._places[requests[0].setup.key]
-        verdicts: list[RunResult | None] = []
+        verdicts: dict[int, RunResult] = {}
         calls: dict[int, _Timed] = {}
         start = time.perf_counter()
-        with device_lease(place.device):
+        try:
             for i, request in enumerate(requests):
                 with self._judged() as verdict:
-                    timed = place.timed(request)
-                    wrong = place.wrong(timed.call)
-                    if wrong is None:
-                        calls[i] = timed
-                    else:
+                    calls[i] = place.timed(request)
+                    wrong = place.wrong(calls[i].call)
+                    if wrong is not None:
                         verdict.append(_failed("wrong_result", wrong))
-                verdicts.append(verdict[0] if verdict else None)
-            samples = _in_turns(calls, policy)
+                if verdict:
+                    verdicts[i] = verdict[0]
+            samples = self._in_turns({i: timed for i, timed in calls.items() if i not in verdicts}, policy, verdicts)
+        finally:
+            for timed in calls.values():
+                timed.close()
         each = (time.perf_counter() - start) / max(1, len(requests))
-        out = []
-        for i, known in enumerate(verdicts):
-            if known is None:
-                seconds, number = samples[i]
-                known = RunResult(tuple(seconds), True, None, place.reference is not None, each, {"calls": float(number)})
-            out.append(replace(known, host=place.host))
-        return out
+        for i, (seconds, number) in samples.items():
+            verdicts[i] = RunResult(tuple(seconds), True, None, place.reference is not None, each, {"calls": float(number)})
+        return [replace(verdicts[i], host=place.host) for i in range(len(requests))]
+
+    def _in_turns(
+        self, calls: dict[int, _Timed], policy: TimingPolicy, verdicts: dict[int, RunResult]
+    ) -> dict[int, tuple[list[float], int]]:
+        """Samples of each, in rounds, and calls in a sample.  One that fails has a verdict instead, and the rounds go on without it."""
+        numbers: dict[int, int] = {}
+        samples: dict[int, list[float]] = {i: [] for i in calls}
+        for i, timed in calls.items():
+            with self._judged() as verdict:
+                numbers[i] = _calls_in_a_sample(timed, policy)
+            if verdict:
+                verdicts[i] = verdict[0]
+        until = time.perf_counter() + policy.limit_s * max(len(calls), 1)
+        while (left := [i for i in calls if i not in verdicts]) and min(len(samples[i]) for i in left) < policy.repeats:
+            for i in left:
+                with self._judged() as verdict:
+                    samples[i].append(calls[i].clock(calls[i].call, numbers[i]) / numbers[i])
+                if verdict:
+                    verdicts[i] = verdict[0]
+            if time.perf_counter() > until:
+                break
+        return {i: (samples[i], numbers[i]) for i in calls if i not in verdicts}
 
     @contextmanager
     def _judged(self) -> Iterator[list[RunResult]]:
@@ -126,7 +145,8 @@ class _Place:
         self.host: dict[str, object] = {"device": facts.name, "compute": facts.compute_version, "driver": facts.driver_version}
         values = iter(make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
         self.inputs = [None if p.written else _storage(p.dtype, next(values)) for p in setup.params]
-        self.arrays = self.copies()
+        self.arrays = self._copies()
+        self._others: list[list[DeviceArray]] = []
         self.reference: list[Array] | None = None
         if setup.reference is not None:
             try:
@@ -137,7 +157,12 @@ class _Place:
             self._module(setup.baseline.data)[setup.baseline.function].bind(*self.arrays)()
             self.reference = self.outputs()
 
-    def copies(self) -> list[DeviceArray]:
+    def others(self, number: int) -> list[list[DeviceArray]]:
+        """So many more sets of arguments.  They are kept: making hundreds takes longer than timing a candidate."""
+        self._others += [self._copies() for _ in range(number - len(self._others))]
+        return self._others[:number]
+
+    def _copies(self) -> list[DeviceArray]:
         """Arguments in memory of their own."""
         arrays = [DeviceArray(self.device, p.shape, p.dtype) for p in self.setup.params]
         for array, values in zip(arrays, self.inputs, strict=True):
@@ -147,12 +172,14 @@ class _Place:
 
     def timed(self, request: RunRequest) -> _Timed:
         """The candidate on the arguments; on several sets of them in turn, if it is to find its data cold."""
-        function = self._module(request.code.data)[request.code.function]
+        module = self._module(request.code.data)
+        function = module[request.code.function]
         calls = [function.bind(*self.arrays)]
         cold = max(request.policy.flush_bytes, request.policy.constant_bytes)
         if cold:
-            size = sum(p.nbytes for p in self.setup.params)
-            calls += [function.bind(*self.copies()) for _ in range(min(cold // max(size, 1), _MOST_COPIES))]
+            scratch = sum(sum(f.workspaces) for f in module.program.functions if f.name == request.code.function)
+            size = sum(p.nbytes for p in self.setup.params) + scratch  # each call has a workspace of its own, too
+            calls += [function.bind(*arrays) for arrays in self.others(min(cold // max(size, 1), _MOST_COPIES))]
         calls[0]()  # loads the code; drivers compile, too, when a kernel is launched for the first time
         self.device.api.synchronise(self.device.index)
         return _Timed(self.device, calls)
@@ -198,7 +225,7 @@ class _Timed:
     """Calls of one candidate, and the device's clock."""
 
     def __init__(self, device: Device, calls: Sequence[BoundCall]) -> None:
-        self._api, self._index, self._calls = device.api, device.index, calls
+        self._api, self._index, self._calls = device.api, device.index, list(calls)
         self._marks = [self._api.create_event(self._index) for _ in range(2)]
         self.call = calls[0]
         self._next = 0
@@ -214,9 +241,11 @@ class _Timed:
         return self._api.elapsed(self._index, start, stop)
 
     def close(self) -> None:
-        """Give the marks back."""
+        """Give the marks back, and the calls' workspaces."""
         for mark in self._marks:
-            self._api.free_event(self._index, mark)
+            with suppress(DeviceLost):  # they went with the device
+                self._api.free_event(self._index, mark)
+        self._marks, self._calls = [], []
 
 
 def _raced(request: RunRequest, place: _Place) -> RunResult:
@@ -238,26 +267,13 @@ def _raced(request: RunRequest, place: _Place) -> RunResult:
         timed.close()
 
 
-def _in_turns(calls: dict[int, _Timed], policy: TimingPolicy) -> dict[int, tuple[list[float], int]]:
-    """Samples of each, in rounds, and calls in a sample."""
-    numbers = {}
-    for i, timed in calls.items():
-        timed.clock(timed.call, max(policy.warmup, 1))
-        taken, number = timed.clock(timed.call, 1), policy.number or 1
-        while policy.number is None and taken < policy.min_repeat_ms * 1e-3 and number < 1 << 20:
-            number = max(2 * number, int(number * 1.05 * policy.min_repeat_ms * 1e-3 / max(taken, 1e-7)))
-            taken = timed.clock(timed.call, number)
-        numbers[i] = number
-    samples: dict[int, list[float]] = {i: [] for i in calls}
-    until = time.perf_counter() + policy.limit_s * max(len(calls), 1)
-    while calls and min(map(len, samples.values())) < policy.repeats:
-        for i, timed in calls.items():
-            samples[i].append(timed.clock(timed.call, numbers[i]) / numbers[i])
-        if time.perf_counter() > until:
-            break
-    for timed in calls.values():
-        timed.close()
-    return {i: (samples[i], numbers[i]) for i in calls}
+def _calls_in_a_sample(timed: _Timed, policy: TimingPolicy) -> int:
+    timed.clock(timed.call, max(policy.warmup, 1))
+    taken, number = timed.clock(timed.call, 1), policy.number or 1
+    while policy.number is None and taken < policy.min_repeat_ms * 1e-3 and number < 1 << 20:
+        number = max(2 * number, int(number * 1.05 * policy.min_repeat_ms * 1e-3 / max(taken, 1e-7)))
+        taken = timed.clock(timed.call, number)
+    return number
 
 
 def _storage(dtype: str, values: Array) -> Array:

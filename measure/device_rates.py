@@ -169,7 +169,7 @@ def measure_device(target: Target, code: bytes | None = None) -> DeviceRates:
     found: dict[str, float] = {}
     notes: list[str] = []
     copies: list[tuple[int, float]] = []
-    with device_lease(device), Probe(device, code or compiled(target.base, target.arch)) as probe:
+    with Probe(device, code or compiled(target.base, target.arch)) as probe:
         steps: dict[str, Callable[[], float | None]] = {
             "peak_gflops": partial(_peak, probe, target),
             "dram_gbs": partial(_copy, probe, target, facts, copies),
@@ -340,7 +340,7 @@ def _best_rate(probe: Probe, start: Callable[[int], None], work: int) -> float:
 def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> DeviceRates:
     """Measure in a fresh process: a device that is lost there is not lost here, and memory goes back."""
     factory = f"{__name__}:{probe_worker.__name__}"
-    with WorkerPool(factory, 1, timeout=_TIMEOUT_S) as pool:
+    with device_lease(Device(target.base)), WorkerPool(factory, 1, timeout=_TIMEOUT_S) as pool:
         pool.submit(target.to_json(facts=True))
         result = pool.next_result(_PATIENCE_S)
         if result is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from tunesmith.measure.benches import Benches
+from tunesmith.measure.device_lease import target_lease
 from tunesmith.measure.pool_errors import error_of
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.threads import pin_threads
@@ -56,11 +57,15 @@ class LocalRunner(Runner):
         """See `Runner.compare`.  A crash, which no candidate that ran before should cause, falls back to `run`."""
         if not requests:
             return []
-        self._prepare(requests[0].setup)
         limit = self._timeout + len(requests) * (policy.limit_s + 1.0)
-        job = self._do(("compare", (tuple(requests), policy)), limit)
+        with target_lease(requests[0].setup.target):
+            self._prepare(requests[0].setup)
+            job = self._do(("compare", (tuple(requests), policy)), limit)
         if job.error is None:
-            return cast(list[RunResult], self._take(job.value))
+            results = cast(list[RunResult], self._take(job.value))
+            # Who loses a device takes it from those that come after, too.
+            crashed = [r.error is not None and r.error.kind == "crash" for r in results]
+            return [self._run(q) if lost else r for q, r, lost in zip(requests, results, crashed, strict=True)]
         if job.error == "error":
             raise RunError(f"cannot compare {len(requests)} candidates: {job.message}\n{job.detail}")
         return [self._run(request) for request in requests]
@@ -70,8 +75,9 @@ class LocalRunner(Runner):
         self._pool.close()
 
     def _run(self, request: RunRequest) -> RunResult:
-        self._prepare(request.setup)
-        job = self._do(("run", (request,)), self._timeout)
+        with target_lease(request.setup.target):  # here, not in the process: its limit is not for waiting
+            self._prepare(request.setup)
+            job = self._do(("run", (request,)), self._timeout)
         if job.error is None:
             return cast(RunResult, self._take(job.value))
         return RunResult((), True, error_of(job, "run_error", "running it"), False, job.seconds)
@@ -114,11 +120,18 @@ class InProcessRunner(Runner):
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """See `Runner.run`."""
-        return [self._bench.run(request) for request in requests]
+        return [self._run(request) for request in requests]
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
         """See `Runner.compare`."""
-        return self._bench.compare(requests, policy) if requests else []
+        if not requests:
+            return []
+        with target_lease(requests[0].setup.target):
+            return self._bench.compare(requests, policy)
+
+    def _run(self, request: RunRequest) -> RunResult:
+        with target_lease(request.setup.target):
+            return self._bench.run(request)
 
     def close(self) -> None:
         """Give the memory of the arguments back."""

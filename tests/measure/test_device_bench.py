@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,22 +18,27 @@ import pytest
 from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.device_host import detect_device
 from tunesmith.ir.target import Target
+from tunesmith.measure import device_bench
+from tunesmith.measure import device_lease as lease_module
 from tunesmith.measure.correctness import save_reference
 from tunesmith.measure.device_bench import DeviceBench
 from tunesmith.measure.device_lease import device_lease
 from tunesmith.measure.local_builder import LocalBuilder
-from tunesmith.measure.local_runner import LocalRunner
+from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
-from tunesmith.runtime.device import DEVICES, DeviceLost, opencl
+from tunesmith.runtime.device import DEVICES, Device, DeviceLost, cuda, opencl
+from tunesmith.runtime.device_module import BoundCall
 from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram, Launch
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RunError
 from tunesmith.support.seeds import stream
+from tunesmith.support.worker_pool import JobResult
 
 pytestmark = pytest.mark.skipif(not DEVICES.get("opencl").count(), reason="no OpenCL device here: pip install 'tunesmith[opencl]'")
 
@@ -143,6 +151,54 @@ def test_cold_calls_use_other_arrays(setup: RunSetup) -> None:
     assert (kind(result), result.verified) == (None, True)
 
 
+def test_small_arguments_have_many_sets_too(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    made = device_bench._Timed.__init__
+
+    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall]) -> None:
+        found.append(len(calls))
+        made(self, device, calls)
+
+    monkeypatch.setattr(device_bench._Timed, "__init__", count)
+    bench, policy = DeviceBench(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
+    results = [bench.run(ask(setup, RIGHT, policy=policy)) for _ in range(2)]
+    assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and found == [201, 201]
+    assert len(bench._places["add"]._others) == 200, "sets are made once"
+
+
+def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, bench = DEVICES.get("opencl"), DeviceBench()
+    bench.prepare(setup)
+    events, elapsed, asked = dict(api._events._things), api.elapsed, 0  # type: ignore[attr-defined]
+
+    def lost(*arguments: int) -> float:
+        nonlocal asked
+        asked += 1
+        if asked > 5:
+            raise DeviceLost("illegal address")
+        return elapsed(*arguments)
+
+    monkeypatch.setattr(api, "elapsed", lost)
+    right, wrong, other = bench.compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, RIGHT)], TURNS)
+    assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and bench.tainted
+    assert api._events._things == events, "no mark is left"  # type: ignore[attr-defined]
+
+
+def test_a_lost_device_costs_one_leader(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalRunner(2) as runner:
+        first, ready = runner.compare([ask(setup, RIGHT), ask(setup, WRONG)], TURNS), runner._do
+
+        def do(job: tuple[str, tuple[object, ...]], timeout: float) -> JobResult:
+            if job[0] != "compare":
+                return ready(job, timeout)
+            crash = RunResult((), True, ErrorInfo("crash", "the device is lost"), False, 0.0)
+            return JobResult(0, ([crash, *first[1:]], True), None, "", "", "", 0.0)
+
+        monkeypatch.setattr(runner, "_do", do)
+        again = runner.compare([ask(setup, RIGHT), ask(setup, WRONG)], TURNS)
+    assert [kind(r) for r in again] == [None, "wrong_result"] and again[0].verified
+
+
 def test_a_target_that_is_not_this_device_is_refused(setup: RunSetup) -> None:
     for target, message in ((Target("nvidia/h200"), "there is no cuda device"), (Target("opencl -max-threads-per-block=99999"), "99999")):
         with pytest.raises(RunError, match=message):
@@ -168,6 +224,82 @@ def test_one_lease_at_a_time() -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_waiting_for_a_device_is_not_a_candidates_time(
+    setup: RunSetup, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "_PATIENCE_S", 0.1)
+    held = threading.Event()
+
+    def hold() -> None:
+        with device_lease(opencl()):
+            held.set()
+            time.sleep(2.0)
+
+    with LocalRunner(2, timeout=1.5) as runner:
+        runner.run([ask(setup, RIGHT)])
+        pool = runner._pool
+        for what in (lambda: runner.run([ask(setup, RIGHT)]), lambda: runner.compare([ask(setup, RIGHT)], replace(TURNS, limit_s=0.1))):
+            held.clear()
+            thread = threading.Thread(target=hold)
+            thread.start()
+            held.wait()
+            start = time.perf_counter()
+            (result,) = what()
+            assert kind(result) is None and result.seconds < 1.5 < time.perf_counter() - start
+            thread.join()
+        assert runner._pool is pool
+    assert "waiting for opencl(0)" in capfd.readouterr().err
+
+
+def test_in_this_process_the_lease_is_taken_too(setup: RunSetup) -> None:
+    results: list[RunResult] = []
+    with InProcessRunner() as runner:
+        thread = threading.Thread(target=lambda: results.extend(runner.run([ask(setup, RIGHT)])))
+        with device_lease(opencl()):
+            thread.start()
+            thread.join(0.5)
+            assert not results
+        thread.join()
+    assert kind(results[0]) is None
+
+
+def test_the_lock_is_the_same_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = threading.Event()
+
+    def second() -> None:
+        with device_lease(opencl()):
+            got.set()
+
+    thread = threading.Thread(target=second)
+    with device_lease(opencl()):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        thread.start()
+        assert not got.wait(0.2)
+    thread.join()
+    name = re.sub("[^A-Za-z0-9.]+", "-", DEVICES.get("opencl").attributes(0).name or "").strip("-")
+    assert Path("/tmp", f"tunesmith-opencl-{name}.lock").is_file()
+
+
+def test_the_lock_is_for_all_users_and_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "_FOLDER", tmp_path)
+    before = os.umask(0o077)
+    try:
+        with device_lease(opencl()):
+            (path,) = tmp_path.iterdir()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="the lock of a device"), device_lease(opencl()):
+        pass
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_known_by_its_address() -> None:
+    assert re.fullmatch(r"cuda-[0-9A-Fa-f]+-[0-9A-Fa-f]+-[0-9A-Fa-f]+\.[0-9]", lease_module._identity(cuda()))
 
 
 def test_a_batch_from_rows_to_records() -> None:
