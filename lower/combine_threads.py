@@ -30,7 +30,7 @@ def combine_threads(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower reductions over threads; see the module's text (source: TVM's LowerCrossThreadReduction).
 
     Raises:
-        BuildError: the number of threads is not known.
+        BuildError: the number of threads is not known; a reduction over threads is none that they can combine.
     """
     made: list[Buffer] = []
 
@@ -42,11 +42,22 @@ def combine_threads(func: PrimFunc, target: Target) -> PrimFunc:
                 return _Combination(func.name, n, n.body, around, target, made).statement()
             around = (*around, n)
         if type(n) is Block:
+            _check_alone(func.name, n, around)
             return n
         return n.map_children(lambda k: go(k, around) if isinstance(k, Stmt) else k)
 
     body = go(func.body, ())
     return func if body is func.body else func.with_(body=body, allocs=(*func.allocs, *made))
+
+
+def _check_alone(name: str, b: Block, around: tuple[For, ...]) -> None:
+    """Refuse reductions over threads of which each would add to the same element without waiting for the others."""
+    for f in around:
+        if any(it.kind == "R" and f.var in e.vars for it, e in zip(b.iters, b.bindings, strict=True)):
+            raise BuildError(
+                f"{name}: block {b.name} reduces over the loop {f.var} of {f.thread}, and does not stand alone in it. Threads combine what "
+                "a block computes if nothing else is in their loop: move other blocks out of it"
+            )
 
 
 class _Combination:
@@ -64,9 +75,19 @@ class _Combination:
     def __init__(self, name: str, loop: For, block: Block, around: tuple[For, ...], target: Target, made: list[Buffer]) -> None:
         if loop.extent.const is None or any(f.extent.const is None for f in around):
             raise BuildError(f"{name}: block {block.name} is combined by {loop.extent} threads, which is no number")
+        if any(f.thread == loop.thread for f in around):
+            raise BuildError(
+                f"{name}: block {block.name} is combined by the loop {loop.var} of {loop.thread}, which stands in another loop of "
+                f"{loop.thread}. Bind one of them to another axis"
+            )
         self.loop, self.block, self.around, self.made = loop, block, around, made
         self.threads = loop.extent.const
         body: Any = block.body
+        if type(body) is not BufferStore or type(body.value) is not Binary or type(block.init) is not BufferStore:
+            raise BuildError(
+                f"{name}: block {block.name} reduces over the loop {loop.var} of {loop.thread} and is no `C[i] = C[i] op x` with an init. "
+                "Decompose reductions over other loops only"
+            )
         self.out: BufferStore = body
         self.op: str = body.value.op
         self.value: Expr = body.value.b

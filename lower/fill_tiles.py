@@ -18,7 +18,7 @@ from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Cast, Expr, Lt0, Select, conjunction, const
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, Var, product
+from tunesmith.ir.poly import Poly, Var, product, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -158,18 +158,26 @@ class _Kernel:
         ranges = {f.var: (0, max(_high(f), 0)) for f in p.loops}
         if not self._inside(p.store, ranges) or not self._safe(p.store.value, p.store.buffer, ranges):
             return
-        # A guard that is the same whenever an element is stored to leaves out elements, not steps.
-        steady = self.outside.get(p.store.buffer, frozenset()) | {v for e in p.store.indices if (v := e.as_var()) is not None}
-        zero = [g for g in p.guards if not g.vars <= steady]
         term = _term(p.store)
-        if term is None:
-            own = any(type(x) is BufferLoad and x.buffer is p.store.buffer for x in walk(p.store.value))
-            if not own and not zero:
-                self.dropped[p.store] = list(p.guards)
+        factors = None if term is None else _factors(term)
+        if term is None and any(type(x) is BufferLoad and x.buffer is p.store.buffer for x in walk(p.store.value)):
             return
-        factors = _factors(term)
-        if all(factors is not None and all(self._is_zero(x, g) for x in factors) for g in zero):
-            self.dropped[p.store] = list(p.guards)
+        nothing = [g for g in p.guards if factors is not None and all(self._is_zero(x, g) for x in factors)]
+        free = [g for g in p.guards if g in nothing or self._is_of_element(p, g)]
+        # Nothing is added to what has not been set: a guard stays that stays where the element is set.
+        kept = {h for q in self.places[p.store.buffer] if q is not p for h in _at(q, p, self._left(q))} if term is not None else set()
+        free = [g for g in free if g not in kept]
+        if free:
+            self.dropped[p.store] = free
+
+    def _left(self, p: Place) -> list[Poly]:
+        return [g for g in p.guards if g not in self.dropped.get(p.store, ())]
+
+    def _is_of_element(self, p: Place, g: Poly) -> bool:
+        """Whether the guard leaves out elements, not steps: it is a matter of the element, and stands before all that is stored to it."""
+        steady = self.outside.get(p.store.buffer, frozenset()) | {v for e in p.store.indices if (v := e.as_var()) is not None}
+        others = [q for q in self.places[p.store.buffer] if q is not p]
+        return g.vars <= steady and all(q.plain and g in _at(q, p, q.guards) for q in others)
 
     def _inside(self, access: BufferStore | BufferLoad, ranges: Mapping[Var, tuple[int, int]]) -> bool:
         for e, n in zip(access.indices, access.buffer.shape, strict=True):
@@ -200,7 +208,7 @@ class _Kernel:
         if b.scope not in _PRIVATE or b in self.whole:
             return
         every = self.places[b]
-        if not all(q.plain and (not q.guards or q.store in self.dropped) for q in every):
+        if not all(q.plain and not self._left(q) for q in every):
             return
         zeros: list[Zeros] = []
         if len(every) == 1 and type(p.store.value) is BufferLoad:
@@ -209,6 +217,13 @@ class _Kernel:
             if not all(self._is_zero(p.store.value, g) for g in zeros[0].guards):
                 zeros = []
         self.whole[b] = zeros
+
+
+def _at(q: Place, p: Place, guards: Iterable[Poly]) -> list[Poly]:
+    """Guards of the store `q`, taken at the element of the store `p`."""
+    pairs = zip(q.store.indices, p.store.indices, strict=True)
+    at = {v: f for e, f in pairs if (v := e.as_var()) is not None}
+    return [substitute(g, at) for g in guards]
 
 
 def _reads(n: Any, b: Buffer) -> bool:

@@ -23,6 +23,7 @@ from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
+from tunesmith.lower.check_meetings import check_meetings
 from tunesmith.lower.close_gaps import close_gaps
 from tunesmith.lower.kernels import BLOCKS, SHARED, map_kernels
 from tunesmith.lower.passes import function_pass
@@ -41,7 +42,8 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
 
     Raises:
-        BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside.
+        BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside, or by other threads of a GPU;
+            threads or blocks add to one element.
     """
     body = func.body
     for b in func.allocs:
@@ -54,6 +56,7 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     if target.is_gpu:
         func = _hoist_shared(func)
         _check_threads(func.name, func.body, frozenset(), frozenset())
+        check_meetings(func)
     return func
 
 

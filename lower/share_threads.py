@@ -51,7 +51,7 @@ def _kernel(name: str, n: Stmt) -> Stmt:
     if not extents or sorted(f.thread or "" for f in gathered) == sorted(extents):
         return n
     var = {tag: Var(tag.replace("Idx.", "")) for tag in extents}
-    body = _shared(n, {tag: poly(v) for tag, v in var.items()}, extents, frozenset())
+    body = _shared(name, n, {tag: poly(v) for tag, v in var.items()}, extents, frozenset(), frozenset())
     for tag in AXES:
         if tag in extents:
             body = For(var[tag], extents[tag], body, "thread", tag)
@@ -67,16 +67,31 @@ def _around(n: Stmt) -> Any:
     return [] if any(type(x) is For and x.thread in AXES for x in walk(n)) else found
 
 
-def _shared(n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: frozenset[str]) -> Any:
-    """`n` as each thread runs it; `around` are the axes whose loops stand around it."""
+def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: frozenset[str], deciding: frozenset[Var]) -> Any:
+    """`n` as each thread runs it; `around` are the axes whose loops stand around it, `deciding` the variables of the branches."""
     if type(n) is For and n.thread in AXES:
-        return _shared(substitute(n.body, {n.var: threads[n.thread]}), threads, extents, around | {n.thread})
+        mine = threads[n.thread].vars
+        if n.thread in around and not mine.isdisjoint(deciding | _used(n.body)):
+            raise BuildError(
+                f"{name}: the loop {n.var} of {n.thread} stands in another loop of {n.thread}, whose threads share its iterations, but "
+                "what is done there depends on the thread outside. Only what is the same for all threads can be shared: bind one of them "
+                "to another axis"
+            )
+        body = substitute(n.body, {n.var: threads[n.thread]})
+        return _shared(name, body, threads, extents, around | {n.thread}, deciding)
     missing = [tag for tag in AXES if tag in extents and tag not in around and extents[tag] != 1]
     if type(n) is BufferStore and n.buffer.scope in COMMON and missing:
         out: Stmt = n
         for tag in missing:
             out = If(Lt0(threads[tag] - 1), out)
         return out
+    if type(n) is If:
+        deciding = deciding | _used(n.cond)
     if isinstance(n, (For, If, Seq, Allocate)):
-        return n.map_children(lambda k: _shared(k, threads, extents, around) if isinstance(k, Stmt) else k)
+        return n.map_children(lambda k: _shared(name, k, threads, extents, around, deciding) if isinstance(k, Stmt) else k)
     return n
+
+
+def _used(n: Any) -> frozenset[Var]:
+    """All variables in a statement or an expression."""
+    return frozenset([v for x in walk(n) if type(x) is Poly for v in x.vars])

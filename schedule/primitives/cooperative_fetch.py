@@ -7,6 +7,7 @@ from tunesmith.ir.stmt import Block, For
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.fuse import fuse
+from tunesmith.schedule.primitives.loop_kind import check_alike
 from tunesmith.schedule.primitives.split import split_loop
 from tunesmith.schedule.state import ScheduleState
 
@@ -33,8 +34,9 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
         own-loops: the innermost loops around the block hold nothing else and are not marked.
         positive: a turn has at least one element.
         data-parallel: the block is no reduction.
+        alike: what the block does is the same for all threads.
         block-exists: the block is still in the program.
-    Keeps: results, provided all threads compute the same there (source: TVM MetaSchedule's cooperative fetching).
+    Keeps: results (source: TVM MetaSchedule's cooperative fetching).
     """
     path = s.path(block)
     b: Block = path[-1]
@@ -52,6 +54,8 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
         raise s.refuse("own-loops", f"block {b.name} has no loops of its own", b)
     each = s.value(vector)
     s.require("le0", 1 - each, "positive", "a turn has at least one element")
+    for f in around:
+        check_alike(s, b, f)
     # The fastest axis inside: threads x, y, z from right to left.
     axes = sorted({f.thread or "": f for f in around}.items(), reverse=True)
     fused = s.loop(fuse(s, [s.new_loop(f.var) for f in own]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import THREADS, Block, BufferStore, For
+from tunesmith.ir.stmt import THREADS, Block, BufferStore, For, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
@@ -81,6 +81,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
             stands alone in it: its threads combine their values.
         nested: a loop of blocks does not stand in one of threads, nor a loop in one of the same axis, but for threadIdx.
         agree: all loops of the same threadIdx in this nest have the same extent.
+        alike: where a loop of threadIdx stands in another one of it, what is inside is the same for all iterations of the outer one.
         loop-exists: the loop is still in the program.
     Keeps: results, because iterations touch different elements or the same values (source: TVM's bind; Halide's gpu_blocks).
     """
@@ -100,9 +101,23 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
         if related and ((inner == outer and not together) or (inner.startswith("blockIdx") and not outer.startswith("blockIdx"))):
             raise s.refuse("nested", f"a loop of {inner} would stand inside a loop of {outer}", target)
+        if related and inner == outer:
+            first, second = (f, target) if ScheduleState.find_loop(f.body, target.var) is not None else (target, f)
+            check_alike(s, second, first)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is already {target.kind}", target)
     s.replace_loop(target.var, lambda f: f.with_(kind="thread", thread=thread))
+
+
+def check_alike(s: ScheduleState, inside: Stmt, outer: For) -> None:
+    """Refuse to share what is different for each thread: blocks in `inside` that depend on `outer`, whose threads would share them.
+
+    Guards that cannot be decided yet may leave threads out; lowering refuses those that do.
+    """
+    for b in [inside] if type(inside) is Block else blocks_under(inside):
+        if any(outer.var in e.vars for e in b.bindings):
+            what = f"block {b.name} depends on loop {outer.var.name} of {outer.thread}, so that its threads cannot share the block's work"
+            raise s.refuse("alike", what, b)
 
 
 def _is_combination(b: Block, target: For) -> bool:

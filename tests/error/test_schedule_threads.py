@@ -123,6 +123,15 @@ def test_bind_agree(on: On, refuse: Refuse) -> None:
     refuse("bind", "agree", what, s, lambda: s.bind(j, "threadIdx.x"))
 
 
+def test_bind_alike(on: On, refuse: Refuse) -> None:
+    """What the threads of the outer loop share must not depend on which of them it is."""
+    s = on("chain")
+    t, j = s.split(loops(s, "C")[0], [None, 2])
+    s.bind(t, "threadIdx.x")
+    what = f"block C depends on loop {s.loop(t).var.name} of threadIdx.x"
+    refuse("bind", "alike", what, s, lambda: s.bind(j, "threadIdx.x"))
+
+
 def test_threads_of_other_nests_need_not_agree(on: On) -> None:
     s = on("chain")
     s.bind(loops(s, "B")[0], "threadIdx.x")
@@ -161,6 +170,13 @@ def test_cooperative_fetch_positive(on: On, refuse: Refuse) -> None:
     b = s.get_block("C")
     what = "a turn has at least one element (1 <= 0 does not hold)"
     refuse("cooperative_fetch", "positive", what, s, lambda: s.cooperative_fetch(b, 0))
+
+
+def test_cooperative_fetch_alike(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    s.bind(loops(s, "C")[0], "threadIdx.x")
+    b = s.get_block("C")
+    refuse("cooperative_fetch", "alike", "block C depends on loop i of threadIdx.x", s, lambda: s.cooperative_fetch(b))
 
 
 def test_cooperative_fetch_data_parallel(on: On, refuse: Refuse) -> None:

@@ -72,8 +72,9 @@ def test_what_somebody_has_scheduled_is_left_alone(hand: ModuleType) -> None:
         assert default_schedule(s.func, TARGET) is s.func
 
 
-def test_a_gpu_target_is_left_alone_and_the_result_depends_on_nothing_else(hand: ModuleType) -> None:
+def test_loops_are_bound_for_gpus_and_the_result_depends_on_nothing_else(hand: ModuleType) -> None:
     func = hand.matmul()
-    assert default_schedule(func, Target("cuda -arch=sm_90")) is func
+    bound = default_schedule(func, Target("cuda -arch=sm_90"))
+    assert {f.thread for f in walk(bound.body) if type(f) is For and f.thread} == {"blockIdx.x", "threadIdx.x"}
     assert is_unscheduled(func)
     assert structural.digest(default_schedule(func, TARGET)) == structural.digest(default_schedule(hand.matmul(), TARGET))

@@ -194,6 +194,55 @@ def test_a_number_of_threads_that_is_none_is_refused() -> None:
         combine_threads(func, OPENCL)
 
 
+@T.prim_func
+def in_its_own_axis(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.thread_binding(8, "threadIdx.x"):
+        for k in T.thread_binding(8, "threadIdx.x"):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = 0.0
+                C[vi] += A[vi, vk]
+
+
+@T.prim_func
+def not_alone(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.thread_binding(8, "blockIdx.x"):
+        for k in T.thread_binding(8, "threadIdx.x"):
+            with T.block("B"):
+                vi, vk = T.axis.remap("SS", [i, k])
+                B[vi, vk] = A[vi, vk]
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = 0.0
+                C[vi] += B[vi, vk]
+
+
+@T.prim_func
+def no_beginning(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.thread_binding(8, "blockIdx.x"):
+        for k in T.thread_binding(8, "threadIdx.x"):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                C[vi] += A[vi, vk]
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (in_its_own_axis, "in_its_own_axis: block C is combined by the loop k of threadIdx.x, which stands in another loop of threadIdx.x"),
+        (not_alone, "not_alone: block C reduces over the loop k of threadIdx.x, and does not stand alone in it"),
+        (no_beginning, "no_beginning: block C reduces over the loop k of threadIdx.x and is no `C\\[i\\] = C\\[i\\] op x` with an init"),
+    ],
+    ids=lambda x: getattr(x, "name", "message"),
+)
+@pytest.mark.parametrize("target", [OPENCL, CUDA], ids=["tree", "shuffles"])
+def test_reductions_that_threads_cannot_combine_are_refused(func: PrimFunc, message: str, target: Target) -> None:
+    with pytest.raises(BuildError, match=message):
+        combine_threads(func, target)
+
+
 # ---- guards
 
 

@@ -128,6 +128,29 @@ def test_refusals(func: PrimFunc, message: str) -> None:
     assert message in str(caught.value)
 
 
+@T.prim_func
+def not_alike(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
+    for _ in T.thread_binding(1, "blockIdx.x"):
+        for i in T.thread_binding(4, "threadIdx.x"):
+            for j in T.thread_binding(4, "threadIdx.x"):
+                C[i, j] = A[i, j] + 1.0
+
+
+@T.prim_func
+def some_left_out(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for _ in T.thread_binding(1, "blockIdx.x"):
+        for i in T.thread_binding(8, "threadIdx.x"):
+            if i < 5:
+                for j in T.thread_binding(8, "threadIdx.x"):
+                    C[j] = A[j] + 1.0
+
+
+@pytest.mark.parametrize("func", [not_alike, some_left_out], ids=lambda f: f.name)
+def test_what_depends_on_the_thread_is_not_shared(func: PrimFunc) -> None:
+    with pytest.raises(BuildError, match="the loop j of threadIdx.x stands in another loop of threadIdx.x"):
+        share_threads(func, GPU)
+
+
 def test_a_number_of_threads_that_comes_with_the_call_is_refused() -> None:
     a, n, x = Buffer("A", (4,)), Var("n"), Var("x")
     func = PrimFunc("f", (a, n), (), For(Var("i"), poly(2), For(x, poly(n), store(a, (x,), a[x]), "thread", "threadIdx.x")))
