@@ -1,7 +1,8 @@
 """The place where candidates for a device run: arguments laid out once for a workload, then each candidate loaded, raced and judged.
 
-Times are the device's own: marks before and after many launches.  What a candidate did to the device shows when results are fetched; a
-device that takes nothing more from this process taints the bench, which is then thrown away with the process.
+Times are the device's own: marks before and after many launches, all of which are there before the device comes to them.  What a candidate
+did to the device shows when results are fetched; a device that takes nothing more from this process taints the bench, which is then thrown
+away with the process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import make_inputs
 from tunesmith.measure.correctness import load_reference, mismatch
+from tunesmith.measure.device_lead import AT_ONCE, Lead
+from tunesmith.measure.device_probe import compiled
 from tunesmith.measure.guarded_memory import Array, from_bfloat16, to_bfloat16
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
@@ -37,6 +40,11 @@ _TABLES = 4
 _MOST_COPIES = 512
 """Sets of arguments for calls that find their data elsewhere each time: 180 MB in all, an L2 cache and more, from 350 KB each."""
 
+LED = ("cuda",)
+"""Kinds of devices whose kernels may be shorter than it takes to start them."""
+_HOST_BOUND = 0.5
+"""Calls that take the host more than this part of the device's time to start: the device may have waited for them."""
+
 
 class DeviceBench:
     """Runs candidates on the first device of the target's kind, one at a time.  Its caller holds the device's lease.
@@ -47,6 +55,7 @@ class DeviceBench:
 
     def __init__(self) -> None:
         self._places: OrderedDict[str, _Place] = OrderedDict()
+        self._leads: dict[Target, Lead | None] = {}
         self.tainted = False
 
     def prepare(self, setup: RunSetup) -> None:
@@ -65,7 +74,12 @@ class DeviceBench:
             raise RunError(str(error)) from None
         while len(self._places) >= _TABLES:
             self._places.popitem(last=False)
-        self._places[setup.key] = _Place(setup, Device(target.base))
+        if target.base in LED and target not in self._leads:
+            try:
+                self._leads[target] = Lead(Device(target.base), compiled(target.base, target.arch))
+            except BuildError:  # without a compiler short kernels take as long as starting them
+                self._leads[target] = None
+        self._places[setup.key] = _Place(setup, Device(target.base), self._leads.get(target))
 
     def run(self, request: RunRequest) -> RunResult:
         """Run one candidate.  Anything it does short of ending the process is in the result."""
@@ -139,8 +153,8 @@ class DeviceBench:
 class _Place:
     """The arguments of one workload on a device, and what its outputs must be."""
 
-    def __init__(self, setup: RunSetup, device: Device) -> None:
-        self.setup, self.device = setup, device
+    def __init__(self, setup: RunSetup, device: Device, lead: Lead | None) -> None:
+        self.setup, self.device, self.lead = setup, device, lead
         facts = device.api.attributes(device.index)
         self.host: dict[str, object] = {"device": facts.name, "compute": facts.compute_version, "driver": facts.driver_version}
         values = iter(make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
@@ -182,7 +196,7 @@ class _Place:
             calls += [function.bind(*arrays) for arrays in self.others(min(cold // max(size, 1), _MOST_COPIES))]
         calls[0]()  # loads the code; drivers compile, too, when a kernel is launched for the first time
         self.device.api.synchronise(self.device.index)
-        return _Timed(self.device, calls)
+        return _Timed(self.device, calls, self.lead)
 
     def wrong(self, call: Callable[[], object]) -> str | None:
         """What is wrong with the results of a call; None if nothing is, or if there is nothing to compare with."""
@@ -224,21 +238,42 @@ class _Place:
 class _Timed:
     """Calls of one candidate, and the device's clock."""
 
-    def __init__(self, device: Device, calls: Sequence[BoundCall]) -> None:
-        self._api, self._index, self._calls = device.api, device.index, list(calls)
+    def __init__(self, device: Device, calls: Sequence[BoundCall], lead: Lead | None = None) -> None:
+        self._api, self._index, self._calls, self._lead = device.api, device.index, list(calls), lead
         self._marks = [self._api.create_event(self._index) for _ in range(2)]
         self.call = calls[0]
         self._next = 0
+        self._started = 0.0
+        """Seconds that the host takes to start a call, if that is why the device waits."""
 
     def clock(self, call: Callable[[], object], number: int) -> float:
         """Seconds of so many calls in a row, sets of arguments taking turns."""
+        if self._lead is None:
+            return self._row(number)[0]
+        if not self._started:
+            seconds, started = self._row(number)
+            if started < _HOST_BOUND * seconds:
+                return seconds
+            self._started = started / number
+        seconds = 0.0
+        while number > 0:
+            some = min(number, AT_ONCE)
+            self._lead.start(self._started * some)
+            seconds += self._row(some)[0]
+            number -= some
+        return seconds
+
+    def _row(self, number: int) -> tuple[float, float]:
+        """Seconds of so many calls for the device, and of starting them for the host."""
         start, stop = self._marks
+        begun = time.perf_counter()
         self._api.record_event(self._index, start)
         for i in range(self._next, self._next + number):
             self._calls[i % len(self._calls)]()
         self._api.record_event(self._index, stop)
+        started = time.perf_counter() - begun
         self._next += number
-        return self._api.elapsed(self._index, start, stop)
+        return self._api.elapsed(self._index, start, stop), started
 
     def close(self) -> None:
         """Give the marks back, and the calls' workspaces."""

@@ -22,6 +22,7 @@ from tunesmith.measure import device_bench
 from tunesmith.measure import device_lease as lease_module
 from tunesmith.measure.correctness import save_reference
 from tunesmith.measure.device_bench import DeviceBench
+from tunesmith.measure.device_lead import Lead
 from tunesmith.measure.device_lease import device_lease
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
@@ -155,15 +156,37 @@ def test_small_arguments_have_many_sets_too(setup: RunSetup, monkeypatch: pytest
     found: list[int] = []
     made = device_bench._Timed.__init__
 
-    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall]) -> None:
+    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall], lead: Lead | None) -> None:
         found.append(len(calls))
-        made(self, device, calls)
+        made(self, device, calls, lead)
 
     monkeypatch.setattr(device_bench._Timed, "__init__", count)
     bench, policy = DeviceBench(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
     results = [bench.run(ask(setup, RIGHT, policy=policy)) for _ in range(2)]
     assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and found == [201, 201]
     assert len(bench._places["add"]._others) == 200, "sets are made once"
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e9], ids=["the host is slower", "the device is slower"])
+def test_the_host_gets_a_lead_when_it_is_slower(setup: RunSetup, monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
+    asked: list[float] = []
+    start = Lead.start
+
+    def count(self: Lead, seconds: float) -> None:
+        asked.append(seconds)
+        start(self, seconds)
+
+    monkeypatch.setattr(Lead, "start", count)
+    monkeypatch.setattr(device_bench, "LED", ("opencl",))
+    monkeypatch.setattr(device_bench, "AT_ONCE", 2)
+    monkeypatch.setattr(device_bench, "_HOST_BOUND", bound)
+    bench = DeviceBench()
+    result = bench.run(ask(setup, RIGHT, policy=QUICK))
+    asked.clear()
+    compared = bench.compare([ask(setup, RIGHT), ask(setup, WRONG)], replace(TURNS, number=5))
+    assert (kind(result), result.verified, [kind(r) for r in compared]) == (None, True, [None, "wrong_result"])
+    assert min(compared[0].samples) > 0
+    assert (len(asked) >= 3 * 3 and min(asked) > 0) if bound == 0 else not asked, "three pieces of each of three samples of five calls"
 
 
 def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
