@@ -38,6 +38,8 @@ _KEYWORDS = frozenset(
 _RESERVED = re.compile(r"(u?(char|short|int|long)|float|double|half|bool)\d*|(ts|make|as|get|image\w*)_\w*|__\w*|v\d+")
 """Types, functions of the languages and of the printer, and what the printer calls values."""
 _MAX_INDEX = 2**31 - 1
+_MAX_THREADS_Z = 64
+"""Of every compute capability there is."""
 _ALIGNMENT = 16
 """Of arrays in shared memory: the widest vector."""
 
@@ -163,6 +165,8 @@ class _Kernel(CExpr):
         most = self.target.max_threads_per_block
         if prod(block) > most:
             raise BuildError(f"{self.name}: {prod(block)} threads in a block, and {self.target.kind} has at most {most}")
+        if self.target.base == "cuda" and block[2] > _MAX_THREADS_Z:
+            raise BuildError(f"{self.name}: {block[2]} threads along z, and {self.target.kind} has at most {_MAX_THREADS_Z}")
         if max(grid[1:]) > 65535 or grid[0] > _MAX_INDEX:
             raise BuildError(f"{self.name}: a grid of {grid} blocks; there are at most {_MAX_INDEX}, 65535 and 65535")
 

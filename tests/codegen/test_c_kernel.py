@@ -402,6 +402,8 @@ def test_too_many_threads_are_refused() -> None:
         source(threads(64, 32))
     with pytest.raises(BuildError, match=f"many_kernel: 512 threads in a block, and opencl has at most {OPENCL.max_threads_per_block}"):
         source(threads(512), OPENCL)
+    with pytest.raises(BuildError, match="many_kernel: 128 threads along z, and cuda has at most 64"):
+        source(threads(1, 1, 128))
 
 
 @pytest.mark.parametrize("extents", [(1, 65536), (1, 1, 65536), (2**31,)])
