@@ -48,6 +48,13 @@ def add_task() -> MeasureTask:
     return MeasureTask(func, [tiled(func), parallel(func)], reference=lambda inputs: [inputs[0] + inputs[1]], name="add(60)")
 
 
+@pytest.fixture(scope="session")
+def long_add_task() -> MeasureTask:
+    """The same over 60,000 floats, so that whatever adds them takes a thousand times as long as what does nothing."""
+    func = add_function(60_000)
+    return MeasureTask(func, [tiled(func), parallel(func)], reference=lambda inputs: [inputs[0] + inputs[1]], name="add(60000)")
+
+
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
     """A valid, verified record; keyword arguments replace its fields."""

@@ -267,19 +267,19 @@ FAULTS: dict[str, Callable[[Sequence[object]], bytes]] = {
 """The wrong one does almost nothing: it is the fastest of all, and must not become the best."""
 
 
-def test_a_search_survives_every_fault(add_task: MeasureTask, tmp_path: Path) -> None:
+def test_a_search_survives_every_fault(long_add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
-    codes = {40 + i: make(add_task.params) for i, make in enumerate(FAULTS.values())}
+    codes = {40 + i: make(long_add_task.params) for i, make in enumerate(FAULTS.values())}
     candidates: list[Candidate] = [(0, [4])]
     for tile in codes:
         candidates += [(0, [tile]), (1, [8])]
     with LocalRunner(2, timeout=3.0, memory_limit=4 << 30) as runner, measurer(runner, FaultyBuilder(codes), log=log) as m:
-        records = m.measure(add_task, candidates)
-        best = m.best(add_task)
+        records = m.measure(long_add_task, candidates)
+        best = m.best(long_add_task)
     assert [outcome(r)[2] for r in records] == [None] + [k for fault in FAULTS for k in (fault, None)]
     assert all(r.verified == (r.error is None) for r in records[:1])
     assert not any(r.verified for r in records if r.error)
     assert best == min(r.seconds for r in records if r.verified)
-    standing = Database.from_log(log.path).best(add_task.digest, TARGET.to_json())
+    standing = Database.from_log(log.path).best(long_add_task.digest, TARGET.to_json())
     assert standing is not None and standing.error is None and standing.seconds == best
     assert len(log.load().records) == len(candidates)
