@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
-from tunesmith.ir.expr import Binary
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, product
 from tunesmith.ir.stmt import Block, BufferStore, For
@@ -198,8 +198,8 @@ def _contiguous_result(b: Block) -> tuple[int | None, int] | None:
 
 def _folded_axis(b: Block) -> int | None:
     """The reduction variable along which memory is contiguous."""
-    st = b.body
-    if type(st) is not BufferStore or type(st.value) is not Binary or st.value.op not in FOLDED:
+    update = reassociable_update(b)
+    if update is None or update.op not in FOLDED:
         return None
     loads = [a.indices for a in reads(b) if a.indices]
     for axis, it in enumerate(b.iters):

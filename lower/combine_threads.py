@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Call, Const, Expr, Lt0, conjunction, select
 from tunesmith.ir.function import PrimFunc
@@ -82,15 +83,13 @@ class _Combination:
             )
         self.loop, self.block, self.around, self.made = loop, block, around, made
         self.threads = loop.extent.const
-        body: Any = block.body
-        if type(body) is not BufferStore or type(body.value) is not Binary or type(block.init) is not BufferStore:
+        update = reassociable_update(block)
+        if update is None or block.init is None:
             raise BuildError(
                 f"{name}: block {block.name} reduces over the loop {loop.var} of {loop.thread} and is no `C[i] = C[i] op x` with an init. "
                 "Decompose reductions over other loops only"
             )
-        self.out: BufferStore = body
-        self.op: str = body.value.op
-        self.value: Expr = body.value.b
+        self.out, self.op, self.value = update.store, update.op, update.term
         self.dtype = self.out.buffer.dtype
         shuffles = target.base == "cuda" and loop.thread == AXES[0] and dt.is_float(self.dtype) and dt.bits(self.dtype) >= 32
         whole = self.threads % WARP == 0 or (self.threads < WARP and self.threads & (self.threads - 1) == 0)

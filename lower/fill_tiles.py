@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.ir.analysis.reduction_update import reduction_update
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -258,9 +259,8 @@ def _same_guard(z: Zeros, g: Poly, indices: tuple[Poly, ...], guard: Poly) -> bo
 
 def _term(store: BufferStore) -> Expr | None:
     """x of `b[i] = b[i] + x`; None for other stores."""
-    v = store.value
-    own = type(v) is Binary and v.op == "add" and type(v.a) is BufferLoad and v.a.buffer is store.buffer and v.a.indices == store.indices
-    return v.b if own else None  # type: ignore[attr-defined]
+    update = reduction_update(store)
+    return update.term if update is not None and update.op == "add" else None
 
 
 def _factors(term: Expr) -> list[BufferLoad] | None:

@@ -1,4 +1,5 @@
-"""place_allocations: an intermediate buffer lives in the innermost loop that holds all its uses, and shrinks to what is touched there.
+"""place_allocations: an intermediate buffer is allocated in the innermost loop that holds all its uses and passes none of its values to
+another iteration, and shrinks to what is accessed there.
 
 Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.  On a GPU,
 memory of a thread shrinks to what that thread touches, also where others touch what lies between; memory that the threads of a block share
@@ -26,6 +27,7 @@ from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.check_meetings import check_meetings
 from tunesmith.lower.close_gaps import close_gaps
 from tunesmith.lower.kernels import BLOCKS, SHARED, map_kernels
+from tunesmith.lower.loop_carried import carries_values
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
@@ -43,12 +45,14 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
 
     Raises:
         BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside, or by other threads of a GPU;
-            threads or blocks add to one element.
+            a buffer passes values from one iteration of a parallel loop to another; threads or blocks add to one element.
     """
     body = func.body
     for b in func.allocs:
+        if not _uses(body, b):
+            continue
         whole = target.is_gpu and b.scope == "global"  # kernels find it where they left it
-        body = Allocate(b, body) if whole else _place(func.name, body, b, Simplifier(symbol_ranges(func)), target, {})
+        body = Allocate(b, body) if whole else _place(func.name, body, b, Simplifier(symbol_ranges(func)), target)
     _check_private(func.name, body, ())
     if not func.allocs:
         return func
@@ -119,23 +123,52 @@ def _hoist_shared(func: PrimFunc) -> PrimFunc:
     return map_kernels(func, kernel)
 
 
-def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
-    """Descend while a single child statement has all uses; `sharing` are the threads around that share the buffer."""
-    kids: list[Stmt] = []
-    n.each_child(lambda k: kids.append(k) if isinstance(k, Stmt) else None)
-    using = [k for k in kids if _uses(k, b)]
-    if not using:
-        return n
-    own = type(n) is BufferStore or any(not isinstance(k, Stmt) and _uses(k, b) for k in _children(n))
-    if len(using) == 1 and not own and type(n) is not BufferStore:
+def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+    """Allocate the buffer around the innermost statement that has all its uses, and outside of loops that pass its values on."""
+    path = _path(n, b, s)
+    depth = len(path) - 1
+    threads = {f.var: f.extent - 1 for f in walk(n) if type(f) is For and _is_thread(f)} if b.scope in SHARED else {}
+    for at in reversed(range(depth)):
+        loop = path[at]
+        if type(loop) is not For or loop.kind == "thread" or loop.extent == 1:
+            continue
+        carried = carries_values(loop, b, s, threads)
+        if carried is False:
+            break
+        if carried:
+            if loop.kind == "parallel":
+                raise BuildError(
+                    f"{name}: the buffer {b.name} may pass values from one iteration of the parallel loop {loop.var} to another. Leave the "
+                    "loop serial, or write in each iteration all that it reads"
+                )
+            depth = at
+    sharing = {f.var: threads[f.var] for f in path[:depth] if type(f) is For and f.var in threads}
+    for f in path[depth:]:
+        if type(f) is For:
+            s.ranges.pop(f.var, None)
+    new = _allocate(name, path[depth], b, s, target, sharing)
+    for at in reversed(range(depth)):
+        new = path[at].map_children(lambda k, old=path[at + 1], new=new: new if k is old else k)
+    return new
+
+
+def _is_thread(f: For) -> bool:
+    return f.kind == "thread" and not (f.thread or "").startswith("blockIdx")
+
+
+def _path(n: Stmt, b: Buffer, s: Simplifier) -> list[Stmt]:
+    """The statements from `n` down to the innermost one that has all uses of the buffer; `s` learns the ranges of the loops."""
+    path = [n]
+    while type(n) is not BufferStore:
+        kids = _children(n)
+        using = [k for k in kids if isinstance(k, Stmt) and _uses(k, b)]
+        if len(using) != 1 or any(not isinstance(k, Stmt) and _uses(k, b) for k in kids):
+            break
         if type(n) is For:
             s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
-            if n.kind == "thread" and b.scope in SHARED and not (n.thread or "").startswith("blockIdx"):
-                sharing = {**sharing, n.var: n.extent - 1}
-        child = using[0]
-        new = _place(name, child, b, s, target, sharing)
-        return n.map_children(lambda k: new if k is child else k)
-    return _allocate(name, n, b, s, target, sharing)
+        n = using[0]
+        path.append(n)
+    return path
 
 
 def _children(n: Stmt) -> list[Any]:

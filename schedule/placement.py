@@ -18,6 +18,14 @@ def ranges_under(loop: For, block: str) -> dict[Var, Poly]:
     return loop_ranges([(n.var, n.extent) for n in path if type(n) is For])
 
 
+def check_extents(s: ScheduleState, b: Block, dims: Mapping[int, tuple[Poly, Poly]]) -> None:
+    """Refuse (box) boxes whose extents depend on loops."""
+    for _, extent in dims.values():
+        bound = [v.name for v in extent.vars if not isinstance(v, Param)]
+        if bound:
+            raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(sorted(bound))}: {extent!r}", b)
+
+
 def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly, Poly]], at_front: bool) -> None:
     """Rebuild the nest of `block` inside `loop`, over the given boxes.
 
@@ -28,14 +36,12 @@ def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly
         at_front: before the loop's body, else behind it.
     """
     b = s.block(block)
+    check_extents(s, b, dims)
     loops: list[tuple[Var, Poly]] = []
     bindings: list[Poly] = []
     predicate: list[Poly] = []
     for i, it in enumerate(b.iters):
         low, extent = dims.get(i, (ZERO, it.extent))
-        bound = [v.name for v in extent.vars if not isinstance(v, Param)]
-        if bound:
-            raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(sorted(bound))}: {extent!r}", b)
         var = Var(f"ax{i}")
         loops.append((var, extent))
         bindings.append(low + var)

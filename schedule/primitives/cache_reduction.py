@@ -38,7 +38,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     Requires:
         scope: the scope exists.
         reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
-            variables, each once.
+            variables, each once; it reads no other element of that buffer.
         guard: guards of the block are on its own extents, on loops outside, or on its reduction.
         loop-of-block: the loop is one of the block's loops.
         blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
@@ -59,6 +59,8 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     positions = [p for e in b.body.indices if (p := plain_iter(e, b)) is not None and b.iters[p].kind == "S"]
     if len(set(positions)) < len(b.body.indices) or b.init.indices != b.body.indices:
         raise s.refuse("reduction", f"block {b.name} does not store at its own spatial iteration variables, each once", b)
+    if any(a.indices != b.body.indices for a in accesses(b) if a.buffer is b.body.buffer):
+        raise s.refuse("reduction", f"block {b.name} reads other elements of {b.body.buffer.name} than that which it updates", b)
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     old = b.body.buffer

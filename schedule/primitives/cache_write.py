@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import accesses, reads, writes
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
-from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.poly import ONE, ZERO, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, seq, store
 from tunesmith.ir.visit import blocks_under, transform
+from tunesmith.schedule.domain import covers_domain
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -33,6 +34,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
         layout: it holds every dimension once.
         one-output: the block writes one buffer.
         only-writer: no other block writes that buffer.
+        whole: of a parameter the block writes every element, because all of them are written back.
         own-values: the block reads of that buffer only the element that it accumulates into and initialises.
         read-after: no other block of the same nest reads that buffer, because it is written back after the nest.
         block-exists: the block is still in the program.
@@ -50,6 +52,8 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
         raise s.refuse("only-writer", f"{old.name} is also written by {', '.join(others)}", producer)
     if any(a.buffer is old for a in reads(producer)) or (producer.init is None and _loads(producer, old)):
         raise s.refuse("own-values", f"block {producer.name} reads values of {old.name} from before", producer)
+    if old not in s.func.allocs and not _writes_all(s, producer, old):
+        raise s.refuse("whole", f"block {producer.name} may leave elements of {old.name} as they are, which would be overwritten", producer)
     root = s.root_index(producer.name)
     early = [b.name for b in blocks_under(s.root_stmts()[root]) if b is not producer and any(a.buffer is old for a in reads(b))]
     if early:
@@ -70,6 +74,17 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     s.set_body(seq([*stmts[: root + 1], nest(list(zip(loops, old.shape, strict=True)), copy), *stmts[root + 1 :]]))
     s.add_allocs(new)
     return s.new_block(name)
+
+
+def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:
+    """Whether the block stores to every element of the buffer, at its own spatial iteration variables."""
+    for w in writes(block):
+        own = [plain_iter(e, block) for e in w.indices]
+        extents = [(ONE if e == ZERO else ZERO) if p is None else block.iters[p].extent for p, e in zip(own, w.indices, strict=True)]
+        used = [p for p in own if p is not None]
+        if len(set(used)) < len(used) or any(block.iters[p].kind != "S" for p in used) or tuple(extents) != buffer.shape:
+            return False
+    return len(writes(block.with_(init=None))) == 1 and type(block.body) is BufferStore and covers_domain(s, block)
 
 
 def _loads(block: Block, buffer: Buffer) -> bool:

@@ -11,6 +11,7 @@ from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.visit import Handler, substitute, transform
+from tunesmith.schedule.domain import covers_domain, is_guarded
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.order import check_ready, check_unchanged
 from tunesmith.schedule.primitive import primitive
@@ -20,6 +21,8 @@ from tunesmith.schedule.state import ScheduleState
 def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
     """The single store of a block that computes one element per instance at distinct iteration variables."""
     body = b.body
+    if is_guarded(s, b):
+        raise s.refuse("guard", f"block {b.name} has a guard beside those of its own extents, which would be lost", b)
     if type(body) is not BufferStore or b.init is not None or any(it.kind == "R" for it in b.iters):
         raise s.refuse("pointwise", f"block {b.name} is not a single store without reduction", b)
     if any(a.buffer is body.buffer and not a.is_write for a in accesses(b)):
@@ -44,6 +47,7 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
         intermediate: the buffer is not a parameter of the function and has no other writer.
         unchanged: nothing that the expression moves past writes what it reads, and the consumers come after it; a pointwise
             consumer may update in place what the expression reads of the same element.
+        guard: the block has no guards beside those of its own extents.
         has-consumer: some block reads the buffer.
         block-exists: the block is still in the program.
     Keeps: results; the expression is computed again at every read.
@@ -86,7 +90,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         intermediate: that buffer is not a parameter of the function and has no other writer.
         ready: nothing that the block moves past writes what it reads, or uses what it writes; a producer may read of that the
             element that is written.
-        same-domain: both blocks run over iteration variables of the same extents.
+        guard: neither block has guards beside those of its own extents.
+        same-domain: both blocks run over all values of iteration variables of the same extents.
         block-exists: the block is still in the program.
     Keeps: results.
     """
@@ -110,6 +115,9 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     for var, at in values.items():
         differ = extents[var] - extents[at.as_var()]
         s.require("eq0", differ, "same-domain", f"blocks {p.name} and {b.name} run over different extents")
+    for c in (p, b):
+        if not covers_domain(s, c):
+            raise s.refuse("same-domain", f"the loops around block {c.name} may leave out a part of its domain", c)
 
     check_ready(s, b, [p], [p], own=_same_element(p, source, b, [a.indices for a in mine]))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary
-from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import THREADS, Block, BufferStore, For, Stmt
+from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.poly import Poly, substitute
+from tunesmith.ir.stmt import THREADS, Block, For, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.handles import LoopRV
+from tunesmith.schedule.independence import check_independent
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -29,13 +29,16 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
     Requires:
         serial: the loop is not marked otherwise.
         data-parallel: no block inside uses the loop for a reduction.
+        independent: different iterations access different elements of what they write, or write the same values.  Intermediate
+            buffers that are used inside the loop alone are private to an iteration.
         loop-exists: the loop is still in the program.
-    Keeps: results, because iterations touch different elements.
+    Keeps: results, because iterations do not conflict.
     """
     target = s.loop(loop)
     for b in blocks_under(target):
         if _used_by_reduction(b, target):
             raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
+    check_independent(s, target, "independent")
     _mark(s, target, "parallel")
 
 
@@ -43,13 +46,15 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
 def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
     """Run the iterations of `loop` as vector operations; lowering cuts it into the target's vectors.
 
-    A loop over a reduction is allowed when the block has no init any more: it becomes a horizontal reduction.
+    A loop over a reduction C[i] = C[i] op x is allowed when the block has no init any more: it becomes a horizontal reduction.
 
     Requires:
         serial: the loop is not marked otherwise.
         length: the extent is at most `max_lanes`.
         innermost: the loop holds one block and no other loop.
         data-parallel: the block does not initialise and reduce over the loop at once; use decompose_reduction first.
+        independent: different iterations access different elements of what they write, or write the same values, or are updates
+            of a reduction that may be combined in any order.
         loop-exists: the loop is still in the program.
     Keeps: results; a horizontal reduction is reassociated.
     """
@@ -58,6 +63,8 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
         raise s.refuse("innermost", f"loop {target.var.name} must directly hold one block", target)
     if _used_by_reduction(target.body, target) and target.body.init is not None:
         raise s.refuse("data-parallel", f"block {target.body.name} initialises and reduces over loop {target.var.name}", target)
+    if not (_used_by_reduction(target.body, target) and _is_folded(target.body, target)):
+        check_independent(s, target, "independent", private=False)
     _length(s, target.extent, max_lanes)
     _mark(s, target, "vectorized")
 
@@ -79,6 +86,8 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         serial: the loop is not marked otherwise.
         data-parallel: no block inside uses the loop for a reduction, except, for threadIdx, one that reduces over nothing else and
             stands alone in it: its threads combine their values.
+        independent: different iterations run instances of a block that access different elements of what they write, or that write
+            the same values; different blocks are ordered by barriers, or refused when the function is lowered.
         nested: a loop of blocks does not stand in one of threads, nor a loop in one of the same axis, but for threadIdx.
         agree: all loops of the same threadIdx in this nest have the same extent.
         alike: where a loop of threadIdx stands in another one of it, what is inside is the same for all iterations of the outer one.
@@ -92,6 +101,8 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
     for b in blocks_under(target):
         if _used_by_reduction(b, target) and not (together and _is_combination(b, target)):
             raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
+    if not (together and any(_used_by_reduction(b, target) for b in blocks_under(target))):
+        check_independent(s, target, "independent", within_blocks=True)
     root = next(x for x in s.root_stmts() if x is target or ScheduleState.find_loop(x, target.var) is not None)
     for f in [f for f in walk(root) if type(f) is For and f is not target and f.kind == "thread"]:
         if together and f.thread == thread:
@@ -121,21 +132,17 @@ def check_alike(s: ScheduleState, inside: Stmt, outer: For) -> None:
 
 
 def _is_combination(b: Block, target: For) -> bool:
-    """Whether the block stands alone in the loop, which is its whole reduction, and combines values: C[i] = C[i] op x."""
+    """Whether the block is alone in the loop, which is its whole reduction, and combines values in any order: C[i] = C[i] op x."""
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
-    own = b.body
-    value = own.value if type(own) is BufferStore else None
-    return (
-        target.body is b
-        and [e.as_var() for e in reducing] == [target.var]
-        and type(own) is BufferStore
-        and type(b.init) is BufferStore
-        and type(value) is Binary
-        and value.op in ("add", "mul", "min", "max")
-        and type(value.a) is BufferLoad
-        and value.a.buffer is own.buffer
-        and value.a.indices == own.indices
-    )
+    alone = target.body is b and [e.as_var() for e in reducing] == [target.var]
+    return alone and b.init is not None and reassociable_update(b) is not None
+
+
+def _is_folded(b: Block, target: For) -> bool:
+    """Whether all iterations of the loop update one element, in any order: a horizontal reduction."""
+    values = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
+    update = reassociable_update(b)
+    return update is not None and all(target.var not in substitute(i, values).vars for i in update.store.indices)
 
 
 def _length(s: ScheduleState, extent: Poly, limit: int) -> None:

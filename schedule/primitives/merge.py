@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
-from tunesmith.schedule.disjoint import Touch, require_one, separations, touches
+from tunesmith.schedule.disjoint import require_one, separations
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -46,14 +47,14 @@ def merge(s: ScheduleState, first: LoopRV, second: LoopRV) -> LoopRV:
             raise s.refuse("serial", f"loop {f.var.name} is {f.kind} or annotated; merge before marking loops", f)
     s.require("eq0", a.extent - b.extent, "same-extent", f"loops {a.var.name} and {b.var.name} have different extents")
     start, end = row.stmts.index(a), row.stmts.index(b)
-    mine = touches(a)
+    mine = loop_accesses(a)
     for stmt in row.stmts[start + 1 : end]:
-        met = [t for t in touches(stmt) if any(_conflict(t, m) for m in mine)]
+        met = [t for t in loop_accesses(stmt) if any(_conflict(t, m) for m in mine)]
         if met:
             raise s.refuse("between", f"{met[0].buffer.name} is used between loops {a.var.name} and {b.var.name}", stmt)
     var = Var(b.var.name)
     bodies: list[Stmt] = [substitute(f.body, {f.var: poly(var)}) for f in (a, b)]
-    _check_apart(s, b, var, touches(bodies[0]), touches(bodies[1]))
+    _check_apart(s, b, var, loop_accesses(bodies[0]), loop_accesses(bodies[1]))
     merged = For(var, b.extent, seq(bodies))
 
     def on_seq(n: Seq, recurse: Any) -> Stmt:
@@ -77,11 +78,11 @@ def _sequence(n: Any, a: For, b: For) -> Seq | None:
     return next((r for k in n.stmts if (r := _sequence(k, a, b)) is not None), None)
 
 
-def _conflict(a: Touch, b: Touch) -> bool:
+def _conflict(a: LoopAccess, b: LoopAccess) -> bool:
     return a.buffer is b.buffer and (a.is_write or b.is_write)
 
 
-def _check_apart(s: ScheduleState, at: For, var: Var, early: list[Touch], late: list[Touch]) -> None:
+def _check_apart(s: ScheduleState, at: For, var: Var, early: list[LoopAccess], late: list[LoopAccess]) -> None:
     """An iteration of the second loop comes before later ones of the first: they must not meet."""
     for x in early:
         for y in late:

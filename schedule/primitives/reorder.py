@@ -7,6 +7,7 @@ from typing import Any
 
 from tunesmith.ir.stmt import Block, For, Seq
 from tunesmith.schedule.handles import LoopRV
+from tunesmith.schedule.independence import check_order
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -26,6 +27,8 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
         nest: the loops belong to one nest without other statements between them.
         single-block: the nest holds one block, so that no other block sees the order change.
         independent: no loop's extent depends on another of the nest.
+        dependences: instances of the block that access one element, where one of them writes it, keep their order, or are updates of a
+            reduction that may be combined in any order.
         init-first: loops that take part in a spatial and a reduction variable at once (fused of both) keep their order when the
             block has an init, which must run before all other updates of an element.
         loop-exists: the loops are still in the program.
@@ -62,6 +65,8 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
     mixed = _mixed(rest)
     if rest.init is not None and [f for f in chain if f.var in mixed] != [f for f in new if f.var in mixed]:
         raise s.refuse("init-first", f"block {rest.name} would update elements before it initialises them", rest)
+    if new != chain:
+        check_order(s, rest, chain, new, "dependences")
     body = at
     for f in reversed(new):
         body = f.with_(body=body)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import writes
+from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses, span
+from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ONE, Op, Param, Poly, Var, ceildiv
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.visit import substitute
 from tunesmith.schedule.boxes import is_tiling
-from tunesmith.schedule.disjoint import Touch, require_one, separations, span, step_of, touches
+from tunesmith.schedule.disjoint import require_one, separations
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -50,15 +52,15 @@ def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
         s.require("eq0", m - n, "same-shape", where)
     row, common, made, used = _places(s, p, q, old)
     for f in common:
-        mine = [t for t in touches(f.body) if t.buffer in (old, new)]
+        mine = [t for t in loop_accesses(f.body) if t.buffer in (old, new)]
         for w in mine:
             for t in mine if w.is_write else ():
                 what = f"different iterations of loop {f.var.name} may touch the same element of {old.name}"
                 require_one(s, separations(w, t, f.var), "apart", what, f)
-    (at,) = [t for t in touches(row.stmts[used]) if t.buffer is new]
+    (at,) = [t for t in loop_accesses(row.stmts[used]) if t.buffer is new]
     _check_once(s, q, at)
     _check_guards(s, p, q, at, {f.var for f in common})
-    for w in touches(row.stmts[made]):
+    for w in loop_accesses(row.stmts[made]):
         if w.buffer is old and w.is_write:
             _check_covers(s, q, w, at)
     s.set_body(substitute(s.func.body, {}, {old: new}))
@@ -67,25 +69,25 @@ def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
 
 def _buffers(s: ScheduleState, p: Block, q: Block) -> tuple[Buffer, Buffer]:
     """The intermediate buffer and the output."""
-    everything = touches(s.func.body)
+    everything = loop_accesses(s.func.body)
     outs = list(dict.fromkeys(a.buffer for a in writes(p)))
     if len(outs) != 1 or outs[0] not in s.func.allocs or outs[0].scope == "register":
         raise s.refuse("intermediate", f"block {p.name} does not write a single intermediate buffer in memory", p)
     old = outs[0]
-    if _count(everything, old, True) != _count(touches(p), old, True):
+    if _count(everything, old, True) != _count(loop_accesses(p), old, True):
         raise s.refuse("intermediate", f"{old.name} has another writer", p)
     if type(q.body) is not BufferStore or q.init is not None or any(it.kind == "R" for it in q.iters):
         raise s.refuse("output", f"block {q.name} is not a single store without reduction", q)
     new = q.body.buffer
     if new not in s.func.params or _count(everything, new, True) != 1 or _count(everything, new, False):
         raise s.refuse("output", f"{new.name} is not a parameter that only block {q.name} touches", q)
-    found = [t.indices for t in touches(q) if t.buffer is old]
-    if not found or any(i is None for i in found[0]) or any(i != t.indices for i in found for t in touches(q) if t.is_write):
+    found = [t.indices for t in loop_accesses(q) if t.buffer is old]
+    if not found or any(i is None for i in found[0]) or any(i != t.indices for i in found for t in loop_accesses(q) if t.is_write):
         raise s.refuse("in-place", f"block {q.name} does not read {old.name} just where it writes {new.name}", q)
     return old, new
 
 
-def _count(ts: list[Touch], buffer: Buffer, is_write: bool) -> int:
+def _count(ts: list[LoopAccess], buffer: Buffer, is_write: bool) -> int:
     return sum(t.buffer is buffer and t.is_write == is_write for t in ts)
 
 
@@ -101,14 +103,14 @@ def _places(s: ScheduleState, p: Block, q: Block, old: Buffer) -> tuple[Seq, lis
         raise s.refuse("order", f"block {p.name} comes after block {q.name}", q)
 
     def found(n: Any) -> int:
-        return sum(t.buffer is old for t in touches(n))
+        return sum(t.buffer is old for t in loop_accesses(n))
 
     if found(row) != found(s.func.body) or found(row.stmts[used]) != found(q) or any(found(x) for x in row.stmts[used + 1 :]):
         raise s.refuse("order", f"{old.name} is used outside the loops around {p.name} and {q.name}, or not before {q.name}", q)
     return row, [f for f in shared if type(f) is For], made, used
 
 
-def _check_once(s: ScheduleState, q: Block, at: Touch) -> None:
+def _check_once(s: ScheduleState, q: Block, at: LoopAccess) -> None:
     """Reading an element that has been replaced already would be wrong: each is visited once, and none is left out."""
     indices = [e for e in at.indices if e is not None]
     own = [{v for v in e.vars if v in at.ranges} for e in indices]
@@ -117,7 +119,7 @@ def _check_once(s: ScheduleState, q: Block, at: Touch) -> None:
         raise s.refuse("once", f"the loops of block {q.name} do not give each element of {at.buffer.name} once", q)
 
 
-def _check_guards(s: ScheduleState, p: Block, q: Block, at: Touch, common: set[Var]) -> None:
+def _check_guards(s: ScheduleState, p: Block, q: Block, at: LoopAccess, common: set[Var]) -> None:
     for g in q.predicate:
         if g in p.predicate and all(v in common or isinstance(v, Param) for v in g.vars):
             continue
@@ -150,7 +152,7 @@ def _highest(e: Poly, ranges: Mapping[Var, Poly]) -> Poly | None:
     return None if ends is None else ends[1]
 
 
-def _check_covers(s: ScheduleState, q: Block, made: Touch, at: Touch) -> None:
+def _check_covers(s: ScheduleState, q: Block, made: LoopAccess, at: LoopAccess) -> None:
     """All that is made and lies in the buffer is replaced: what is not would stay behind in the output."""
     for x, y, n in zip(made.indices, at.indices, at.buffer.shape, strict=True):
         theirs, mine = span(x, made.ranges), span(y, at.ranges)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from tunesmith.ir.analysis.access_regions import Box, accesses, plain_iter, reads, region, writes
+from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
+from tunesmith.schedule.domain import covers_domain
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.independence import check_independent
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
-from tunesmith.schedule.placement import place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -33,6 +36,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         ready: nothing that the block moves past writes what it reads, or uses what it writes; in each iteration of loops around
             both, it reads just what the producer writes there.
         once: a block that reads what it writes is not run again: loops outside tile what the producer writes.
+        domain: the producer runs its whole domain and writes every element that the block reads; the block is then run just once for each.
+        independent: loops around the new place that run in parallel stay independent.
         dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
@@ -82,8 +87,34 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     _check_whole(s, b, target, set(boxes))
     _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}
+    check_extents(s, b, dims)
+    for c in producers:
+        for w in writes(c):
+            for a in reads(b):
+                if a.buffer is w.buffer:
+                    _check_domain(s, b, a.indices, c, w.indices)
     place(s, b.name, target.var, dims, at_front=False)
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
+    for f in s.loops_of(b.name):
+        if f.kind in ("parallel", "thread"):
+            check_independent(s, f, "independent", within_blocks=f.kind == "thread")
+
+
+def _check_domain(s: ScheduleState, b: Block, reads_at: tuple[Poly, ...], producer: Block, writes_at: tuple[Poly, ...]) -> None:
+    """Every value of the block's iteration variables must be one for which the producer writes an element."""
+    message = f"block {b.name} runs for more than block {producer.name} writes"
+    domain = {it.var: it.extent - 1 for it in producer.iters}
+    for read, written in zip(reads_at, writes_at, strict=True):
+        p = plain_iter(read, b)
+        if p is None:
+            continue
+        low, high = interval(written, domain)
+        if not is_tiling(written, domain):
+            raise s.refuse("domain", message, b)
+        s.require("le0", low, "domain", message)
+        s.require("le0", b.iters[p].extent - 1 - high, "domain", message)
+    if not covers_domain(s, producer):
+        raise s.refuse("domain", f"{message}: the loops around {producer.name} may leave out a part of its domain", producer)
 
 
 def _check_whole(s: ScheduleState, b: Block, target: For, bound: set[int]) -> None:

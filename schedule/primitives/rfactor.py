@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.ir.analysis.access_regions import accesses
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Const, Expr, Lt0, Select, conjunction, const
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
+from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.ir.visit import substitute as substitute_program
-from tunesmith.ir.visit import transform
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -31,7 +33,9 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0)
         for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
     Requires:
-        reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max.
+        reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max what does not
+            depend on the buffer.
+        running: no other block inside the reduction's loops uses the buffer, because the partial results are combined after them.
         neutral: a sum is initialised with 0 and a product with 1, because every partial result is.
         reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
         serial: the loop is not marked.
@@ -50,10 +54,10 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         raise s.refuse("reduction", f"loop {target.var.name} does not hold exactly one reduction with a single store", target)
     b: Block = at
     body, init = at.body, at.init
-    combined: Any = body.value
-    if getattr(combined, "op", None) not in ("add", "mul", "min", "max") or not _is_own(combined.a, body):
-        raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value", b)
-    if combined.op in ("add", "mul") and (type(init.value) is not Const or init.value.value != _neutral(combined.op, body.buffer.dtype)):
+    update = reassociable_update(b)
+    if update is None:
+        raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that reads nothing of C", b)
+    if update.op in ("add", "mul") and (type(init.value) is not Const or init.value.value != _neutral(update.op, body.buffer.dtype)):
         raise s.refuse("neutral", f"block {b.name} starts its reduction with something else than the neutral value", b)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
@@ -63,6 +67,10 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     reduce_loops = [f for f in loops if any(f.var in e.vars for e in reducing)]
     if target not in reduce_loops or any(f.var in e.vars for f in reduce_loops for e in spatial):
         raise s.refuse("reduce-loop", f"loop {target.var.name} is not a pure reduction loop of block {b.name}", target)
+    for c in blocks_under(reduce_loops[0]):
+        if c is not b and any(a.buffer is body.buffer for a in accesses(c)):
+            what = f"block {c.name} uses {body.buffer.name} while block {b.name} accumulates into it"
+            raise s.refuse("running", what, c)
     partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
@@ -73,10 +81,6 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     s.replace_block(b.name, lambda _: parts)
     s.replace_loop(outermost.var, lambda f: seq([f, final]))
     return s.new_block(name)
-
-
-def _is_own(e: Any, body: BufferStore) -> bool:
-    return type(e) is BufferLoad and e.buffer is body.buffer and e.indices == body.indices
 
 
 def _partial_block(

@@ -1,11 +1,16 @@
-"""fallback: any function: the spatial loops of every block become tasks, nothing else.  Asked only when no other rule applies."""
+"""fallback: any function: the spatial loops of every block whose iterations are independent become tasks, nothing else.
+
+Asked only when no other rule applies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.schedule.independence import is_independent
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules.tile_domains import outer_tiles
 
@@ -18,12 +23,15 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def schedule(s: Schedule) -> None:
-    """Parallel over the fused leading spatial loops of every block."""
+    """Parallel over the fused leading spatial loops of every block; a block that reads what its other instances write stays serial."""
     for b in [b.name for b in s.blocks()]:
         block = s.get_block(b)
         kinds = [i.kind for i in s.block(block).iters]
         leading = [x for x, k in zip(s.get_loops(block), kinds, strict=False) if k == "S"]
-        if not leading or kinds[: len(leading)] != ["S"] * len(leading):
+        if kinds[: len(leading)] != ["S"] * len(leading):
+            continue
+        leading = list(takewhile(lambda x: is_independent(s, s.loop(x)), leading))
+        if not leading:
             continue
         fused = s.fuse(leading)
         chunk = s.sample_tile(fused, 2, f"{b}_", [outer_tiles(s.loop(fused).extent.const or 1)], waste=1.0)

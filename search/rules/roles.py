@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
@@ -28,17 +29,19 @@ class Operand:
 
 
 def is_pointwise(b: Block) -> bool:
-    """One store, no reduction, at its own iteration variables."""
+    """One store, no reduction, at its own iteration variables, of a value that depends on no other element that it stores."""
     body = b.body
     if type(body) is not BufferStore or b.init is not None or any(i.kind == "R" for i in b.iters):
+        return False
+    if any(a.buffer is body.buffer and a.indices != body.indices for a in accesses(b)):
         return False
     positions = [plain_iter(e, b) for e in body.indices]
     return None not in positions and len(set(positions)) == len(b.iters)
 
 
 def is_reduction(b: Block) -> bool:
-    """It has reduction variables and an init, and one store."""
-    return b.init is not None and type(b.body) is BufferStore and any(i.kind == "R" for i in b.iters)
+    """It has reduction variables and an init, and combines values in any order: C[i] = C[i] op x."""
+    return b.init is not None and any(i.kind == "R" for i in b.iters) and reassociable_update(b) is not None
 
 
 def operands(b: Block) -> list[Operand]:
@@ -83,8 +86,3 @@ def producers(func: PrimFunc, b: Block) -> list[Block]:
 def is_output(func: PrimFunc, b: Block) -> bool:
     """It writes a parameter."""
     return any(a.buffer in func.params for a in writes(b))
-
-
-def flops_of(b: Block) -> int:
-    """Arithmetic operations of one instance, counted as nodes of the stored expression."""
-    return sum(1 for a in accesses(b) if not a.is_write)

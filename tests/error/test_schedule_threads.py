@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.schedule import Schedule
 
@@ -52,6 +53,23 @@ def test_bind_serial_2(on: On, refuse: Refuse) -> None:
     (i,) = loops(s, "C")
     s.bind(i, "threadIdx.x")
     refuse("bind", "serial", "loop i is already thread", s, lambda: s.bind(i, "blockIdx.x"))
+
+
+@T.prim_func
+def scan(A: T.Buffer((4, 12), "int32"), B: T.Buffer((4, 12), "int32")):
+    for i, j in T.grid(4, 12):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = (B[vi, vj - 1] if vj > 0 else 0) + A[vi, vj]
+
+
+@pytest.mark.parametrize("axis", ["blockIdx.x", "threadIdx.x", "vthread.x"])
+def test_bind_independent(refuse: Refuse, axis: str) -> None:
+    s = Schedule(scan)
+    i, j = loops(s, "B")
+    what = "different iterations of loop j may access one element of B: block B writes B[i, j] and block B reads B[i, -1 + j]"
+    refuse("bind", "independent", what, s, lambda: s.bind(j, axis))
+    s.bind(i, axis)
 
 
 @pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])

@@ -1,0 +1,273 @@
+"""Decide which loops two accesses must share an iteration of to access the same element.
+
+Everything is decided from normal forms, so that the answer for a parametric program holds for each of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.node import Node
+from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, minimum, quotient, substitute
+from tunesmith.ir.stmt import Block, BufferStore, For
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAccess:
+    """One load or store below a statement, in terms of loop variables.
+
+    Attributes:
+        buffer: the accessed buffer.
+        indices: one for each dimension; None where a vector access covers several elements.
+        is_write: whether it is a store.
+        ranges: highest values of the loops and lookups between the statement and the access.
+        loops: those of them that are loops, outermost first.
+        guards: expressions that are < 0 whenever the access is executed, as far as blocks say so.
+        block: the block that it belongs to; None outside of blocks.
+    """
+
+    buffer: Buffer
+    indices: tuple[Poly | None, ...]
+    is_write: bool
+    ranges: Mapping[Var, Poly]
+    loops: tuple[Var, ...]
+    guards: tuple[Poly, ...]
+    block: Block | None
+
+
+def loop_accesses(root: Node) -> list[LoopAccess]:
+    """The loads and stores below `root`, in program order."""
+    out: list[LoopAccess] = []
+    guards: tuple[Poly, ...] = ()
+
+    def go(n: Any, ranges: Mapping[Var, Poly], loops: tuple[Var, ...], values: Mapping[Var, Poly], block: Block | None) -> None:
+        if type(n) is Poly:
+            return
+        if type(n) is For:
+            go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, (*loops, n.var), values, block)
+            return
+        if type(n) is Lookup:
+            go(n.value, ranges, loops, values, block)
+            go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, loops, values, block)
+            return
+        nonlocal guards
+        outside = guards
+        if type(n) is Block:
+            guards = (*guards, *[substitute(p, values) for p in n.predicate])
+            values = {**values, **{it.var: substitute(e, values) for it, e in zip(n.iters, n.bindings, strict=True)}}
+            block = n
+        elif type(n) is BufferLoad or type(n) is BufferStore:
+            at: list[Poly | None] = [substitute(e, values) for e in n.indices]
+            if n.stride is not None or (type(n) is BufferLoad and n.lanes != 1):
+                at[-1:] = [None]
+            out.append(LoopAccess(n.buffer, tuple(at), type(n) is BufferStore, ranges, loops, guards, block))
+        n.each_child(lambda k: go(k, ranges, loops, values, block))
+        guards = outside
+
+    go(root, {}, (), {}, None)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Loops whose iterations may differ between two accesses.
+
+    Attributes:
+        ranges: their highest values.
+        guards: expressions that are < 0.
+    """
+
+    ranges: Mapping[Var, Poly]
+    guards: tuple[Poly, ...] = ()
+
+    def without(self, *loops: Var) -> Inner:
+        """The loops but these."""
+        return Inner({v: n for v, n in self.ranges.items() if v not in loops}, self.guards)
+
+
+def span(e: Poly | None, ranges: Mapping[Var, Poly], guards: Sequence[Poly] = ()) -> tuple[Poly, Poly] | None:
+    """The lowest and the highest value of `e` where the guards hold; None when it is not a polynomial in the variables of `ranges`.
+
+    Operations on those variables are refused, because an operation on a negative number has other ends than `interval` gives.
+    """
+    if e is None or any(type(a) is Op and not a.vars.isdisjoint(ranges) for m, _ in e.terms for a in m):
+        return None
+    for g in reversed(guards):
+        bounded = None if g.vars.isdisjoint(e.vars) else bounded_part(g, ranges)
+        if bounded is None:
+            continue
+        inner, limit = bounded
+        w = Var("bounded")
+        new = collapsed(inner, w, [e], ranges)
+        if new is not None and minimum(limit - 1, interval(inner, ranges)[1]) == limit - 1:
+            ranges, e = {**ranges, w: limit - 1}, new[0]
+    low, high = interval(e, ranges)
+    return None if not (low.vars | high.vars).isdisjoint(ranges) else (low, high)
+
+
+def is_nonpositive(e: Poly) -> bool:
+    """Whether `e` <= 0 for certain, whatever the values of its Params and of its variables, which are >= 0."""
+    if minimum(e, ZERO) == e:
+        return True
+    if any(type(a) is Op for m, _ in e.terms for a in m):
+        return False
+    negative = {m: c for m, c in e.terms if c < 0}
+    positive = [(m, c) for m, c in e.terms if c > 0]
+    return all(_outweigh(negative, m, c) for m, c in positive)
+
+
+def _outweigh(negative: dict[Monomial, int], m: Monomial, c: int) -> bool:
+    """Whether c * m + one of the negative terms, a multiple of m, is <= 0; what is needed of that term is taken from it."""
+    for n, k in negative.items():
+        rest = list(n)
+        for a in m:
+            if a not in rest:
+                break
+            rest.remove(a)
+        else:
+            least = 1
+            for a in rest:
+                least *= a.domain[0] if isinstance(a, Param) else 0
+            if least and -k * least >= c:
+                negative[n] = k + -(-c // least)
+                return True
+    return False
+
+
+def all_nonpositive(conditions: list[Poly]) -> bool:
+    """Whether each of the expressions is known to be <= 0."""
+    return all(map(is_nonpositive, conditions))
+
+
+Pair = tuple[Poly, Poly]
+"""An expression of each access: the accesses are to one element only where both have the same value."""
+
+Decide = Callable[[list[Poly]], bool]
+"""Whether all of some expressions are known to be <= 0."""
+
+
+def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, inner: tuple[Inner, Inner]) -> Iterator[list[Poly]]:
+    """Conditions under which the pair differs between different iterations of `loop`, each a list of expressions to be <= 0.
+
+    Both expressions stay within [step * loop + base, step * loop + base + step), where the base does not depend on the loop.
+
+    Args:
+        pair: an expression of each access.
+        loop: a loop around both.
+        inner: for each access, the loops whose iterations may differ, without `loop`.
+    """
+    spans = [span(e, at.ranges, at.guards) for e, at in zip(pair, inner, strict=True)]
+    ends = [x for x in spans if x is not None]
+    for base in dict.fromkeys([low for low, _ in ends]) if len(ends) == len(spans) else ():
+        step = step_of(base, loop)
+        if step is not None:
+            yield [ONE - step, *[base - low for low, _ in ends], *[high + 1 - base - step for _, high in ends]]
+
+
+def shared_iterations(a: LoopAccess, b: LoopAccess, decide: Decide = all_nonpositive) -> set[Var]:
+    """Loops around both accesses whose iterations must be the same for both to access one element.
+
+    Loops are found one after the other: what holds for the iterations that are already known to be the same decides about the next.
+    """
+    # Loops of one iteration would only hide the form of the others.
+    single = {v: ZERO for ranges in (a.ranges, b.ranges) for v, high in ranges.items() if high == ZERO}
+    at = [(x, y) for x, y in zip(a.indices, b.indices, strict=True) if x is not None and y is not None]
+    pairs = [(substitute(x, single), substitute(y, single)) for x, y in at]
+    common = [v for v in a.loops if v in b.ranges]
+    found: set[Var] = set(single)
+    while True:
+        free = Inner(a.ranges, a.guards).without(*found), Inner(b.ranges, b.guards).without(*found)
+        more = _next_shared(pairs, [v for v in common if v not in found], free, decide)
+        if more is None:
+            return found
+        found.add(more)
+
+
+def _next_shared(pairs: Sequence[Pair], left: Sequence[Var], free: tuple[Inner, Inner], decide: Decide) -> Var | None:
+    known = [_without_fixed(p, free) for p in pairs]
+    done = 0
+    while done < len(known) <= _MAX_PAIRS:
+        for v in left:
+            inner = free[0].without(v), free[1].without(v)
+            if any(decide(way) for p in known[done:] for way in independence_conditions(p, v, inner)):
+                return v
+        seen = set(known)
+        new = [_without_fixed(p, free) for p in (*_digits(known[done:], free, decide), *_undivided(known))]
+        done = len(known)
+        known.extend(dict.fromkeys(p for p in new if p not in seen))
+    return None
+
+
+_MAX_PAIRS = 64
+"""Of one pair of accesses; real indices give a dozen."""
+
+
+def _without_fixed(pair: Pair, free: tuple[Inner, Inner]) -> Pair:
+    """The pair without the terms of both that have the same value for both accesses."""
+    x, y = pair
+    fixed = [(m, c) for m, c in x.terms if all(a.vars.isdisjoint(at.ranges) for a in m for at in free)]
+    common = Poly(tuple([t for t in fixed if t in y.terms]))
+    return (x - common, y - common) if common.terms else pair
+
+
+def _digits(pairs: Sequence[Pair], free: tuple[Inner, Inner], decide: Decide) -> Iterator[Pair]:
+    """(q1, q2) and (r1, r2) for pairs (q1 * c + r1, q2 * c + r2) with remainders in [0, c): where the sums are equal, both are."""
+    for x, y in pairs:
+        for c in dict.fromkeys(_scales(x)):
+            (qx, rx), (qy, ry) = quotient(x, c), quotient(y, c)
+            ends = _remainder_span(rx, free[0]), _remainder_span(ry, free[1])
+            if ends[0] is None or ends[1] is None:
+                continue
+            if decide([cond for low, high in (ends[0], ends[1]) for cond in (ZERO - low, high + 1 - c)]):
+                yield qx, qy
+                yield rx, ry
+
+
+def _remainder_span(e: Poly, inner: Inner) -> tuple[Poly, Poly] | None:
+    """As `span`, where x % d has any value in [0, d)."""
+    ranges = inner.ranges
+    wide = dict(ranges)
+    replaced = ZERO
+    for m, c in e.terms:
+        (a, *rest) = m or (None,)
+        if type(a) is Op and a.op == "mod" and not rest and a.args[1].vars.isdisjoint(ranges):
+            v = Var("remainder")
+            wide[v] = a.args[1] - 1
+            m = (v,)
+        replaced = replaced + Poly(((m, c),))
+    return span(replaced, wide, inner.guards)
+
+
+def _scales(e: Poly) -> Iterator[Poly]:
+    """What operations are multiplied with in the terms of `e`."""
+    for m, c in e.terms:
+        rest: Monomial = tuple([a for a in m if type(a) is not Op])
+        if len(rest) == len(m) - 1 and c > 0 and (rest or c != 1) and all(isinstance(a, Param) for a in rest):
+            yield Poly(((rest, c),))
+
+
+def _undivided(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """(x1, x2) for pairs of quotients x // d and of remainders x % d: where both are equal, x is."""
+    for (x, y), (p, q) in ((u, v) for u in pairs for v in pairs if u is not v):
+        a, b = p.as_atom(), q.as_atom()
+        if not (type(a) is Op and a.op == "mod" and type(b) is Op and b.op == "mod" and a.args[1] == b.args[1]):
+            continue
+        first, second = _times(x, a), _times(y, b)
+        if first is not None and second is not None:
+            yield first, second
+
+
+def _times(e: Poly, remainder: Op) -> Poly | None:
+    """The x of `e` = q + floordiv(r, d) and `remainder` = mod(r, d), where x = q * d + r; None when `e` has no such term."""
+    r, d = remainder.args
+    for m, c in e.terms:
+        part: Atom | None = m[0] if len(m) == 1 and c == 1 else None
+        if type(part) is Op and part.op == "floordiv" and part.args == (r, d):
+            return (e - Poly(((m, c),))) * d + r
+    return None

@@ -1,0 +1,196 @@
+"""Decide whether an intermediate buffer passes values from one iteration of a loop to another.
+
+It does not if every element that an iteration reads has been written earlier in the same iteration, or if different iterations access
+different elements.  What cannot be proved counts as passed on, so that the buffer outlives the iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tunesmith.ir.analysis.dependence import LoopAccess, shared_iterations
+from tunesmith.ir.arith.enumerate import values_at
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Lt0
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.poly import ZERO, Poly, Var, split_constant, substitute
+from tunesmith.ir.stmt import BufferStore, For, If
+from tunesmith.lower.simplify import Simplifier
+
+MAX_POINTS = 1 << 14
+"""Iterations of an access that are enumerated."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A load or store of the buffer inside the loop.
+
+    Attributes:
+        indices: one for each dimension.
+        is_write: whether it is a store.
+        loops: highest values of the loops and lookups between the loop and the access, outermost first.
+        guards: expressions that are < 0 whenever the access is executed.
+        certain: whether nothing else decides about its execution.
+    """
+
+    indices: tuple[Poly, ...]
+    is_write: bool
+    loops: Mapping[Var, Poly]
+    guards: tuple[Poly, ...]
+    certain: bool
+
+
+def carries_values(loop: For, buffer: Buffer, s: Simplifier, threads: Mapping[Var, Poly]) -> bool | None:
+    """Whether a value of the buffer may pass from one iteration of the loop to another.
+
+    Args:
+        loop: all accesses to the buffer are inside it.
+        buffer: the buffer.
+        s: knows the ranges of the variables around the loop, and of the loop.
+        threads: highest values of the loops of threads around the loop and inside it that share the buffer: barriers let all of them
+            write before any of them reads.
+    Returns:
+        False when each iteration writes what it reads, so that this holds for all loops around it, too; None when different
+        iterations access different elements; True otherwise.
+    """
+    found = list(_accesses(loop.body, buffer, threads, (), True))
+    reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
+    if all(any(_covers(w, r, found, threads, s) for w in found[:n] if w.is_write) for n, r in reads):
+        return False
+    inside = {loop.var: loop.extent - 1}
+    each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.loops}, (loop.var, *a.loops), a.guards, None) for a in found]
+    writes = [a for a in each if a.is_write]
+    apart = all(loop.var in shared_iterations(w, r) for w in writes for r in each if not r.is_write)
+    return None if apart else True
+
+
+def _accesses(n: Any, b: Buffer, loops: Mapping[Var, Poly], guards: tuple[Poly, ...], certain: bool) -> Iterator[_Access]:
+    """All accesses to the buffer, in the order of their execution."""
+    if type(n) is Poly:
+        return
+    if type(n) is For:
+        yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
+        return
+    if type(n) is Lookup:
+        yield from _accesses(n.value, b, loops, guards, certain)
+        yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
+        return
+    if type(n) is If:
+        yield from _accesses(n.cond, b, loops, guards, certain)
+        plain = type(n.cond) is Lt0 and n.cond.lanes == 1
+        under = (*guards, n.cond.index) if type(n.cond) is Lt0 and plain else guards
+        yield from _accesses(n.then, b, loops, under, certain and plain)
+        if n.orelse is not None:
+            yield from _accesses(n.orelse, b, loops, guards, False)
+        return
+    kids: list[Any] = []
+    n.each_child(kids.append)
+    for k in kids:
+        yield from _accesses(k, b, loops, guards, certain)
+    if type(n) in (BufferLoad, BufferStore) and n.buffer is b:
+        whole = n.stride is None and n.mask is None and (type(n) is BufferStore or n.lanes == 1)
+        yield _Access(n.indices, type(n) is BufferStore, loops, guards, certain and whole)
+
+
+def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, Poly], s: Simplifier) -> bool:
+    """Whether `w`, which comes before `r`, has written every element that `r` reads, in the same iteration of the loop."""
+    inside = {**w.loops, **r.loops}
+    if not w.certain or any(not n.vars.isdisjoint(inside) for n in inside.values()):
+        return False
+    common = [v for v in w.loops if v in r.loops and v not in threads]
+    own = {v: n for v, n in w.loops.items() if v not in common}
+    others = {v: n for v, n in r.loops.items() if v not in common}
+    # The first iteration of a common loop comes before all that read: an init runs in it.
+    first: dict[Var, Poly] = {v: ZERO for v in common if all(v not in i.vars for i in w.indices)}
+    known = Simplifier({**s.ranges, **{v: (0, s.bounds(n)[1]) for v, n in inside.items()}})
+    kept: list[Poly] = []
+    for g in (substitute(p, first) for p in w.guards):
+        met = g in r.guards and g.vars.isdisjoint(own)
+        if met or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found):
+            continue
+        if not g.vars <= set(own):
+            return False
+        kept.append(g)
+    if not kept and _is_dense(w.indices, own) and _is_within(w, r, own, others, known):
+        return True
+    lows = [interval(i, own)[0] for i in w.indices]
+    written = _points([known.index(i - low) for i, low in zip(w.indices, lows, strict=True)], kept, own)
+    read = _points([known.index(i - low) for i, low in zip(r.indices, lows, strict=True)], [], others)
+    return written is not None and read is not None and read <= written
+
+
+def _multiple(g: Poly, index: Poly) -> tuple[Fraction, Fraction] | None:
+    """(c, k) with g = c * index + k."""
+    (a, ka), (b, kb) = split_constant(g), split_constant(index)
+    if not b.terms or len(a.terms) != len(b.terms):
+        return None
+    c = Fraction(a.terms[0][1], b.terms[0][1])
+    if any(m != n or x != c * y for (m, x), (n, y) in zip(a.terms, b.terms, strict=True)):
+        return None
+    return c, ka - c * kb
+
+
+def _excludes_for_all(g: Poly, w: _Access, found: list[_Access]) -> bool:
+    """Whether the guard of `w` is decided by the element alone, and every other store excludes that element, too: it has no value."""
+    keys = {(d, m) for d, i in enumerate(w.indices) if (m := _multiple(g, i)) is not None}
+    others = [x for x in found if x.is_write and x is not w]
+    return bool(keys) and all(any((d, _multiple(p, x.indices[d])) in keys for p in x.guards for d, _ in keys) for x in others)
+
+
+def _is_dense(indices: tuple[Poly, ...], loops: Mapping[Var, Poly]) -> bool:
+    """Whether the indices have every combination of values in their box."""
+    used = [v for i in indices for v in i.vars if v in loops]
+    return len(used) == len(set(used)) and all(_is_tiling(i, loops) for i in indices)
+
+
+def _is_tiling(e: Poly, loops: Mapping[Var, Poly]) -> bool:
+    """Whether the loops give `e` every value from its lowest to its highest."""
+    steps: list[tuple[int, int]] = []
+    for m, c in e.terms:
+        if any(not a.vars.isdisjoint(loops) for a in m):
+            extent = loops[m[0]].const if len(m) == 1 and isinstance(m[0], Var) else None
+            if extent is None and not (len(m) == 1 and isinstance(m[0], Var) and abs(c) == 1):
+                return False
+            steps.append((abs(c), math.inf if extent is None else extent))  # type: ignore[arg-type]
+    reach = 0
+    for c, most in sorted(steps):
+        if c > reach + 1:
+            return False
+        reach += c * most
+    return True
+
+
+def _is_within(w: _Access, r: _Access, own: Mapping[Var, Poly], others: Mapping[Var, Poly], s: Simplifier) -> bool:
+    """Whether the box of `r` lies in that of `w`."""
+    for x, y in zip(w.indices, r.indices, strict=True):
+        low, high = interval(x, own)
+        first, last = interval(y, others)
+        for e in (first - low, high - last):
+            if e != ZERO and s.bounds(e)[0] < 0:
+                return False
+    return True
+
+
+def _points(indices: list[Poly], guards: list[Poly], loops: Mapping[Var, Poly]) -> set[tuple[int, ...]] | None:
+    """All values of the indices where the guards hold; None when they are not numbers or too many."""
+    used = list(dict.fromkeys(v for p in (*indices, *guards) for v in p.vars))
+    if any(v not in loops or loops[v].const is None for v in used):
+        return None
+    extents = [loops[v].as_int() + 1 for v in used]
+    size = math.prod(extents)
+    if size > MAX_POINTS:
+        return None
+    grid: Any = np.indices(extents, dtype=np.int64).reshape(len(extents), -1) if extents else ()
+    points = dict(zip(used, grid, strict=True))
+    runs = np.ones(size, bool)
+    for g in guards:
+        runs &= values_at(g, points, size) < 0
+    columns = [np.broadcast_to(values_at(i, points, size), (size,))[runs].tolist() for i in indices]
+    return set(zip(*columns, strict=True)) if columns else {()}

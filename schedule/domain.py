@@ -1,0 +1,91 @@
+"""Prove that the loops around a block run all instances of its domain."""
+
+from __future__ import annotations
+
+from tunesmith.ir.analysis.access_regions import loop_ranges
+from tunesmith.ir.analysis.guards import bounded_part, collapsed
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, minimum, mul, poly, quotient
+from tunesmith.ir.stmt import Block
+from tunesmith.schedule.boxes import is_tiling
+from tunesmith.schedule.state import ScheduleState
+
+
+def is_guarded(s: ScheduleState, block: Block) -> bool:
+    """Whether a predicate of the block may exclude instances of its domain; those that only exclude values beyond it, or that a split of
+    a loop has added, do not."""
+    own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
+    return any(p not in own for p in block.predicate) and not covers_domain(s, block)
+
+
+def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Poly]] | None:
+    """The bindings and the highest values of their loops, with one loop for what a guard bounds; None when a guard is left."""
+    ranges = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
+    bindings, guards = list(block.bindings), list(block.predicate)
+    while True:
+        own = {p for it, e in zip(block.iters, bindings, strict=True) for p in (e - it.extent, -e - 1)}
+        guards = [g for g in guards if g not in own]
+        if not guards:
+            return bindings, ranges
+        # The last guard is that of the innermost split.
+        bounded = bounded_part(guards.pop(), ranges)
+        if bounded is None or not is_tiling(bounded[0], ranges):
+            return None
+        inner, limit = bounded
+        whole = Var("whole")
+        new = collapsed(inner, whole, [*bindings, *guards], ranges)
+        if new is None or minimum(limit, interval(inner, ranges)[1] + 1) != limit:
+            return None
+        bindings, guards = new[: len(bindings)], new[len(bindings) :]
+        ranges = {**{v: n for v, n in ranges.items() if v not in inner.vars}, whole: limit - 1}
+
+
+def covers_domain(s: ScheduleState, block: Block) -> bool:
+    """Whether every combination of values of the block's spatial iteration variables is run.
+
+    Bindings are taken apart into digits, as `split` and `fuse` make them: what is bound to i_0 * n + i_1, with i_1 over [0, n), covers its
+    extent if i_0 covers ceildiv(extent, n), and f // n together with f % n if f covers both.
+    """
+    plain = _unguarded(s, block)
+    if plain is None:
+        return False
+    bindings, ranges = plain
+    reduced = {v for it, e in zip(block.iters, bindings, strict=True) if it.kind == "R" for v in e.vars}
+    free = {v: high + 1 for v, high in ranges.items() if v not in reduced}
+    # Each expression must have all values of [0, ceildiv(n, d)), whatever values the others have.
+    needed = [(e, it.extent, ONE) for it, e in zip(block.iters, bindings, strict=True) if it.kind == "S"]
+    while needed:
+        e, n, d = needed.pop()
+        extent = ceildiv(n, d)
+        if not e.terms and minimum(extent, ONE) == extent:
+            continue
+        joined = next((i for i, (x, _, _) in enumerate(needed) if _joined(x, e, extent) is not None), None)
+        if joined is not None:
+            x, outer, divisor = needed.pop(joined)
+            needed.append((_joined(x, e, extent) or e, mul(ceildiv(outer, divisor), extent), ONE))
+            continue
+        digit = next((v for v in e.vars if v in free and _rest(e, v, free[v]) is not None), None)
+        if digit is None:
+            return False
+        step = free.pop(digit)
+        rest = _rest(e, digit, step)
+        if rest is not None and not (rest == ZERO and minimum(extent, step) == extent):
+            needed.append((rest, n, mul(d, step)))
+    return True
+
+
+def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:
+    """q with `e` = q * step + v; None where there is none."""
+    rest = e - poly(v)
+    if v in rest.vars or not rest.terms:
+        return None if rest.terms else rest
+    q, r = quotient(rest, step)
+    return None if r.terms else q
+
+
+def _joined(x: Poly, e: Poly, extent: Poly) -> Poly | None:
+    """r when `x` is floordiv(r, d) and `e` is mod(r, d) with d = `extent`; None otherwise."""
+    a, b = x.as_atom(), e.as_atom()
+    if type(a) is Op and type(b) is Op and (a.op, b.op) == ("floordiv", "mod") and a.args == b.args and a.args[1] == extent:
+        return a.args[0]
+    return None

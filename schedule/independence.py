@@ -1,0 +1,128 @@
+"""Prove that the iterations of a loop may run at the same time, or in another order.
+
+Two iterations conflict when both access one element and at least one of them writes it.  An intermediate buffer that is used inside
+the loop alone becomes private to an iteration when it is allocated; lowering refuses it if a value passes from one iteration to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tunesmith.ir.analysis.access_regions import accesses, writes
+from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses, shared_iterations
+from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import Block, For
+from tunesmith.schedule.order import is_settled
+from tunesmith.schedule.state import ScheduleState
+from tunesmith.support.errors import ScheduleError
+
+
+def check_independent(s: ScheduleState, loop: For, label: str, *, within_blocks: bool = False, private: bool = True) -> None:
+    """Refuse a loop whose iterations conflict.
+
+    Args:
+        s: the schedule.
+        loop: the loop.
+        label: of the refusal.
+        within_blocks: only the instances of one block are compared with each other: barriers order different blocks.
+        private: an intermediate buffer that is used inside the loop alone is private to an iteration.
+    """
+    found = loop_accesses(loop)
+    written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
+    if private:
+        written = [b for b in written if not _is_local(s, b, found)]
+    for a, b in _conflicting(found, written):
+        if within_blocks and a.block is not b.block:
+            continue
+        if loop.var in shared_iterations(a, b) or _writes_same_value(s, a, b, (loop,)):
+            continue
+        raise s.refuse(label, _conflict(a, b, loop), loop)
+
+
+def is_independent(s: ScheduleState, loop: For) -> bool:
+    """Whether `parallel` would find no conflict between the iterations of the loop, for rules that look before they schedule."""
+    try:
+        check_independent(s, loop, "independent")
+    except ScheduleError:
+        return False
+    return True
+
+
+def _is_local(s: ScheduleState, buffer: Buffer, inside: Sequence[LoopAccess]) -> bool:
+    """Whether an intermediate buffer is accessed by these accesses alone."""
+    if buffer not in s.func.allocs:
+        return False
+    return sum(a.buffer is buffer for a in loop_accesses(s.func.body)) == sum(a.buffer is buffer for a in inside)
+
+
+def _conflicting(found: Sequence[LoopAccess], buffers: Sequence[Buffer]) -> Iterator[tuple[LoopAccess, LoopAccess]]:
+    """Pairs of accesses to one of the buffers, the first a write; equal ones once."""
+    for buffer in buffers:
+        mine: dict[object, LoopAccess] = {}
+        for x in found:
+            if x.buffer is buffer:
+                mine.setdefault((x.indices, x.is_write, x.loops, None if x.block is None else x.block.name), x)
+        each = list(mine.values())
+        for i, a in enumerate(each):
+            yield from ((a, b) for b in each[i:] if a.is_write) if a.is_write else ((b, a) for b in each[i + 1 :] if b.is_write)
+
+
+def _writes_same_value(s: ScheduleState, a: LoopAccess, b: LoopAccess, loops: tuple[For, ...]) -> bool:
+    """Whether both are stores of one block that gives an element the same value in every iteration of the loops."""
+    block = a.block
+    if block is None or b.block is not block or not (a.is_write and b.is_write) or block.init is not None:
+        return False
+    made = {w.buffer for w in writes(block)}
+    if any(not x.is_write and x.buffer in made for x in accesses(block)):
+        return False
+    return is_settled(s, block, loops)
+
+
+def _conflict(a: LoopAccess, b: LoopAccess, loop: For) -> str:
+    def name(x: LoopAccess) -> str:
+        what = "writes" if x.is_write else "reads"
+        at = ", ".join("?" if i is None else str(i) for i in x.indices)
+        return f"block {x.block.name if x.block else '?'} {what} {x.buffer.name}[{at}]"
+
+    first, second = name(a), name(b)
+    pair = first if first == second else f"{first} and {second}"
+    return (
+        f"different iterations of loop {loop.var.name} may access one element of {a.buffer.name}: {pair}. Choose a loop whose iterations "
+        "use different elements, or split the reduction with rfactor"
+    )
+
+
+def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequence[For], label: str) -> None:
+    """Refuse another order of the loops of a nest that holds one block, where dependences between its instances forbid it.
+
+    Loops whose iterations are the same for any two instances that conflict may have any place.  The others keep their order, except
+    those of a reduction whose updates may be combined in any order.
+
+    Args:
+        s: the schedule.
+        block: the block in the nest.
+        old: the loops, outermost first; the first holds all others.
+        new: the same in the new order.
+        label: of the refusal.
+    """
+    found = loop_accesses(old[0])
+    written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
+    reassociable = reassociable_update(block) is not None
+    for a, b in _conflicting(found, written):
+        shared = shared_iterations(a, b)
+        before, after = ([f.var for f in loops if f.var not in shared] for loops in (old, new))
+        if before == after or (reassociable and (block.init is None or _reduces_alone(block, before))):
+            continue
+        if not _writes_same_value(s, a, b, tuple(old)):
+            names = ", ".join(v.name for v in before)
+            raise s.refuse(label, f"instances of block {block.name} depend on each other along {names}, which must keep their order", block)
+
+
+def _reduces_alone(block: Block, loops: Sequence[Var]) -> bool:
+    """Whether the loops are part of the block's reduction and of nothing else."""
+    used: dict[str, set[Var]] = {"S": set(), "R": set()}
+    for it, e in zip(block.iters, block.bindings, strict=True):
+        used[it.kind] |= e.vars
+    return all(v in used["R"] and v not in used["S"] for v in loops)

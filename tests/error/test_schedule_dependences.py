@@ -1,0 +1,336 @@
+"""Schedules that would run instances of a block in another order, at the same time, or not at all, where the results depend on it.
+
+Each is refused, and beside most of them stands a program that differs in what is asked for, and is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpret import run
+from tunesmith.ir.script.syntax import T
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import ScheduleError
+
+Refuse = Callable[..., None]
+
+
+def loops(s: Schedule, block: str) -> list[Any]:
+    """The loops around the block, outermost first."""
+    return s.get_loops(s.get_block(block))
+
+
+@T.prim_func
+def scan(A: T.Buffer((4, 12), "int32"), B: T.Buffer((4, 12), "int32")):
+    for i, j in T.grid(4, 12):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = (B[vi, vj - 1] if vj > 0 else 0) + A[vi, vj]
+
+
+@T.prim_func
+def wavefront(A: T.Buffer((5, 7), "int32"), B: T.Buffer((5, 7), "int32")):
+    for i, j in T.grid(5, 7):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = (B[vi - 1, vj + 1] if vi > 0 and vj < 6 else 0) + A[vi, vj]
+
+
+@T.prim_func
+def horner(A: T.Buffer((3, 8), "int32"), C: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] * 2 + A[vi, vk]
+
+
+@T.prim_func
+def doubled(A: T.Buffer((3, 8), "int32"), C: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + (C[vi] + A[vi, vk])
+
+
+@T.prim_func
+def repeated(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    for _r, i in T.grid(3, 8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = C[vi] + A[vi]
+
+
+@T.prim_func
+def restarted(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
+    for _r, i, k in T.grid(3, 4, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+@T.prim_func
+def pairs(A: T.Buffer((8,), "int32"), C: T.Buffer((4,), "int32")):
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi // 2] = A[vi]
+
+
+@T.prim_func
+def running(A: T.Buffer((16,), "int32"), C: T.Buffer((1,), "int32"), D: T.Buffer((4,), "int32")):
+    for ko in T.serial(4):
+        for ki in T.serial(4):
+            with T.block("C"):
+                vk = T.axis.reduce(16, ko * 4 + ki)
+                with T.init():
+                    C[0] = 0
+                C[0] = C[0] + A[vk]
+        with T.block("D"):
+            vi = T.axis.spatial(4, ko)
+            D[vi] = C[0]
+
+
+@T.prim_func
+def guarded(A: T.Buffer((12,), "int32"), C: T.Buffer((12,), "int32")):
+    B = T.alloc_buffer((12,), "int32")
+    for i in T.serial(12):
+        with T.block("B"):
+            vi = T.axis.spatial(12, i)
+            T.where(i < 8)
+            B[vi] = A[vi] * 2
+    for i in T.serial(12):
+        with T.block("C"):
+            vi = T.axis.spatial(12, i)
+            C[vi] = B[vi] if vi < 8 else 5
+
+
+@T.prim_func
+def cut(A: T.Buffer((12,), "int32"), C: T.Buffer((12,), "int32")):
+    B = T.alloc_buffer((12,), "int32")
+    for i in T.serial(12):
+        with T.block("B"):
+            vi = T.axis.spatial(12, i)
+            B[vi] = A[vi] * 2
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(12, i)
+            C[vi] = B[vi] + 1
+
+
+@T.prim_func
+def padded(A: T.Buffer((8,), "int32"), C: T.Buffer((12,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] * 2
+    for i in T.serial(12):
+        with T.block("C"):
+            vi = T.axis.spatial(12, i)
+            C[vi] = B[vi] if vi < 8 else 5
+
+
+@T.prim_func
+def strided(A: T.Buffer((8,), "int32"), C: T.Buffer((16,), "int32")):
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi * 2] = A[vi]
+
+
+@T.prim_func
+def in_place(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] * 2
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = C[7 - vi] + B[vi]
+
+
+def same(s: Schedule, func: PrimFunc) -> None:
+    """The interpreter computes with the schedule what it computes without."""
+    rng = np.random.default_rng(0)
+    args = [rng.integers(0, 9, [e.as_int() for e in p.shape]).astype("int32") for p in func.params]  # type: ignore[union-attr]
+    for want, got in zip(run(func, args), run(s.func, args), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# ---- loops that run at the same time --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["parallel", "vectorize", "bind"])
+def test_a_scan_is_independent_along_its_rows_only(name: str, refuse: Refuse) -> None:
+    s = Schedule(scan)
+    i, j = loops(s, "B")
+    step = {"parallel": s.parallel, "vectorize": s.vectorize, "bind": lambda x: s.bind(x, "threadIdx.x")}[name]
+    what = "different iterations of loop j may access one element of B: block B writes B[i, j] and block B reads B[i, -1 + j]"
+    if name == "parallel":
+        refuse("parallel", "independent", what, s, lambda: s.parallel(j))
+    elif name == "vectorize":
+        refuse("vectorize", "independent", what, s, lambda: s.vectorize(j))
+    else:
+        refuse("bind", "independent", what, s, lambda: s.bind(j, "threadIdx.x"))
+    if name == "vectorize":
+        s.reorder([j, i])
+    step(i)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(("func", "block", "at"), [(repeated, "C", 0), (restarted, "C", 0), (pairs, "C", 0)])
+def test_parallel_of_what_computes_an_element_again(func: PrimFunc, block: str, at: int) -> None:
+    s = Schedule(func)
+    with pytest.raises(ScheduleError, match=r"parallel refused \[independent\]: different iterations of loop \w+ may access one element"):
+        s.parallel(loops(s, block)[at])
+
+
+@T.prim_func
+def halo(A: T.Buffer((20,), "int32"), C: T.Buffer((16,), "int32")):
+    B = T.alloc_buffer((20,), "int32")
+    for i in T.serial(20):
+        with T.block("B"):
+            vi = T.axis.spatial(20, i)
+            B[vi] = A[vi] * 2
+    for i in T.serial(16):
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[vi] + B[vi + 4]
+
+
+def test_the_same_value_may_be_written_twice(refuse: Refuse) -> None:
+    """Boxes of neighbours overlap; the buffer is private to an iteration, and would not matter if it were not."""
+    s = Schedule(halo)
+    outer, _ = s.split(loops(s, "C")[0], [None, 4])
+    s.compute_at(s.get_block("B"), outer)
+    s.parallel(outer)
+    same(s, halo)
+
+
+def test_fused_and_split_loops_are_seen_through() -> None:
+    """What split, fuse and reorder make of spatial loops stays parallel, whichever loop is asked for."""
+    for take in range(4):
+        s = Schedule(restarted)
+        _, i, k = loops(s, "C")
+        parts = s.split(i, [None, 3])
+        if take < 2:
+            s.parallel(parts[take])
+        elif take == 2:
+            s.reorder([parts[1], parts[0], k])
+            s.parallel(parts[1])
+        else:
+            s.parallel(s.split(s.fuse(parts), [None, 5])[1])
+        same(s, restarted)
+
+
+# ---- loops in another order -----------------------------------------------------------------------------------------------
+
+
+def test_reorder_dependences(refuse: Refuse) -> None:
+    s = Schedule(wavefront)
+    i, j = loops(s, "B")
+    what = "instances of block B depend on each other along i, j, which must keep their order"
+    refuse("reorder", "dependences", what, s, lambda: s.reorder([j, i]))
+    s = Schedule(scan)
+    i, j = loops(s, "B")
+    s.reorder([j, i])
+    same(s, scan)
+
+
+@pytest.mark.parametrize("func", [horner, doubled])
+def test_updates_that_are_no_reduction_keep_their_order(func: PrimFunc) -> None:
+    s = Schedule(func)
+    i, k = loops(s, "C")
+    k_0, k_1 = s.split(k, [None, 4])
+    with pytest.raises(ScheduleError, match=r"reorder refused \[dependences\]"):
+        s.reorder([k_1, k_0])
+    with pytest.raises(ScheduleError, match=r"rfactor refused \[reduction\].*reads nothing of C"):
+        s.rfactor(k_1)
+    s.reorder([k_0, i, k_1])
+    s.reorder([k_0, k_1, i])
+    s.decompose_reduction(s.get_block("C"), k_0)
+    with pytest.raises(ScheduleError, match=r"vectorize refused \[(independent|innermost)\]"):
+        s.vectorize(k_1)
+    same(s, func)
+
+
+def test_a_reduction_that_is_begun_again_keeps_its_order() -> None:
+    s = Schedule(restarted)
+    r, i, k = loops(s, "C")
+    with pytest.raises(ScheduleError, match=r"reorder refused \[dependences\]"):
+        s.reorder([k, r])
+    s.reorder([i, r, k])
+    same(s, restarted)
+
+
+def test_rfactor_running(refuse: Refuse) -> None:
+    s = Schedule(running)
+    _, ki = loops(s, "C")
+    what = "block D uses C while block C accumulates into it"
+    refuse("rfactor", "running", what, s, lambda: s.rfactor(ki))
+
+
+# ---- instances that are not run, or run for more ----------------------------------------------------------------------------
+
+
+def test_compute_inline_guard(refuse: Refuse) -> None:
+    s = Schedule(guarded)
+    what = "block B has a guard beside those of its own extents, which would be lost"
+    refuse("compute_inline", "guard", what, s, lambda: s.compute_inline(s.get_block("B")))
+
+
+def test_reverse_compute_inline_guard(refuse: Refuse) -> None:
+    s = Schedule(guarded)
+    what = "block B has a guard beside those of its own extents, which would be lost"
+    refuse("reverse_compute_inline", "guard", what, s, lambda: s.reverse_compute_inline(s.get_block("C")))
+
+
+def test_reverse_compute_inline_of_a_part() -> None:
+    s = Schedule(cut)
+    with pytest.raises(ScheduleError, match=r"same-domain\]: the loops around block C may leave out a part of its domain"):
+        s.reverse_compute_inline(s.get_block("C"))
+
+
+def test_reverse_compute_at_domain(refuse: Refuse) -> None:
+    s = Schedule(padded)
+    (i,) = loops(s, "B")
+    what = "block C runs for more than block B writes (4 <= 0 does not hold)"
+    refuse("reverse_compute_at", "domain", what, s, lambda: s.reverse_compute_at(s.get_block("C"), i))
+    s = Schedule(guarded)
+    (i,) = loops(s, "B")
+    with pytest.raises(ScheduleError, match=r"domain\]: .* the loops around B may leave out a part of its domain"):
+        s.reverse_compute_at(s.get_block("C"), i)
+
+
+def test_reverse_compute_at_independent(refuse: Refuse) -> None:
+    s = Schedule(in_place)
+    (i,) = loops(s, "B")
+    s.parallel(i)
+    what = "different iterations of loop i may access one element of C: block C writes C[i + ax0] and block C reads C[7 + -1*i + -1*ax0]"
+    refuse("reverse_compute_at", "independent", what, s, lambda: s.reverse_compute_at(s.get_block("C"), i))
+
+
+def test_cache_write_whole(refuse: Refuse) -> None:
+    s = Schedule(strided)
+    what = "block C may leave elements of C as they are, which would be overwritten"
+    refuse("cache_write", "whole", what, s, lambda: s.cache_write(s.get_block("C"), "global"))
+    s = Schedule(cut)
+    with pytest.raises(ScheduleError, match=r"cache_write refused \[whole\]"):
+        s.cache_write(s.get_block("C"), "global")
+    s = Schedule(restarted)
+    _, i, _ = loops(s, "C")
+    s.split(s.split(i, [None, 3])[1], [None, 2])
+    s.cache_write(s.get_block("C"), "global")
+    same(s, restarted)
