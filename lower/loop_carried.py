@@ -24,7 +24,7 @@ from tunesmith.ir.poly import ZERO, Poly, Var, split_constant, substitute
 from tunesmith.ir.stmt import BufferStore, For, If
 from tunesmith.lower.simplify import Simplifier
 
-MAX_POINTS = 1 << 14
+MAX_POINTS = 1 << 17
 """Iterations of an access that are enumerated."""
 
 

@@ -1,0 +1,159 @@
+"""Buffers that pass values from one iteration of a loop to another live outside of it; those that do not, inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpret import run
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import Allocate, For
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.lower_blocks import lower_blocks
+from tunesmith.lower.place_allocations import place_allocations
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import BuildError
+
+Lowered = Callable[..., PrimFunc]
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
+
+
+@T.prim_func
+def window(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
+    B = T.alloc_buffer((17,), "int32")
+    for i in T.serial(16):
+        with T.block("B"):
+            vi = T.axis.spatial(16, i)
+            B[vi] = A[vi] * 2
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[vi] + B[vi - 1] if vi > 0 else B[vi]
+
+
+@T.prim_func
+def running(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
+    B = T.alloc_buffer((1,), "int32")
+    for i in T.serial(16):
+        with T.block("B"):
+            vi = T.axis.reduce(16, i)
+            with T.init():
+                B[0] = 0
+            B[0] = B[0] + A[vi]
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[0]
+
+
+@T.prim_func
+def ahead(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
+    B = T.alloc_buffer((18,), "int32")
+    for i in T.serial(16):
+        with T.block("B"):
+            vi = T.axis.spatial(16, i)
+            B[vi + 1] = A[vi] * 2
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[vi] if vi > 0 else 7
+
+
+@T.prim_func
+def first_only(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
+    B = T.alloc_buffer((6,), "int32")
+    for i in T.serial(4):
+        for j in T.serial(6):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.where(i < 1)
+                B[vj] = A[vi, vj] * 2
+        for j in T.serial(6):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vj] + A[vi, vj]
+
+
+@T.prim_func
+def after(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
+    B = T.alloc_buffer((6,), "int32")
+    for j in T.serial(6):
+        with T.block("Z"):
+            vj = T.axis.spatial(6, j)
+            B[vj] = 1
+    for i in T.serial(4):
+        for j in T.serial(6):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vj]
+        for j in T.serial(6):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[5 - vj] = A[vi, vj]
+
+
+@T.prim_func
+def within(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(4):
+        for j in T.serial(6):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vj + 1] = A[vi, vj] * 2
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vj] if vj > 0 else 0
+
+
+CARRIED = {"window": window, "running": running, "ahead": ahead, "first_only": first_only}
+
+
+def loops_inside(func: PrimFunc) -> int:
+    """How many loops the allocation is inside of."""
+    (made,) = [n for n in walk(func.body) if type(n) is Allocate]
+    return sum(type(n) is For for n in walk(func.body)) - sum(type(n) is For for n in walk(made))
+
+
+@pytest.mark.parametrize("name", [*CARRIED, "after", "within"])
+def test_values_reach_the_iterations_that_read_them(name: str) -> None:
+    func = {**CARRIED, "after": after, "within": within}[name]
+    args = [np.arange(np.prod(shape), dtype="int32").reshape(shape) for b in func.buffers[:2] for shape in [[e.as_int() for e in b.shape]]]
+    want = run(func, args)[-1]
+    out = np.zeros_like(args[-1])
+    tunesmith.build(func, TARGET)[func.name](args[0], out)
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_carried_values_are_kept_outside_of_the_loop(name: str, lowered: Lowered) -> None:
+    assert loops_inside(lowered(lower_blocks(CARRIED[name], TARGET), place_allocations)) == 0
+
+
+@T.prim_func
+def private(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
+    B = T.alloc_buffer((6,), "int32")
+    for i in T.serial(4):
+        for j in T.serial(6):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vj] = A[vi, vj] * 2
+        for j in T.serial(6):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[5 - vj]
+
+
+def test_values_of_one_iteration_are_allocated_in_it(lowered: Lowered) -> None:
+    assert loops_inside(lowered(lower_blocks(private, TARGET), place_allocations)) == 1
+
+
+def test_a_parallel_loop_may_not_pass_values_on() -> None:
+    s = Schedule(private)
+    s.parallel(s.get_loops(s.get_block("C"))[0])
+    tunesmith.build(s, TARGET)
+    s = Schedule(first_only)
+    s.parallel(s.get_loops(s.get_block("C"))[0])
+    with pytest.raises(BuildError, match="first_only: the buffer B may pass values from one iteration of the parallel loop i to another"):
+        tunesmith.build(s, TARGET)
