@@ -148,8 +148,12 @@ def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt
             s.ranges.pop(f.var, None)
     new = _allocate(name, path[depth], b, s, target, sharing)
     for at in reversed(range(depth)):
-        new = path[at].map_children(lambda k, old=path[at + 1], new=new: new if k is old else k)
+        new = _with_child(path[at], path[at + 1], new)
     return new
+
+
+def _with_child(n: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    return n.map_children(lambda k: new if k is old else k)
 
 
 def _is_thread(f: For) -> bool:
