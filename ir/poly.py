@@ -301,7 +301,7 @@ def _divide_mono(m: Monomial, d: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
-def quotient(x: Poly, d: Poly) -> tuple[Poly, Poly]:
+def divide_terms(x: Poly, d: Poly) -> tuple[Poly, Poly]:
     """(q, r) with x = q*d + r: every multiple of a one-term d is pulled out, and each coefficient of r is reduced, so r is unique."""
     if len(d.terms) != 1:
         return (ONE, ZERO) if x == d else (ZERO, x)
@@ -331,7 +331,7 @@ def floordiv(x: Index, d: Index) -> Poly:
     """floor(x / d), d >= 1."""
     x, d = poly(x), poly(d)
     _check_divisor(d)
-    q, r = quotient(x, d)
+    q, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
         return add(q, poly(rc // dc))
@@ -346,7 +346,7 @@ def mod(x: Index, d: Index) -> Poly:
     """x - d * floor(x / d), d >= 1."""
     x, d = poly(x), poly(d)
     _check_divisor(d)
-    _, r = quotient(x, d)
+    _, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
         return poly(rc % dc)
@@ -359,7 +359,7 @@ def ceildiv(x: Index, d: Index) -> Poly:
     """ceil(x / d), d >= 1."""
     x, d = poly(x), poly(d)
     _check_divisor(d)
-    q, r = quotient(x, d)
+    q, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
         return q - (-rc) // dc

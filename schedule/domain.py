@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.guards import bounded_part, collapsed
 from tunesmith.ir.arith.interval import interval
-from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, minimum, mul, poly, quotient
+from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.state import ScheduleState
@@ -18,15 +18,17 @@ def is_guarded(s: ScheduleState, block: Block) -> bool:
     return any(p not in own for p in block.predicate) and not covers_domain(s, block)
 
 
-def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Poly]] | None:
-    """The bindings and the highest values of their loops, with one loop for what a guard bounds; None when a guard is left."""
+def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Poly], dict[Var, set[Var]]] | None:
+    """The bindings and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
+    replaced; None when a guard is left."""
     ranges = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
     bindings, guards = list(block.bindings), list(block.predicate)
+    replaced: dict[Var, set[Var]] = {}
     while True:
         own = {p for it, e in zip(block.iters, bindings, strict=True) for p in (e - it.extent, -e - 1)}
         guards = [g for g in guards if g not in own]
         if not guards:
-            return bindings, ranges
+            return bindings, ranges, replaced
         # The last guard is that of the innermost split.
         bounded = bounded_part(guards.pop(), ranges)
         if bounded is None or not is_tiling(bounded[0], ranges):
@@ -37,23 +39,31 @@ def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Po
         if new is None or minimum(limit, interval(inner, ranges)[1] + 1) != limit:
             return None
         bindings, guards = new[: len(bindings)], new[len(bindings) :]
+        replaced[whole] = {x for v in inner.vars if v in ranges for x in replaced.get(v, {v})}
         ranges = {**{v: n for v, n in ranges.items() if v not in inner.vars}, whole: limit - 1}
 
 
 def covers_domain(s: ScheduleState, block: Block) -> bool:
-    """Whether every combination of values of the block's spatial iteration variables is run.
+    """Whether every combination of values of the block's spatial iteration variables is run."""
+    return spatial_digits(s, block) is not None
+
+
+def spatial_digits(s: ScheduleState, block: Block) -> set[Var] | None:
+    """Loops each of which is a digit of the spatial iteration variables, so that different iterations of them run different instances and
+    all together run every instance of the domain; None when that is not known.
 
     Bindings are taken apart into digits, as `split` and `fuse` make them: what is bound to i_0 * n + i_1, with i_1 over [0, n), covers its
     extent if i_0 covers ceildiv(extent, n), and f // n together with f % n if f covers both.
     """
     plain = _unguarded(s, block)
     if plain is None:
-        return False
-    bindings, ranges = plain
+        return None
+    bindings, ranges, digits = plain
     reduced = {v for it, e in zip(block.iters, bindings, strict=True) if it.kind == "R" for v in e.vars}
     free = {v: high + 1 for v, high in ranges.items() if v not in reduced}
     # Each expression must have all values of [0, ceildiv(n, d)), whatever values the others have.
     needed = [(e, it.extent, ONE) for it, e in zip(block.iters, bindings, strict=True) if it.kind == "S"]
+    found: set[Var] = set()
     while needed:
         e, n, d = needed.pop()
         extent = ceildiv(n, d)
@@ -66,12 +76,13 @@ def covers_domain(s: ScheduleState, block: Block) -> bool:
             continue
         digit = next((v for v in e.vars if v in free and _rest(e, v, free[v]) is not None), None)
         if digit is None:
-            return False
+            return None
         step = free.pop(digit)
+        found |= digits.get(digit, {digit})
         rest = _rest(e, digit, step)
         if rest is not None and not (rest == ZERO and minimum(extent, step) == extent):
             needed.append((rest, n, mul(d, step)))
-    return True
+    return found
 
 
 def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:
@@ -79,7 +90,7 @@ def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:
     rest = e - poly(v)
     if v in rest.vars or not rest.terms:
         return None if rest.terms else rest
-    q, r = quotient(rest, step)
+    q, r = divide_terms(rest, step)
     return None if r.terms else q
 
 

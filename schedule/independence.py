@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tunesmith.ir.analysis.access_regions import accesses, writes
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses, shared_iterations
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For
+from tunesmith.schedule.domain import spatial_digits
 from tunesmith.schedule.order import is_settled
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.support.errors import ScheduleError
 
 
-def check_independent(s: ScheduleState, loop: For, label: str, *, within_blocks: bool = False, private: bool = True) -> None:
+def check_independent(
+    s: ScheduleState, loop: For, label: str, *, within_blocks: bool = False, private: bool = True, same_values: bool = True
+) -> None:
     """Refuse a loop whose iterations conflict.
 
     Args:
@@ -27,16 +30,18 @@ def check_independent(s: ScheduleState, loop: For, label: str, *, within_blocks:
         loop: the loop.
         label: of the refusal.
         within_blocks: only the instances of one block are compared with each other: barriers order different blocks.
+        same_values: iterations may write one element if all of them write the same value.
         private: an intermediate buffer that is used inside the loop alone is private to an iteration.
     """
     found = loop_accesses(loop)
     written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
     if private:
         written = [b for b in written if not _is_local(s, b, found)]
+    instances = _Instances(s)
     for a, b in _conflicting(found, written):
         if within_blocks and a.block is not b.block:
             continue
-        if loop.var in shared_iterations(a, b) or _writes_same_value(s, a, b, (loop,)):
+        if loop.var in instances.shared(a, b, loop.var) or (same_values and _writes_same_value(s, a, b, (loop,))):
             continue
         raise s.refuse(label, _conflict(a, b, loop), loop)
 
@@ -55,6 +60,33 @@ def _is_local(s: ScheduleState, buffer: Buffer, inside: Sequence[LoopAccess]) ->
     if buffer not in s.func.allocs:
         return False
     return sum(a.buffer is buffer for a in loop_accesses(s.func.body)) == sum(a.buffer is buffer for a in inside)
+
+
+class _Instances:
+    """Which iterations two accesses must share to be to one element: of one block mostly those that run one and the same instance."""
+
+    def __init__(self, s: ScheduleState) -> None:
+        self._state = s
+        self._digits: dict[str, set[Var] | None] = {}
+
+    def shared(self, a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -> set[Var]:
+        """Loops around both whose iterations must be the same; if one is `wanted`, others may be missing."""
+        block = a.block
+        if block is None or b.block is not block:
+            return shared_iterations(a, b, wanted)
+        if block.name not in self._digits:
+            self._digits[block.name] = spatial_digits(self._state, block) if _is_one_element(block) else None
+        # With the same buffer's element goes the same instance, up to its reduction.
+        return self._digits[block.name] or shared_iterations(a, b, wanted)
+
+
+def _is_one_element(block: Block) -> bool:
+    """Whether all accesses to what the block writes are at one tuple of indices, which holds every spatial iteration variable."""
+    made = {w.buffer: w.indices for w in writes(block)}
+    spatial = {n for n, it in enumerate(block.iters) if it.kind == "S" and it.extent != 1}
+    return all(a.indices == made[a.buffer] for a in accesses(block) if a.buffer in made) and all(
+        spatial <= {plain_iter(e, block) for e in at} for at in made.values()
+    )
 
 
 def _conflicting(found: Sequence[LoopAccess], buffers: Sequence[Buffer]) -> Iterator[tuple[LoopAccess, LoopAccess]]:
@@ -110,8 +142,9 @@ def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequenc
     found = loop_accesses(old[0])
     written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
     reassociable = reassociable_update(block) is not None
+    instances = _Instances(s)
     for a, b in _conflicting(found, written):
-        shared = shared_iterations(a, b)
+        shared = instances.shared(a, b)
         before, after = ([f.var for f in loops if f.var not in shared] for loops in (old, new))
         if before == after or (reassociable and (block.init is None or _reduces_alone(block, before))):
             continue

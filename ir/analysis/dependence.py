@@ -5,7 +5,7 @@ Everything is decided from normal forms, so that the answer for a parametric pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.node import Node
-from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, minimum, quotient, substitute
+from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, divide_terms, minimum, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For
 
 
@@ -148,9 +148,6 @@ def all_nonpositive(conditions: list[Poly]) -> bool:
 Pair = tuple[Poly, Poly]
 """An expression of each access: the accesses are to one element only where both have the same value."""
 
-Decide = Callable[[list[Poly]], bool]
-"""Whether all of some expressions are known to be <= 0."""
-
 
 def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, inner: tuple[Inner, Inner]) -> Iterator[list[Poly]]:
     """Conditions under which the pair differs between different iterations of `loop`, each a list of expressions to be <= 0.
@@ -170,10 +167,15 @@ def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, in
             yield [ONE - step, *[base - low for low, _ in ends], *[high + 1 - base - step for _, high in ends]]
 
 
-def shared_iterations(a: LoopAccess, b: LoopAccess, decide: Decide = all_nonpositive) -> set[Var]:
+def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -> set[Var]:
     """Loops around both accesses whose iterations must be the same for both to access one element.
 
     Loops are found one after the other: what holds for the iterations that are already known to be the same decides about the next.
+
+    Args:
+        a: an access.
+        b: another one, or the same.
+        wanted: the loop that is asked about; no others are looked for once it has been found.
     """
     # Loops of one iteration would only hide the form of the others.
     single = {v: ZERO for ranges in (a.ranges, b.ranges) for v, high in ranges.items() if high == ZERO}
@@ -181,24 +183,30 @@ def shared_iterations(a: LoopAccess, b: LoopAccess, decide: Decide = all_nonposi
     pairs = [(substitute(x, single), substitute(y, single)) for x, y in at]
     common = [v for v in a.loops if v in b.ranges]
     found: set[Var] = set(single)
-    while True:
-        free = Inner(a.ranges, a.guards).without(*found), Inner(b.ranges, b.guards).without(*found)
-        more = _next_shared(pairs, [v for v in common if v not in found], free, decide)
-        if more is None:
-            return found
-        found.add(more)
+    # Guards are seldom needed, and cost more than the rest.
+    for guards in ((), (a.guards, b.guards)) if a.guards or b.guards else ((),):
+        more: Var | None = wanted
+        while more is not None and wanted not in found and len(found) < len(common) + len(single):
+            mine, theirs = guards or ((), ())
+            free = Inner(a.ranges, mine).without(*found), Inner(b.ranges, theirs).without(*found)
+            left = [v for v in common if v not in found]
+            left.sort(key=lambda v: v is not wanted)
+            more = _next_shared(pairs, left, free)
+            if more is not None:
+                found.add(more)
+    return found
 
 
-def _next_shared(pairs: Sequence[Pair], left: Sequence[Var], free: tuple[Inner, Inner], decide: Decide) -> Var | None:
+def _next_shared(pairs: Sequence[Pair], left: Sequence[Var], free: tuple[Inner, Inner]) -> Var | None:
     known = [_without_fixed(p, free) for p in pairs]
     done = 0
     while done < len(known) <= _MAX_PAIRS:
         for v in left:
             inner = free[0].without(v), free[1].without(v)
-            if any(decide(way) for p in known[done:] for way in independence_conditions(p, v, inner)):
+            if any(all_nonpositive(way) for p in known[done:] for way in independence_conditions(p, v, inner)):
                 return v
         seen = set(known)
-        new = [_without_fixed(p, free) for p in (*_digits(known[done:], free, decide), *_undivided(known))]
+        new = [_without_fixed(p, free) for p in (*_digits(known[done:], free), *_undivided(known))]
         done = len(known)
         known.extend(dict.fromkeys(p for p in new if p not in seen))
     return None
@@ -216,15 +224,15 @@ def _without_fixed(pair: Pair, free: tuple[Inner, Inner]) -> Pair:
     return (x - common, y - common) if common.terms else pair
 
 
-def _digits(pairs: Sequence[Pair], free: tuple[Inner, Inner], decide: Decide) -> Iterator[Pair]:
+def _digits(pairs: Sequence[Pair], free: tuple[Inner, Inner]) -> Iterator[Pair]:
     """(q1, q2) and (r1, r2) for pairs (q1 * c + r1, q2 * c + r2) with remainders in [0, c): where the sums are equal, both are."""
     for x, y in pairs:
         for c in dict.fromkeys(_scales(x)):
-            (qx, rx), (qy, ry) = quotient(x, c), quotient(y, c)
+            (qx, rx), (qy, ry) = divide_terms(x, c), divide_terms(y, c)
             ends = _remainder_span(rx, free[0]), _remainder_span(ry, free[1])
             if ends[0] is None or ends[1] is None:
                 continue
-            if decide([cond for low, high in (ends[0], ends[1]) for cond in (ZERO - low, high + 1 - c)]):
+            if all_nonpositive([cond for low, high in (ends[0], ends[1]) for cond in (ZERO - low, high + 1 - c)]):
                 yield qx, qy
                 yield rx, ry
 

@@ -29,8 +29,8 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
     Requires:
         serial: the loop is not marked otherwise.
         data-parallel: no block inside uses the loop for a reduction.
-        independent: different iterations access different elements of what they write, or write the same values.  Intermediate
-            buffers that are used inside the loop alone are private to an iteration.
+        independent: different iterations access different elements of what they write.  Intermediate buffers that are used inside the
+            loop alone are private to an iteration.
         loop-exists: the loop is still in the program.
     Keeps: results, because iterations do not conflict.
     """
@@ -38,7 +38,7 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
     for b in blocks_under(target):
         if _used_by_reduction(b, target):
             raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
-    check_independent(s, target, "independent")
+    check_independent(s, target, "independent", same_values=False)
     _mark(s, target, "parallel")
 
 

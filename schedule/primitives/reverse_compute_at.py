@@ -97,7 +97,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
         if f.kind in ("parallel", "thread"):
-            check_independent(s, f, "independent", within_blocks=f.kind == "thread")
+            together = f.kind == "thread"
+            check_independent(s, f, "independent", within_blocks=together, same_values=together)
 
 
 def _check_domain(s: ScheduleState, b: Block, reads_at: tuple[Poly, ...], producer: Block, writes_at: tuple[Poly, ...]) -> None:
