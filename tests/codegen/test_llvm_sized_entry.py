@@ -301,3 +301,13 @@ def test_what_cannot_be_built() -> None:
     many = [poly(Var(f"n{i}")) for i in range(65)]
     with pytest.raises(BuildError, match="f: a function has at most 64 sizes, got 65"):
         build(filled(many[0], *many), TARGET)
+
+
+def test_an_extent_that_divides_by_zero_is_zero() -> None:
+    n = te.var("n")
+    x = te.placeholder((n,), name="x")
+    f = te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, "z")], "f")
+    function = compiled(f.with_(params=(Buffer("y", (floordiv(8, n - 3),)), *f.params)))
+    for size, extent in ((3, 0), (5, 4)):
+        function(np.zeros(extent, "float32"), np.ones(size, "float32"), np.zeros(size, "float32"), size)
+    assert "[8]" in refusal(function, np.zeros(0, "float32"), np.ones(4, "float32"), np.zeros(4, "float32"), 4)
