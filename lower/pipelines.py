@@ -6,6 +6,7 @@ from tunesmith.lower.check_bounds import check_bounds
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.combine_threads import combine_threads
 from tunesmith.lower.double_buffer import double_buffer
+from tunesmith.lower.drop_dead_stores import drop_dead_stores
 from tunesmith.lower.fill_tiles import fill_tiles
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
@@ -31,6 +32,7 @@ _EXPAND_MATH = Pass("lower.vector_math", lambda func, target: expand_math(func),
 CPU = Pipeline(
     prefetch_ahead,
     simplify,
+    drop_dead_stores,
     lower_blocks,
     skip_zero_terms,
     simplify,
@@ -55,6 +57,7 @@ CPU_CHECKED = Pipeline(check_bounds, simplify, flatten_buffers, store_bools, _EX
 GPU = Pipeline(
     combine_threads,
     simplify,
+    drop_dead_stores,
     lower_blocks,
     skip_zero_terms,
     simplify,
