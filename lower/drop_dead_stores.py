@@ -74,8 +74,8 @@ def _without(n: Stmt, dead: frozenset[Buffer]) -> Stmt | None:
         return None if then is None and orelse is None else If(n.cond, then or seq([]), orelse)  # type: ignore[attr-defined]
     if t is Block:
         body, init = _without(n.body, dead), None if n.init is None else _without(n.init, dead)  # type: ignore[attr-defined]
-        return None if body is None and init is None else n.with_(init=init, body=body or seq([]))  # type: ignore[attr-defined]
+        return None if body is None and init is None else n.with_(init=init, body=body or seq([]))
     if t is For or t is Allocate:
         body = _without(n.body, dead)  # type: ignore[attr-defined]
-        return None if body is None else n.with_(body=body)  # type: ignore[attr-defined]
+        return None if body is None else n.with_(body=body)
     return n

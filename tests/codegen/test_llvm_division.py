@@ -19,7 +19,7 @@ from tunesmith.ir.target import Target
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 
-TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=256 -num-cores=1")
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -167,3 +167,16 @@ def f(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32"), C: T.Buffer((8,), 
 def kernel(func: PrimFunc) -> str:
     """The kernel as LLVM text."""
     return emit_text(func, TARGET)[0].partition("define void @f_kernel")[2].partition("\n}")[0]
+
+
+@pytest.mark.parametrize("divisor", [0, -1])
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_unusual_constant_divisors(divisor: int, kind: str) -> None:
+    i = Var("i")
+    a, q, r = [Buffer(n, (8,), "int16") for n in "AQR"]
+    by = const(divisor, "int16")
+    body = For(i, poly(8), seq([store(q, (i,), Binary("floordiv", a[i], by)), store(r, (i,), Binary("mod", a[i], by))]), kind)
+    values = np.array([-(2**15), -3, -1, 0, 1, 7, 8, 2**15 - 1], "int16")
+    got = same(PrimFunc("f", (a, q, r), (), body), values, values, values)
+    np.testing.assert_array_equal(got[1], values * divisor)
+    assert not got[2].any()
