@@ -10,23 +10,32 @@ from tunesmith.codegen.llvm_build import Functions
 from tunesmith.codegen.llvm_build import build as build_llvm
 from tunesmith.codegen.llvm_host import check_runs_here as check_processor
 from tunesmith.ir.target import Target
+from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.support.errors import BuildError
 
 KINDS = ("llvm", *DIALECTS)
 """Kinds of targets that code is generated for."""
 
 
-def build(funcs: Functions, target: Target, packing: str = "call") -> Artifact:
+def build(funcs: Functions, target: Target, packing: str = "call", bounds_check: bool = False) -> Artifact:
     """Compile concrete functions for any target that has a code generator.
 
     Args:
         funcs: a function, several, or a module.
         target: for which.
         packing: where constants are packed, on CPUs: see `llvm_build.build`.  On devices each call packs.
+        bounds_check: every index is checked when a function runs, on CPUs only: see `lower.check_bounds`.  Constants are then packed in
+            each call.
     Raises:
         BuildError: no code is generated for this kind of target, or a function cannot be compiled.
     """
     check_kind(target)
+    if bounds_check:
+        if target.base != "llvm":
+            raise BuildError(
+                f"bounds_check=True is for targets of kind llvm, not {target.kind}: check the program on a CPU, before its loops are bound"
+            )
+        return build_llvm(funcs, target, CPU_CHECKED)
     return build_llvm(funcs, target, packing=packing) if target.base == "llvm" else build_device(funcs, target)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.codegen.c_dialect import HALVES, Dialect
+from tunesmith.codegen.c_division import floor_division
+from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
@@ -122,6 +124,10 @@ class CExpr:
                 for y in x[1:]:
                     out = f"({out} {'<' if a.op == 'min' else '>'} {y} ? {out} : {y})"
                 return out
+            if a.args[1].const is None and self.bounds(a.args[1])[0] < 1:
+                if a.op == "ceildiv":
+                    return f"(-{self._floored('floordiv', f'(-{x[0]})', x[1], kind, False)})"
+                return self._floored(a.op, x[0], x[1], kind, False)
             if a.op == "ceildiv":
                 above = a.args[0] + a.args[1] - 1
                 numerator = self._index(above, wide)
@@ -166,18 +172,11 @@ class CExpr:
         parts = (*a.args, a.args[0] + a.args[1] - 1) if a.op == "ceildiv" else a.args
         return _ANYTHING if any([self._overflows(p.terms) for p in parts]) else self.bounds(poly(a))
 
-    def _floored(self, op: str, x: str, y: str, kind: str) -> str:
-        """Division that rounds down, of what may be negative."""
-        t = self.dialect.types[kind]
-        if op == "mod":
-            self.helpers.add(
-                f"TS_INLINE {t} ts_mod_{kind}({t} a, {t} b) {{ {t} r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }}"
-            )
-            return f"ts_mod_{kind}({x}, {y})"
-        self.helpers.add(
-            f"TS_INLINE {t} ts_floordiv_{kind}({t} a, {t} b) {{ {t} q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q; }}"
-        )
-        return f"ts_floordiv_{kind}({x}, {y})"
+    def _floored(self, op: str, x: str, y: str, kind: str, usual: bool = True) -> str:
+        """Division that rounds down, of what may be negative; not `usual` if the divisor may be 0 or -1."""
+        name, helper = floor_division(op, kind, self.dialect, usual)
+        self.helpers.add(helper)
+        return f"{name}({x}, {y})"
 
     def bounds(self, p: Poly) -> tuple[int, int]:
         """Lowest and highest value; unknown variables may be anything from 0 on."""
@@ -224,7 +223,10 @@ class CExpr:
         """The operation of a node on one lane of its operands."""
         t = type(e)
         if t is Binary:
-            return self._binary(e.op, dt.element(e.a.dtype), args[0], args[1])  # type: ignore[attr-defined]
+            dtype = dt.element(e.a.dtype)  # type: ignore[attr-defined]
+            if e.op in ("floordiv", "mod") and dt.is_int(dtype) and not is_usual_divisor(e.b, self.bounds):  # type: ignore[attr-defined]
+                return self._floored(e.op, args[0], args[1], dtype, False)  # type: ignore[attr-defined]
+            return self._binary(e.op, dtype, args[0], args[1])  # type: ignore[attr-defined]
         if t is Not:
             return f"(!{args[0]})"
         if t is Cast:

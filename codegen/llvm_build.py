@@ -16,6 +16,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Var
 from tunesmith.ir.target import Target
+from tunesmith.lower.check_bounds import sites_of
 from tunesmith.lower.lift_constants import lift_constants
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
@@ -83,12 +84,14 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
         sizes = _sizes(f)
         if sizes:
             params = _sized_params(f, sizes)
-            kernel = emit_kernel(pipeline(f, target), module)
-            entries.append(emit_sized_entry(f.name, kernel, params, sizes, declared, module.declares))
+            lowered = pipeline(f, target)
+            kernel = emit_kernel(lowered, module)
+            entries.append(emit_sized_entry(f.name, kernel, params, sizes, declared, module.declares, sites_of(lowered)))
         else:
             specs = param_specs(f)
-            kernel = emit_kernel(pipeline(f, target), module)
-            entries.append(emit_entry(f.name, kernel, specs, declared))
+            lowered = pipeline(f, target)
+            kernel = emit_kernel(lowered, module)
+            entries.append(emit_entry(f.name, kernel, specs, declared, sites_of(lowered)))
     return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tunesmith.codegen.llvm_cast import convert, in_float32
-from tunesmith.codegen.llvm_division import divided
+from tunesmith.codegen.llvm_division import divided, positively_divided
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
-from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.arith.divisors import is_usual_divisor
+from tunesmith.ir.arith.interval import Range, bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.lookup import Lookup, LookupVar
@@ -20,6 +21,7 @@ from tunesmith.support.errors import BuildError, InternalError
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor", "shl": "shl", "shr": "ashr"}
 _COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+_UNKNOWN = (-(1 << 63), (1 << 63) - 1)
 _UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 
 
@@ -130,33 +132,24 @@ class ExprEmitter:
                 r = self.op(f"select i1 {c}, i64 {r}, i64 {y}")
             return r
         x, d = a.args
-        if a.op == "ceildiv":
-            return self._floordiv(x + d - 1, d)
-        return self._floordiv(x, d) if a.op == "floordiv" else self._mod(x, d)
+        if not self._at_least(d, 1):
+            return self._any_division(a.op, x, d)
+        x, op = (x + d - 1, "floordiv") if a.op == "ceildiv" else (x, a.op)
+        return positively_divided(op, self.index(x), self.index(d), d.const, lambda: self._at_least(x, 0), self.op)
 
-    def _nonnegative(self, x: Poly) -> bool:
-        return all(v in self.ranges for v in x.vars) and bounds(x, self.ranges)[0] >= 0
+    def _range(self, p: Poly) -> Range:
+        """Lowest and highest value, as far as it is known."""
+        return bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else _UNKNOWN
 
-    def _floordiv(self, x: Poly, d: Poly) -> str:
-        n, m = self.index(x), self.index(d)
-        c = d.const
-        if c is not None and c & (c - 1) == 0:
-            return self.op(f"ashr i64 {n}, {c.bit_length() - 1}")
-        if self._nonnegative(x):
-            return self.op(f"udiv i64 {n}, {m}")
-        q, r = self.op(f"sdiv i64 {n}, {m}"), self.op(f"srem i64 {n}, {m}")
-        return self.op(f"add i64 {q}, {self.op(f'ashr i64 {r}, 63')}")
+    def _at_least(self, x: Poly, low: int) -> bool:
+        return x.const >= low if x.const is not None else self._range(x)[0] >= low
 
-    def _mod(self, x: Poly, d: Poly) -> str:
-        n, m = self.index(x), self.index(d)
-        c = d.const
-        if c is not None and c & (c - 1) == 0:
-            return self.op(f"and i64 {n}, {c - 1}")
-        if self._nonnegative(x):
-            return self.op(f"urem i64 {n}, {m}")
-        r = self.op(f"srem i64 {n}, {m}")
-        fix = self.op(f"select i1 {self.op(f'icmp slt i64 {r}, 0')}, i64 {m}, i64 0")
-        return self.op(f"add i64 {r}, {fix}")
+    def _any_division(self, op: str, x: Poly, d: Poly) -> str:
+        """By what may be 0 or less; it may be computed in front of the guard that excludes this."""
+        if op == "ceildiv":
+            return self.op(f"sub i64 0, {self._any_division('floordiv', -x, d)}")
+        unsigned = self._at_least(x, 0) and self._at_least(d, 0)
+        return divided(op, "i64", self.index(x), self.index(d), unsigned, self.op)
 
     # ---- addresses -----------------------------------------------------------------------------------------------------
 
@@ -312,7 +305,7 @@ class ExprEmitter:
         if e.op in _INT and not fp:
             return self.op(f"{_INT[e.op]} {ty} {a}, {b}")
         if e.op in ("floordiv", "mod") and not fp:
-            return divided(e.op, ty, a, b, unsigned, self.op)
+            return divided(e.op, ty, a, b, unsigned, self.op, is_usual_divisor(e.b, self._range))
         raise BuildError(f"the LLVM backend has no code for `{e.op}` on {e.a.dtype}; expand it in lowering first")
 
     def _float_extremum(self, e: Binary, ty: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tunesmith.codegen.llvm_bounds import bounds_report, emit_bounds
 from tunesmith.runtime.argument_checker import CHECKER, PARAM, SIGNATURE
 from tunesmith.runtime.ir_text import c_string
 from tunesmith.runtime.param_spec import ParamSpec
@@ -23,7 +24,9 @@ ENTRY_PREFIX = "__tvm_ffi_"
 _DLPACK_CODE = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
 
-def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: set[str] | None = None) -> str:
+def emit_entry(
+    name: str, kernel: str, params: Sequence[ParamSpec], declared: set[str] | None = None, sites: Sequence[str] | None = None
+) -> str:
     """LLVM IR text of the entry point of one kernel, to be joined to the text that defines the kernel.
 
     Args:
@@ -33,6 +36,7 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
         declared: global names that the module text already holds.  Declarations that are not in it are emitted and
             added, so that entries of one module share them: pass the same set for each.  None starts an empty one:
             the text is complete in itself.
+        sites: what the kernel checks, if it takes a report behind the parameters: see `codegen.llvm_bounds`.
     Returns:
         Text that defines `__tvm_ffi_<name>`; its private constants start with `tunesmith.`.
     Raises:
@@ -43,7 +47,9 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     constants, signature = emit_signature(name, params)
     lines = [] if CHECKER in declared else [f"declare i32 @{CHECKER}(ptr, ptr, i32, ptr)"]
     declared.add(CHECKER)
+    checks, outside = ([], "") if not sites else emit_bounds(name, sites, declared)
     lines += [
+        *checks,
         *constants,
         f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
         f"  %addresses = alloca [{max(1, len(params))} x ptr], align 8",
@@ -54,8 +60,15 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     ]
     for i in range(len(params)):
         lines += [f"  %slot{i} = getelementptr ptr, ptr %addresses, i64 {i}", f"  %p{i} = load ptr, ptr %slot{i}"]
-    arguments = ", ".join(f"ptr %p{i}" for i in range(len(params)))
-    lines += [f'  call void @"{kernel}"({arguments})', "  br label %done", "done:", "  ret i32 %status", "}", ""]
+    arguments = ", ".join([f"ptr %p{i}" for i in range(len(params))] + ["ptr %report"] * (sites is not None))
+    if sites is not None:
+        lines += bounds_report()
+    lines += [f'  call void @"{kernel}"({arguments})']
+    if sites:
+        lines += [f"  %inside = call i32 {outside}(ptr %report)", "  ret i32 %inside"]
+    else:
+        lines += ["  br label %done"]
+    lines += ["done:", "  ret i32 %status", "}", ""]
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tunesmith.codegen.llvm_bounds import bounds_report, emit_bounds
 from tunesmith.codegen.llvm_host_entry import begin_entry, dlpack_dtype
 from tunesmith.codegen.llvm_sizes import CheckedSizes
 from tunesmith.ir.poly import Poly, Var
@@ -37,7 +38,13 @@ class SizedParam:
 
 
 def emit_sized_entry(
-    name: str, kernel: str, params: Sequence[SizedParam], sizes: Sequence[Var], declared: set[str], declares: set[str]
+    name: str,
+    kernel: str,
+    params: Sequence[SizedParam],
+    sizes: Sequence[Var],
+    declared: set[str],
+    declares: set[str],
+    sites: Sequence[str] | None = None,
 ) -> str:
     """LLVM IR text of the entry point of one kernel.
 
@@ -49,6 +56,7 @@ def emit_sized_entry(
         sizes: the ints that follow them.
         declared: see `codegen.llvm_host_entry.emit_entry`.
         declares: takes the declarations that the text needs; they are the module's, and not part of the result.
+        sites: what the kernel checks, if it takes a report behind the tensors: see `codegen.llvm_bounds`.
     Raises:
         BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
     """
@@ -64,8 +72,10 @@ def emit_sized_entry(
     fill = _table(name, params, checked)
     constants, signature = _signature(name, params, sizes)
     extents = sum(len(p.shape) for p in params)
+    checks, outside = ([], "") if not sites else emit_bounds(name, sites, declared)
     lines = [
         *constants,
+        *checks,
         f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
         "entry:",
         f"  %sizes = alloca [{len(sizes)} x i64], align 8",
@@ -91,9 +101,12 @@ def emit_sized_entry(
     ]
     for i in range(len(params)):
         lines += [f"  %slot{i} = getelementptr ptr, ptr %addresses, i64 {i}", f"  %p{i} = load ptr, ptr %slot{i}"]
-    arguments = ", ".join([f"ptr %p{i}" for i in range(len(params))] + [f"i64 %z{j}" for j in range(len(sizes))])
+    pointers = [f"ptr %p{i}" for i in range(len(params))] + ["ptr %report"] * (sites is not None)
+    arguments = ", ".join([*pointers, *[f"i64 %z{j}" for j in range(len(sizes))]])
     lines += [
+        *(bounds_report() if sites is not None else []),
         f'  %wanted = call i64 @"{kernel}"({arguments})',
+        *([f"  %inside = call i32 {outside}(ptr %report)"] if sites else []),
         "  %ran = icmp eq i64 %wanted, 0",
         "  br i1 %ran, label %done, label %refuse",
         "refuse:",
@@ -101,7 +114,7 @@ def emit_sized_entry(
         f"  %refused = call i32 @{REFUSE_SIZES}(ptr {signature}, ptr %sizes, i64 %bytes)",
         "  br label %done",
         "done:",
-        "  %code = phi i32 [ %counted, %entry ], [ %status, %check ], [ 0, %run ], [ %refused, %refuse ]",
+        f"  %code = phi i32 [ %counted, %entry ], [ %status, %check ], [ {'%inside' if sites else 0}, %run ], [ %refused, %refuse ]",
         "  ret i32 %code",
         "}",
         "",

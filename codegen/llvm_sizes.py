@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tunesmith.codegen.llvm_division import divided
 from tunesmith.ir.poly import Atom, Op, Poly, Var
 
 
 class CheckedSizes:
-    """Emits straight-line instructions; `bad` is the i1 that says whether anything overflowed or a divisor was not positive.
+    """Emits straight-line instructions; `bad` is the i1 that says whether anything overflowed.
 
     Args:
         env: LLVM names of the sizes, i64.
@@ -87,9 +88,10 @@ class CheckedSizes:
         x, d = a.args
         divisor = self.value(d)
         if d.const is None:
-            self._note(self._op(f"icmp slt i64 {divisor}, 1"))
-            divisor = self.at_least(divisor, 1)
-        dividend = self.total([self.value(x), self.value(d), "-1"]) if a.op == "ceildiv" else self.value(x)
+            dividend = self.value(-x if a.op == "ceildiv" else x)
+            result = divided("mod" if a.op == "mod" else "floordiv", "i64", dividend, divisor, False, self._op)
+            return self._op(f"sub i64 0, {result}") if a.op == "ceildiv" else result
+        dividend = self.total([self.value(x), divisor, "-1"]) if a.op == "ceildiv" else self.value(x)
         q, r = self._op(f"sdiv i64 {dividend}, {divisor}"), self._op(f"srem i64 {dividend}, {divisor}")
         below = self._op(f"ashr i64 {r}, 63")
         if a.op == "mod":

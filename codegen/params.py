@@ -30,7 +30,9 @@ def param_spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
 
 
 def check_scope(func: PrimFunc, p: Buffer) -> None:
-    """Refuse a parameter that is not memory of the caller."""
+    """Refuse a parameter that is not memory of the caller, or not laid out as arrays are."""
+    if p.pad.const != 0:
+        raise BuildError(f"{func.name}: parameter {p.name} has pad={p.pad}, and arrays of a caller have no padding: pad allocations only")
     if p.scope != "global":
         raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; memory of the caller is global, declare it so")
 

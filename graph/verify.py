@@ -27,7 +27,7 @@ from tunesmith.graph.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Param, Poly, Var, substitute
+from tunesmith.ir.poly import Param, Poly, Var, divisors, substitute
 from tunesmith.ir.stmt import Evaluate
 from tunesmith.ir.verify import verify as verify_tir
 from tunesmith.support.errors import ScriptError, UserError
@@ -295,10 +295,10 @@ class _Verifier:
             self.same_type(f"result {i} of {op.function}", r.type, sizes, value)
 
     def same_type(self, what: str, declared: TensorType, sizes: Mapping[Var, Poly], given: Operand) -> None:
-        try:
-            wanted = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
-        except ScriptError as e:  # a size that makes an extent a division by zero
-            raise self.fail(f"{what}: {e}") from None
+        for d in [substitute(d, sizes) for e in declared.shape for d in divisors(e)]:
+            if d.const is not None and d.const < 1:
+                raise self.fail(f"{what}: division by {d.const} in its shape {declared}; divisors of extents must be >= 1")
+        wanted = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
         if given.type != wanted:
             raise self.fail(f"{what} is {wanted} here, and {given.name} is {given.type}")
 

@@ -41,7 +41,7 @@ def run(
         One array for each buffer parameter, in order.
 
     Raises:
-        InterpretError: an access or a binding out of range, a race, a division of integers by zero, wrong arguments,
+        InterpretError: an access or a binding out of range, a race, an integer shift by too much, wrong arguments,
             or a threadIdx loop: threads that wait for each other are run by `interpret_threads.run_threads`.
     """
     known = dict(values or {})

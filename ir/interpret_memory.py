@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.poly import ceiling, quotient, remainder
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError
 
@@ -162,13 +163,17 @@ class Races:
         )
 
 
-def _integer_division(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def checked(a: Any, b: Any) -> Any:
-        if b.dtype.kind != "f" and not np.all(b):
-            raise ZeroDivisionError("integer division by zero")
-        return divide(a, b)
+def _index_division(divide: Callable[[Any, Any], Any], plain: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
+    """A division of indices, which are ints or, where threads differ, arrays: 0 where the divisor is."""
 
-    return checked
+    def divided(x: Any, d: Any) -> Any:
+        return divide(x, d) if isinstance(x, np.ndarray) or isinstance(d, np.ndarray) else plain(x, d)
+
+    return divided
+
+
+def _rounded_up(x: Any, d: Any) -> Any:
+    return np.negative(np.floor_divide(np.negative(x), d))
 
 
 def _shift(shift: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -185,15 +190,18 @@ def runtime() -> dict[str, Any]:
     """The names that generated code uses."""
     return {
         "Races": Races,
-        "binary_floordiv": _integer_division(np.floor_divide),
+        "binary_floordiv": np.floor_divide,
         "binary_max": np.maximum,
         "binary_min": np.minimum,
-        "binary_mod": _integer_division(np.mod),
+        "binary_mod": np.mod,
         "binary_pow": np.power,
         "binary_shl": _shift(np.left_shift),
         "binary_shr": _shift(np.right_shift),
         "bool_": np.bool_,
         "full": np.full,
+        "index_ceildiv": _index_division(_rounded_up, ceiling),
+        "index_floordiv": _index_division(np.floor_divide, quotient),
+        "index_mod": _index_division(np.mod, remainder),
         "int64": np.int64,
         "lanes": lanes,
         "logical_not": np.logical_not,

@@ -144,6 +144,8 @@ class Compiler:
     def atom(self, a: Atom) -> str:
         if type(a) is Op:
             x = [self.index(y) for y in a.args]
+            if a.op not in ("min", "max") and a.args[1].const is None:
+                return f"index_{a.op}({x[0]}, {x[1]})"
             if a.op == "floordiv":
                 return f"({x[0]} // {x[1]})"
             if a.op == "ceildiv":
@@ -439,9 +441,16 @@ class Compiler:
         self.line(f"{name} = int({self.value(e.value, active)})")
         self.line(f"if not 0 <= {name} < {extent}: {self.place()}.lookup({name}, {extent})")
         self.vars[e.var] = name
-        out = self.value(e.body, active)
+        out = self.looked_up(e, active)
         self.locals.remove(name)
         del self.vars[e.var]
+        return out
+
+    def looked_up(self, e: Lookup, active: str | None) -> str:
+        """The body of a lookup: what is computed there is not known outside, where another lookup may share its parts and its variable."""
+        outer, self.known = self.known, dict(self.known)
+        out = self.value(e.body, active)
+        self.known = outer
         return out
 
     _STMTS: Mapping[type, Callable[[Any, Any], None]] = {

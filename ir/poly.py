@@ -9,13 +9,14 @@ which is what lets one code path schedule both concrete and parametric programs 
 that is true of values may still break this law; every rule here is fuzzed staged against direct (tests/fuzz/test_poly.py).
 
 A `Poly` is a value, like an int: equal normal forms compare equal and hash equal; nothing is interned.  Variables are >= 0,
-Params >= 1, divisors >= 1.
+Params >= 1, divisors >= 1: that is what the normal form assumes, so `(d*i) // d` is `i`.  A division that is left in a normal form has
+a value for every divisor, `quotient`, `remainder` and `ceiling`: code may compute it in front of the guard that excludes a divisor of 0.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from tunesmith.ir import expr as _expr
@@ -321,16 +322,23 @@ def divide_terms(x: Poly, d: Poly) -> tuple[Poly, Poly]:
     return _make(q), _make(r)
 
 
-def _check_divisor(d: Poly) -> None:
+def _divisor(d: Index) -> Poly:
+    d = poly(d)
     c = d.const
     if c is not None and c <= 0:
         raise ScriptError(f"division by {c}: index divisors must be >= 1")
+    return d
 
 
 def floordiv(x: Index, d: Index) -> Poly:
-    """floor(x / d), d >= 1."""
-    x, d = poly(x), poly(d)
-    _check_divisor(d)
+    """floor(x / d), d >= 1.  ScriptError for a number below 1."""
+    return _floordiv(poly(x), _divisor(d))
+
+
+def _floordiv(x: Poly, d: Poly) -> Poly:
+    """As `floordiv`; a divisor that has become a number below 1 by substitution gives what evaluation gives."""
+    if _is_low(d):
+        return _floordiv(scale(x, -1), scale(d, -1)) if d.terms else ZERO
     q, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
@@ -343,9 +351,13 @@ def floordiv(x: Index, d: Index) -> Poly:
 
 
 def mod(x: Index, d: Index) -> Poly:
-    """x - d * floor(x / d), d >= 1."""
-    x, d = poly(x), poly(d)
-    _check_divisor(d)
+    """x - d * floor(x / d), d >= 1.  ScriptError for a number below 1."""
+    return _mod(poly(x), _divisor(d))
+
+
+def _mod(x: Poly, d: Poly) -> Poly:
+    if _is_low(d):
+        return scale(_mod(scale(x, -1), scale(d, -1)), -1) if d.terms else ZERO
     _, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
@@ -356,9 +368,13 @@ def mod(x: Index, d: Index) -> Poly:
 
 
 def ceildiv(x: Index, d: Index) -> Poly:
-    """ceil(x / d), d >= 1."""
-    x, d = poly(x), poly(d)
-    _check_divisor(d)
+    """ceil(x / d), d >= 1.  ScriptError for a number below 1."""
+    return _ceildiv(poly(x), _divisor(d))
+
+
+def _ceildiv(x: Poly, d: Poly) -> Poly:
+    if _is_low(d):
+        return _ceildiv(scale(x, -1), scale(d, -1)) if d.terms else ZERO
     q, r = divide_terms(x, d)
     rc, dc = r.const, d.const
     if rc is not None and dc is not None:
@@ -366,6 +382,11 @@ def ceildiv(x: Index, d: Index) -> Poly:
     if rc == 0:
         return q
     return add(q, poly(Op("ceildiv", (r, d))))
+
+
+def _is_low(d: Poly) -> bool:
+    c = d.const
+    return c is not None and c < 1
 
 
 def is_param_only(x: Poly) -> bool:
@@ -446,7 +467,21 @@ def maximum(*xs: Index) -> Poly:
     return _extremum("max", xs)
 
 
-MAKE: Mapping[str, Callable[..., Poly]] = {"floordiv": floordiv, "mod": mod, "ceildiv": ceildiv, "min": minimum, "max": maximum}
+MAKE: Mapping[str, Callable[..., Poly]] = {"floordiv": _floordiv, "mod": _mod, "ceildiv": _ceildiv, "min": minimum, "max": maximum}
+"""Makes operations that exist on other arguments: a divisor may become any number."""
+CHECKED: Mapping[str, Callable[..., Poly]] = {**MAKE, "floordiv": floordiv, "mod": mod, "ceildiv": ceildiv}
+"""Makes operations that are written: a divisor that is a number is >= 1."""
+
+
+def divisors(p: Poly) -> Iterator[Poly]:
+    """The divisors of all divisions in `p`."""
+    for m, _ in p.terms:
+        for a in m:
+            if type(a) is Op:
+                if a.op in ("floordiv", "mod", "ceildiv"):
+                    yield a.args[1]
+                for x in a.args:
+                    yield from divisors(x)
 
 
 def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = None) -> Poly:
@@ -503,10 +538,25 @@ def evaluate(p: Poly, env: Mapping[Var, int]) -> int:
     return total
 
 
+def quotient(x: int, d: int) -> int:
+    """floor(x / d); 0 for d = 0."""
+    return x // d if d else 0
+
+
+def remainder(x: int, d: int) -> int:
+    """x - d * floor(x / d), which has the sign of d; 0 for d = 0."""
+    return x % d if d else 0
+
+
+def ceiling(x: int, d: int) -> int:
+    """ceil(x / d); 0 for d = 0."""
+    return -(-x // d) if d else 0
+
+
 _EVAL: Mapping[str, Callable[[list[int]], int]] = {
-    "floordiv": lambda x: x[0] // x[1],
-    "mod": lambda x: x[0] % x[1],
-    "ceildiv": lambda x: -(-x[0] // x[1]),
+    "floordiv": lambda x: quotient(*x),
+    "mod": lambda x: remainder(*x),
+    "ceildiv": lambda x: ceiling(*x),
     "min": min,
     "max": max,
 }
@@ -524,7 +574,7 @@ def _binary(op: str, a: Any, b: Any) -> Expr | None:
         return None
     if op in ("add", "sub", "mul"):
         return add(a, b) if op == "add" else a - b if op == "sub" else mul(a, b)
-    make = MAKE.get(op)
+    make = CHECKED.get(op)
     return make(a, b) if make else None
 
 

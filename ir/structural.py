@@ -19,7 +19,7 @@ from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq
-from tunesmith.ir.structural_digest import STRUCTURES, digest, literal
+from tunesmith.ir.structural_digest import STRUCTURES, constant_positions, digest, literal
 
 __all__ = ["difference", "digest", "equal"]
 
@@ -243,6 +243,9 @@ class _Match:
         for i, (p, q) in enumerate(zip(a.allocs, b.allocs, strict=True)):
             self._bind_buffer(p, q, f".allocs[{i}]")
         self._field(a, b, "attrs")
+        left, right = constant_positions(a), constant_positions(b)
+        if left != right:
+            raise _Different(_Text(f"constant parameters {left}"), _Text(f"constant parameters {right}"), ".attrs")
         self._value(a.body, b.body)
 
     def _value(self, x: Any, y: Any) -> None:

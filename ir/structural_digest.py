@@ -97,7 +97,7 @@ class Writer:
                 self.bind(p)
         params = "".join([self._bind_buffer(p) if isinstance(p, Buffer) else "index " for p in f.params])
         allocs = "".join([self._bind_buffer(b) for b in f.allocs])
-        return f"function({params})({allocs}){self.value(f.attrs)}{self.value(f.body)}"
+        return f"function({params})({allocs}){self.value(f.attrs)}{_unusual_constants(f)}{self.value(f.body)}"
 
     # binders
 
@@ -229,6 +229,18 @@ class Writer:
         Const: _const,
         Lookup: _lookup,
     }
+
+
+def constant_positions(f: PrimFunc) -> tuple[int, ...]:
+    """Which parameters are constant: the attribute `constants` has their names, which say nothing about their places."""
+    names = f.constants
+    return tuple([i for i, p in enumerate(f.params) if p.name in names]) if names else ()
+
+
+def _unusual_constants(f: PrimFunc) -> str:
+    """Where the constant parameters are; nothing when they follow the first one, as weights do, so that no digest of such changed."""
+    found = constant_positions(f)
+    return "" if found == tuple(range(1, len(found) + 1)) else f"constants {','.join(map(str, found))} "
 
 
 _NO_DEFAULT = object()

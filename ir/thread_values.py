@@ -28,7 +28,7 @@ from tunesmith.ir.thread_memory import Clock, ThreadPlace
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 
-_PARTIAL = {"floordiv": 1, "mod": 1, "pow": 1, "shl": 0, "shr": 0}
+_PARTIAL = {"pow": 1, "shl": 0, "shr": 0}
 """Integer operations that are undefined for some right operands, and one for which they are not."""
 
 
@@ -426,7 +426,7 @@ class ThreadValues(Compiler):
             self.wide.add(name)
             self.wide_vars.add(e.var)
         self.vars[e.var] = name
-        out = self.value(e.body, active)
+        out = self.looked_up(e, active)
         self.locals.remove(name)
         del self.vars[e.var]
         self.wide_vars.discard(e.var)
@@ -459,11 +459,12 @@ def _total(e: Expr) -> bool:
 def _evaluate(p: Poly, env: Mapping[Var, Any]) -> np.ndarray:
     """The value for each thread."""
     total: Any = np.int64(0)
-    for m, c in p.terms:
-        term: Any = np.int64(c)
-        for a in m:
-            term = term * (_OPS[a.op]([_evaluate(y, env) for y in a.args]) if type(a) is Op else env[a])  # type: ignore[index]
-        total = total + term
+    with np.errstate(divide="ignore"):
+        for m, c in p.terms:
+            term: Any = np.int64(c)
+            for a in m:
+                term = term * (_OPS[a.op]([_evaluate(y, env) for y in a.args]) if type(a) is Op else env[a])  # type: ignore[index]
+            total = total + term
     return np.asarray(total)
 
 

@@ -73,6 +73,8 @@ class _Verifier:
                 self.bind(p, "scalar parameter")
             elif not isinstance(p, Buffer):
                 raise self.fail(f"a parameter is a Buffer or a Var, got {_kind(p)}")
+            elif p.pad.const != 0:
+                raise self.fail(f"the parameter {p.name} has pad={p.pad}; arrays of a caller have no padding, pad allocations only")
         self.everywhere = self.scope
         for b in (*[p for p in f.params if isinstance(p, Buffer)], *self.items(f.allocs, "the allocations")):
             self.buffer(b)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tunesmith.lower.check_bounds import check_bounds
 from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.combine_threads import combine_threads
 from tunesmith.lower.double_buffer import double_buffer
+from tunesmith.lower.drop_dead_stores import drop_dead_stores
 from tunesmith.lower.fill_tiles import fill_tiles
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
@@ -25,9 +27,12 @@ from tunesmith.lower.version_guards import version_guards
 from tunesmith.lower.virtual_threads import virtual_threads
 from tunesmith.lower.whole_vectors import whole_vectors
 
+_EXPAND_MATH = Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR")
+
 CPU = Pipeline(
     prefetch_ahead,
     simplify,
+    drop_dead_stores,
     lower_blocks,
     skip_zero_terms,
     simplify,
@@ -42,13 +47,17 @@ CPU = Pipeline(
     fuse_multiply_add,
     unroll_loops,
     # Last: expanded functions share subexpressions as objects, which a rewrite of trees would copy.
-    Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR"),
+    _EXPAND_MATH,
 )
 """From a concrete scheduled function to what the CPU code generators take."""
+
+CPU_CHECKED = Pipeline(check_bounds, simplify, flatten_buffers, store_bools, _EXPAND_MATH)
+"""As `CPU`, with every index checked at run time: serial, and as slow as that is."""
 
 GPU = Pipeline(
     combine_threads,
     simplify,
+    drop_dead_stores,
     lower_blocks,
     skip_zero_terms,
     simplify,

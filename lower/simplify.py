@@ -103,6 +103,11 @@ class Simplifier:
             self.ranges[it.var] = (max(low, 0), min(high, top) if predicate else high)
         init = None if n.init is None else recurse(n.init)
         body = recurse(n.body)
+        if body is None:
+            if init is None:
+                return None
+            firsts = tuple([b - 1 for it, b in zip(n.iters, bindings, strict=True) if it.kind == "R"])
+            return n.with_(bindings=bindings, predicate=(*predicate, *firsts), init=None, body=init)
         kept = all(a is b for a, b in zip((*bindings, *predicate), (*n.bindings, *n.predicate), strict=False))
         if kept and len(predicate) == len(n.predicate) and init is n.init and body is n.body:
             return n

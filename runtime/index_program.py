@@ -1,7 +1,7 @@
 """Index expressions in programs: nested lists over the names of sizes, checked when a program is loaded, evaluated when sizes are known.
 
     "n"   7   ["add", e, e, ...]   ["mul", e, e, ...]   ["min", e, e, ...]   ["max", e, e, ...]
-    ["floordiv", e, e]   ["ceildiv", e, e]   ["mod", e, e]      rounded to minus infinity, the divisor >= 1
+    ["floordiv", e, e]   ["ceildiv", e, e]   ["mod", e, e]      rounded to minus infinity; 0 where the divisor is 0
 
 and conditions on them: true, false, ["negative", e], ["not", c], ["and", c, c, ...], ["or", c, c, ...].
 """
@@ -18,9 +18,9 @@ from tunesmith.support.errors import RunError
 _DEPTH = 64
 _FOLDS: Mapping[str, Callable[[list[int]], int]] = {"add": sum, "mul": math.prod, "min": min, "max": max}
 _DIVISIONS: Mapping[str, Callable[[int, int], int]] = {
-    "floordiv": lambda a, b: a // b,
-    "ceildiv": lambda a, b: -(-a // b),
-    "mod": lambda a, b: a % b,
+    "floordiv": lambda a, b: a // b if b else 0,
+    "ceildiv": lambda a, b: -(-a // b) if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
 }
 _SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
 
@@ -59,15 +59,13 @@ def evaluate(e: Any, sizes: Mapping[str, int]) -> int:
     """The value of an expression that has been checked.
 
     Raises:
-        RunError: it divides by less than 1, or leaves 64 bits.
+        RunError: it leaves 64 bits.
     """
     if isinstance(e, int):
         return e
     if isinstance(e, str):
         return sizes[e]
     values = [evaluate(part, sizes) for part in e[1:]]
-    if e[0] in _DIVISIONS and values[1] < 1:
-        raise RunError(f"{shown(e)} divides by {values[1]} where {_assigned(sizes)}")
     value = _DIVISIONS[e[0]](*values) if e[0] in _DIVISIONS else _FOLDS[e[0]](values)
     if abs(value) > LARGEST:
         raise RunError(f"{shown(e)} does not fit 64 bits where {_assigned(sizes)}")

@@ -32,8 +32,8 @@ def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[n
         params: the columns of a row, in order.
 
     Returns:
-        A function from rows, integers [N, len(params)], to values, int64 [N, len(polys)].  A division by 0, which no
-        admissible row has, gives 0.  It may be called from several threads at once.
+        A function from rows, integers [N, len(params)], to values, int64 [N, len(polys)].  A division by 0 gives 0.
+        It may be called from several threads at once.
 
     Raises:
         ScriptError: an expression holds a loop variable or a Param that is no column.  The function raises it for rows of another width.

@@ -29,13 +29,14 @@ def values_at(p: Poly, points: Mapping[Var, Any], size: int) -> np.ndarray:
 
 def _operation(a: Op, points: Mapping[Var, Any], size: int) -> np.ndarray:
     x, *rest = [values_at(p, points, size) for p in a.args]
-    for y in rest:
-        if a.op == "floordiv":
-            x = x // y
-        elif a.op == "ceildiv":
-            x = -(-x // y)
-        elif a.op == "mod":
-            x = x % y
-        else:
-            x = np.minimum(x, y) if a.op == "min" else np.maximum(x, y)
+    with np.errstate(divide="ignore"):  # x // 0 and x % 0 are 0, in numpy and in programs
+        for y in rest:
+            if a.op == "floordiv":
+                x = x // y
+            elif a.op == "ceildiv":
+                x = -(-x // y)
+            elif a.op == "mod":
+                x = x % y
+            else:
+                x = np.minimum(x, y) if a.op == "min" else np.maximum(x, y)
     return x

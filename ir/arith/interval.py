@@ -22,12 +22,12 @@ Range = tuple[int, int]
 def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     """The lowest and the highest value of `p` when each variable of `ranges` goes over [0, ranges[v]], upper end included.
 
-    Every atom and every argument of an operation is taken to be >= 0, so each monomial grows with each of its atoms and an
-    end of the interval is `p` with an end in place of each variable.  Ends are sound, not always attained: monomials are
-    bounded one by one.
+    Variables are >= 0.  Where every atom of a monomial is so too, which its form shows, the monomial grows with each of its
+    atoms and an end of the interval is `p` with an end in place of each variable; else the ends are the extremes of the corners.
+    Ends are sound, not always attained: monomials are bounded one by one.
 
     It commutes with putting numbers in place of all Params, except where the numbers let `mod` absorb a coefficient
-    (q*i mod p with q a multiple of p): then one side has seen more than the other, as with any `mod`.
+    (q*i mod p with q a multiple of p), or show that what may be negative is not: then one side has seen more than the other.
 
     Args:
         p: the expression.
@@ -42,8 +42,7 @@ def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     for m, c in p.terms:
         lo = hi = ONE
         for a in m:
-            al, ah = _atom_interval(a, ranges)
-            lo, hi = mul(lo, al), mul(hi, ah)
+            lo, hi = _times(lo, hi, *_atom_interval(a, ranges))
         if c < 0:
             lo, hi = hi, lo
         low, high = add(low, scale(lo, c)), add(high, scale(hi, c))
@@ -60,12 +59,59 @@ def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     if a.op in ("min", "max"):
         return MAKE[a.op](*[e[0] for e in ends]), MAKE[a.op](*[e[1] for e in ends])
     (low, high), (d_low, d_high) = ends
+    relaxed = not a.args[1].vars.isdisjoint(ranges)
+    if relaxed and not _is_positive(d_low):
+        return _any_division(a.op, low, high, d_low, d_high)
     if a.op == "mod":
         # Also when x < d could be proved: with numbers in place of Params more could be proved, and the ends would differ.
+        if not is_nonnegative(low):
+            # Multiples of d change nothing: the least that makes all of x nonnegative.
+            high = d_high if relaxed else high + mul(MAKE["ceildiv"](maximum(scale(low, -1), 0), d_high), d_high)
         return ZERO, minimum(high, d_high - 1)
-    if not a.args[1].vars.isdisjoint(ranges):
-        d_low = maximum(d_low, 1)
+    if relaxed and not is_nonnegative(low):
+        return minimum(MAKE[a.op](low, d_low), MAKE[a.op](low, d_high)), maximum(MAKE[a.op](high, d_low), MAKE[a.op](high, d_high))
     return MAKE[a.op](low, d_high), MAKE[a.op](high, d_low)
+
+
+def _any_division(op: str, low: Poly, high: Poly, d_low: Poly, d_high: Poly) -> tuple[Poly, Poly]:
+    """By what may be 0, which gives 0, or negative: a quotient is never farther from 0 than the dividend, a remainder than the divisor."""
+    if op == "mod":
+        return minimum(d_low + 1, 0), maximum(d_high - 1, 0)
+    if is_nonnegative(d_low) and is_nonnegative(low):
+        return ZERO, high
+    return minimum(low, scale(high, -1), 0), maximum(high, scale(low, -1), 0)
+
+
+def _times(low: Poly, high: Poly, a_low: Poly, a_high: Poly) -> tuple[Poly, Poly]:
+    """The ends of a product of two intervals."""
+    if low is ONE and high is ONE:
+        return a_low, a_high
+    if (is_nonnegative(a_low) or low == high) and (is_nonnegative(low) or a_low == a_high):
+        if is_nonnegative(a_low) or is_nonnegative(low):
+            return mul(low, a_low), mul(high, a_high)
+    corners = [mul(x, y) for x in (low, high) for y in (a_low, a_high)]
+    return minimum(*corners), maximum(*corners)
+
+
+def is_nonnegative(p: Poly) -> bool:
+    """Whether the form of `p` shows that it is >= 0: a sum of products of what is."""
+    return all([c > 0 and all([_is_nonnegative_atom(a) for a in m]) for m, c in p.terms])
+
+
+def _is_nonnegative_atom(a: Atom) -> bool:
+    if type(a) is not Op:
+        return True
+    if a.op == "max":
+        return any([is_nonnegative(x) for x in a.args])
+    if a.op == "mod":
+        return is_nonnegative(a.args[1])
+    return all([is_nonnegative(x) for x in a.args])
+
+
+def _is_positive(p: Poly) -> bool:
+    """Whether its form shows that `p` is >= 1."""
+    t = p.terms
+    return bool(t) and not t[0][0] and is_nonnegative(p)
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------------
@@ -79,7 +125,7 @@ def bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
         ranges: lowest and highest value of each variable, both inclusive; negative values are allowed.
 
     Raises:
-        InternalError: a variable of `p` has no range, or a divisor is never >= 1.
+        InternalError: a variable of `p` has no range.
     """
     try:
         return _bounds(p, ranges)
@@ -133,16 +179,35 @@ def _op_bounds(op: str, args: tuple[Poly, ...], ranges: Mapping[Var, Range]) -> 
         return pick([e[0] for e in ends]), pick([e[1] for e in ends])
     low, high = x
     d_low, d_high = _bounds(args[1], ranges)
-    if d_high < 1:
-        raise InternalError(f"the divisor {args[1]!r} is never >= 1")
-    d_low = max(d_low, 1)
+    if d_low < 1:
+        return _any_division_bounds(op, args[0], (low, high), (d_low, d_high))
     if op == "mod":
         return _mod_bounds(args[0], low, high, d_low, d_high)
+    return _quotient_bounds(op, low, high, d_low, d_high)
+
+
+def _quotient_bounds(op: str, low: int, high: int, d_low: int, d_high: int) -> Range:
     sign = 1 if op == "floordiv" else -1  # ceildiv(x, d) is -floordiv(-x, d)
     return (
         sign * (sign * low // (d_high if low >= 0 else d_low)),
         sign * (sign * high // (d_low if high >= 0 else d_high)),
     )
+
+
+def _any_division_bounds(op: str, x: Poly, span: Range, divisors: Range) -> Range:
+    """By positive divisors, by 0, which gives 0, and by negative ones: x / -d is -x / d, and x mod -d is -(-x mod d)."""
+    (low, high), (d_low, d_high) = span, divisors
+    found = [(0, 0)] if d_high >= 0 else []
+    if d_high >= 1:
+        found.append(_mod_bounds(x, low, high, 1, d_high) if op == "mod" else _quotient_bounds(op, low, high, 1, d_high))
+    if d_low < 0:
+        least, most = max(-d_high, 1), -d_low
+        if op == "mod":
+            a, b = _mod_bounds(scale(x, -1), -high, -low, least, most)
+            found.append((-b, -a))
+        else:
+            found.append(_quotient_bounds(op, -high, -low, least, most))
+    return min([r[0] for r in found]), max([r[1] for r in found])
 
 
 def _mod_bounds(x: Poly, low: int, high: int, d_low: int, d_high: int) -> Range:

@@ -68,6 +68,10 @@ class Facts:
             known = self._memo[p] = bounds(p, self.ranges)
         return known
 
+    def is_positive(self, d: Poly) -> bool:
+        """Whether a divisor is always >= 1."""
+        return d.const >= 1 if d.const is not None else self.range(d)[0] >= 1
+
     def bucket(self, x: Poly, d: Poly) -> int | None:
         """c when all values of x lie in [c*d, (c + 1)*d), else None."""
         if d.const is not None:
@@ -93,13 +97,13 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule("floordiv", "x // d -> c  when x stays in [c*d, (c+1)*d)", lambda a, f: _constant(f.bucket(a[0], a[1]))),
-    Rule("floordiv", "(x // a + c) // b -> (x + a*c) // (a*b)", lambda a, f: _merged(floordiv, "floordiv", a)),
+    Rule("floordiv", "(x // a + c) // b -> (x + a*c) // (a*b)", lambda a, f: _merged("floordiv", a, f)),
     Rule("floordiv", "(g*k + r) // (g*d) -> (k + c) // d  when r stays in [c*g, (c+1)*g)", lambda a, f: _split_floordiv(a, f)),
     Rule("mod", "x % d -> x - c*d  when x stays in [c*d, (c+1)*d)", lambda a, f: _shifted(a, f.bucket(a[0], a[1]))),
     Rule("mod", "(c*(x % a) + y) % d -> (c*x + y) % d  when d divides c*a", lambda a, f: _inner_mod(a)),
     Rule("mod", "(g*k + r) % (g*d) -> g*((k + c) % d) + r - c*g  when r stays in [c*g, (c+1)*g)", lambda a, f: _split_mod(a, f)),
     Rule("ceildiv", "ceil(x / d) -> c  when x stays in ((c-1)*d, c*d]", lambda a, f: _constant(f.bucket(a[0] + a[1] - 1, a[1]))),
-    Rule("ceildiv", "ceil((ceil(x / a) + c) / b) -> ceil((x + a*c) / (a*b))", lambda a, f: _merged(ceildiv, "ceildiv", a)),
+    Rule("ceildiv", "ceil((ceil(x / a) + c) / b) -> ceil((x + a*c) / (a*b))", lambda a, f: _merged("ceildiv", a, f)),
     Rule("ceildiv", "ceil((g*k + r) / (g*d)) -> ceil((k + c) / d)  when r stays in ((c-1)*g, c*g]", lambda a, f: _split_ceildiv(a, f)),
     Rule("min", "min(x, y, ...) -> min(x, ...)  when x <= y everywhere", lambda a, f: _undominated("min", a, f)),
     Rule("max", "max(x, y, ...) -> max(x, ...)  when x >= y everywhere", lambda a, f: _undominated("max", a, f)),
@@ -127,7 +131,7 @@ def _round(p: Poly, facts: Facts) -> Poly:
             out[tm] = out.get(tm, 0) + c * tc
     if changed:
         p = _sum(out)
-    return _recombined(p)
+    return _recombined(p, facts)
 
 
 def _varies(p: Poly, ranges: Mapping[Var, Range]) -> bool:
@@ -177,13 +181,14 @@ def _shifted(args: Args, bucket: int | None) -> Poly | None:
     return None if bucket is None else add(args[0], scale(args[1], -bucket))
 
 
-def _merged(make: Callable[[Poly, Poly], Poly], op: str, args: Args) -> Poly | None:
-    """(x op a + c) op b = (x + a*c) op (a*b), for rounding down and for rounding up."""
+def _merged(op: str, args: Args, facts: Facts) -> Poly | None:
+    """(x op a + c) op b = (x + a*c) op (a*b), for rounding down and for rounding up, by positive divisors."""
     x, d = args
     for i, (m, c) in enumerate(x.terms):
         if c == 1 and len(m) == 1 and type(m[0]) is Op and m[0].op == op:
             inner, a = m[0].args
-            return make(add(inner, mul(Poly(x.terms[:i] + x.terms[i + 1 :]), a)), mul(a, d))
+            if facts.is_positive(a) and facts.is_positive(d):
+                return MAKE[op](add(inner, mul(Poly(x.terms[:i] + x.terms[i + 1 :]), a)), mul(a, d))
     return None
 
 
@@ -252,8 +257,8 @@ def _never_beyond(op: str, x: Poly, y: Poly, facts: Facts) -> bool:
     return high <= 0 if op == "min" else low >= 0
 
 
-def _recombined(p: Poly) -> Poly:
-    """c*d*(x // d) + c*(x % d) -> c*x: what a split and a fuse of the same loop leave behind."""
+def _recombined(p: Poly, facts: Facts) -> Poly:
+    """c*d*(x // d) + c*(x % d) -> c*x for d != 0: what a split and a fuse of the same loop leave behind."""
     coefficients: dict[Monomial, int] | None = None
     for m, c in p.terms:
         for i, a in enumerate(m):
@@ -263,6 +268,6 @@ def _recombined(p: Poly) -> Poly:
             x, d = a.args
             factor = Poly(((m[:i] + m[i + 1 :], c),)) if len(m) > 1 else scale(ONE, c)
             whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))
-            if all(coefficients.get(n) == k for n, k in whole.terms):
-                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x))
+            if all(coefficients.get(n) == k for n, k in whole.terms) and facts.is_positive(d):
+                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x), facts)
     return p

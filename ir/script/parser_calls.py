@@ -151,7 +151,7 @@ class CallParser(ExprParser):
         vs = [self.expr(a) for a in e.args]
         if all(isinstance(v, Poly) or type(v) is int for v in vs) and any(isinstance(v, Poly) for v in vs):
             self.spend(e, op, vs)
-            return self.make(e, ip.MAKE[op], *vs)
+            return self.make(e, ip.CHECKED[op], *vs)
         out = vs[0]
         for v in vs[1:]:
             out = self.combine(e, op, out, v)

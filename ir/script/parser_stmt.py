@@ -167,7 +167,7 @@ class StmtParser(CallParser):
 
     def new_buffer(self, call: ast.Call, name: str) -> Buffer:
         """The buffer that `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)` describes."""
-        a = self.arguments(call, ("shape", "dtype", "scope", "pad"), 1)
+        a = self.arguments(call, ("shape", "dtype", "scope", "pad", "name"), 1)
         shape = a["shape"]
         dims = [self.index(d) for d in (shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape])]
         for p in dims:
@@ -178,6 +178,10 @@ class StmtParser(CallParser):
         if scope not in SCOPES:
             self.fail(a["scope"], f"unknown storage scope {shorten(scope)!r}", f"Scopes are {', '.join(SCOPES)}.")
         pad = self.index(a["pad"]) if "pad" in a else 0
+        if "name" in a:
+            name = self.text(a["name"], "the name of a buffer")
+            if len(name) > MAX_NAME:
+                self.fail(a["name"], f"the name `{shorten(name)}` is longer than {MAX_NAME} characters")
         return self.make(call, Buffer, name, dims, dtype, scope, pad)
 
     def notes(self, e: ast.expr) -> Annotations:

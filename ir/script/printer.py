@@ -15,7 +15,7 @@ from tunesmith.ir.expr import Expr
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN, underlined
-from tunesmith.ir.script.naming import free_names, identifier
+from tunesmith.ir.script.naming import MAX_NAME, free_names, identifier
 from tunesmith.ir.script.printer_expr import ExprPrinter
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
 from tunesmith.support.errors import ScriptError
@@ -156,7 +156,10 @@ class Printer(ExprPrinter):
     def _buffer(self, b: Buffer) -> str:
         shape = ", ".join([self.index(s) for s in b.shape]) + ("," if len(b.shape) == 1 else "")
         scope = f', scope="{b.scope}"' if b.scope != "global" else ""
-        return f'({shape}), "{b.dtype}"' + scope + (f", pad={self.index(b.pad)}" if b.pad != 0 else "")
+        pad = f", pad={self.index(b.pad)}" if b.pad != 0 else ""
+        # Names of blocks and buffers are derived from it, so a program that is read back must have it.
+        name = f", name={quoted(b.name)}" if self.names.name.get(b, b.name) != b.name and len(b.name) <= MAX_NAME else ""
+        return f'({shape}), "{b.dtype}"' + scope + pad + name
 
     def _notes(self, notes: Annotations) -> str:
         return "{" + ", ".join([f"{quoted(k)}: {quoted(v) if isinstance(v, str) else self.index(v)}" for k, v in notes]) + "}"

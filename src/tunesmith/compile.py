@@ -23,8 +23,10 @@ from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.external_codegen import Codegen
 from tunesmith.graph.function import GraphFunc
+from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.lower.pipelines import CPU, CPU_CHECKED
 from tunesmith.measure.database import Database
 from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
@@ -107,6 +109,7 @@ def compile(
     executor: str | None = None,
     offload: Sequence[Codegen] = (),
     name: str | None = None,
+    bounds_check: bool = False,
 ) -> CompiledModule | CompiledDeviceModule | CompiledModel:
     """Compile functions, or a model, with the best schedules that a log has for them.
 
@@ -123,11 +126,14 @@ def compile(
             makes one C function of the whole model.
         offload: of a model: external code generators that get what they support, such as ("blas",).
         name: of a model for executor="aot": what the names of its C functions start with; by default "model".
+        bounds_check: check every index when a function runs, for CPUs: an access out of bounds raises RunError, with the buffer, the
+            index and the extent, and is not made.  The code is serial and slow.
     Returns:
         A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
     Raises:
         RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
         BuildError: a function cannot be compiled for the target.
+        ScriptError: an index is certainly out of bounds.
         UserError: `mod` is nothing that can be compiled.
     """
     target = as_target(target)
@@ -140,8 +146,11 @@ def compile(
             )
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
+        if bounds_check and executor == "aot":
+            raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
-        return compile_model(module, target, database, strict, executor, offload=offload, name=name or "model")
+        lowering = CPU_CHECKED if bounds_check else CPU
+        return compile_model(module, target, database, strict, executor, offload=offload, lowering=lowering, name=name or "model")
     if executor is not None or offload or name is not None:
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
@@ -153,23 +162,27 @@ def compile(
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
     elif isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target), target, coverage)
+    return _load(_artifact(module, target, bounds_check), target, coverage)
 
 
-def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None) -> CompiledModule | CompiledDeviceModule:
+def build(
+    func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False
+) -> CompiledModule | CompiledDeviceModule:
     """Compile programs exactly as they are: what a schedule written by hand is for.
 
     Args:
         func: a function, a module or a Schedule.
         target: where the code will run; by default this machine.
+        bounds_check: check every index when a function runs: see `compile`.
     Raises:
         BuildError: a function cannot be compiled for the target.
+        ScriptError: an index is certainly out of bounds.
         UserError: it is no program.
     """
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
     target = as_target(target)
-    return _load(_artifact(_module(func), target), target)
+    return _load(_artifact(_module(func), target, bounds_check), target)
 
 
 def as_target(target: str | Target | None) -> Target:
@@ -195,9 +208,11 @@ def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...] = (
     return CompiledDeviceModule(artifact, coverage) if target.is_gpu else CompiledModule.from_artifact(artifact, coverage)
 
 
-def _artifact(module: IRModule, target: Target) -> Artifact:
+def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
     check_kind(target)
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
-    return build_any(functions, target, packing="both")
+    for f in functions:
+        check_out_of_bounds(f)
+    return build_any(functions, target, packing="both", bounds_check=bounds_check)

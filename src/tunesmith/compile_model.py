@@ -24,6 +24,7 @@ from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.pack_constants import pack_constants
 from tunesmith.graph.pipeline import ModulePipeline
 from tunesmith.graph.pipelines import GRAPH, offloading
+from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.lower.passes import Pipeline
@@ -140,11 +141,15 @@ def compile_model(
         UserError: there is no such executor, or no such external code generator.
         RecordError: strict, and a function has no usable record: all of them are listed.
         BuildError: a function cannot be compiled, or the executor cannot run such a graph.
+        ScriptError: an index of a function is certainly out of bounds.
     """
     if executor is not None and executor not in EMITTERS:
         raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
     if strict and records is None:
         raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
+    for f in mod.values():
+        if isinstance(f, PrimFunc):
+            check_out_of_bounds(f)
     codegens = [find_codegen(c) for c in offload]
     lowered = offloading(codegens, pipeline)(mod, target)
     kind = executor or _suitable(lowered)

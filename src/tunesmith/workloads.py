@@ -14,6 +14,7 @@ from tunesmith.graph.function import GraphFunc
 from tunesmith.graph.pipelines import GRAPH
 from tunesmith.graph.tasks import extract_tasks
 from tunesmith.ir import structural
+from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
@@ -85,6 +86,7 @@ def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]
 
     Raises:
         UserError: there is none, one is of no known form, or two different programs have one name.
+        ScriptError: an index of one is certainly out of bounds.
     """
     several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
     found = [s for one in (given if several else [given]) for s in _subjects_of(one)]  # type: ignore[union-attr]
@@ -96,6 +98,8 @@ def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]
         different = None if first is s else structural.difference(first.func, s.func)
         if different is not None:
             raise UserError(f"two different programs are named {s.name!r} (they differ at {different}): give one of them another name")
+        if first is s:
+            check_out_of_bounds(s.func)
     return list(named.values())
 
 

@@ -135,7 +135,7 @@ def operations(dtype: str) -> list[str]:
 
 
 def total(op: str, dtype: str) -> Make:
-    """The operation where it is defined, else its first operand: no division by 0 nor of the least by -1, no shift by 8 or more."""
+    """The operation where it is defined, else its first operand: no shift by 8 or more."""
 
     def make(a: Expr, b: Expr) -> Expr:
         def test(how: str, x: Expr, value: int) -> Expr:
@@ -143,11 +143,6 @@ def total(op: str, dtype: str) -> Make:
 
         if op in ("shl", "shr"):
             return Select(Binary("and", test("ge", b, 0), test("lt", b, 8)), Binary(op, a, b), a)
-        if op in ("floordiv", "mod") and dt.is_int(dtype):
-            fine = test("ne", b, 0)
-            if not dt.is_unsigned(dtype):
-                fine = Binary("and", fine, Binary("or", test("ne", b, -1), test("gt", a, -128)))
-            return Select(fine, Binary(op, a, b), a)
         return Binary(op, a, b)
 
     return make

@@ -155,12 +155,13 @@ def test_extents_that_overflow_are_refused(extent: Poly) -> None:
     assert message == "f: with n = 4194304, m = 1048576: too large, a tensor of these sizes has more bytes than there are addresses"
 
 
-def test_a_divisor_that_is_not_positive_is_refused() -> None:
+@pytest.mark.parametrize(("n", "m", "extent"), [(1, 2, 5), (1, 1, 1), (3, 3, 7)])
+def test_an_extent_may_divide_by_zero_which_is_zero(n: int, m: int, extent: int) -> None:
     call = compiled(filled(floordiv(N * 4, M - 1) + 1, N, M))
-    assert "too large" in refusal(call, np.zeros(5, "float32"), 1, 1)
-    y = np.zeros(5, "float32")
-    call(y, 1, 2)
+    y = np.zeros(extent, "float32")
+    call(y, n, m)
     assert (y == 1).all()
+    assert f"with n = {n}, m = {m}, got shape [99]" in refusal(call, np.zeros(99, "float32"), n, m)
 
 
 # ---- intermediate memory

@@ -106,8 +106,6 @@ def test_integers_wrap_and_round_down(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("e", "message"),
     [
-        (Binary("floordiv", const(1, "int32"), const(0, "int32")), "integer division by zero"),
-        (Binary("mod", Broadcast(const(1, "int32"), 4), Cast("int32x4", Ramp(ONE, poly(-1), 4))), "integer division by zero"),
         (Binary("shl", const(1, "int32"), const(32, "int32")), "a shift of 32 bit integers by 32"),
         (Binary("pow", const(2, "int32"), const(-1, "int32")), "Integers to negative integer powers"),
     ],
@@ -117,10 +115,22 @@ def test_undefined_integer_operations_are_refused(e: Expr, message: str) -> None
         _value(e)
 
 
-def test_an_index_divisor_of_zero_is_refused() -> None:
-    a, i = Buffer("A", (4,)), Var("i")
-    with pytest.raises(InterpretError, match="function f computes something undefined"):
-        _run(nest([(i, 2)], store(a, (floordiv(3, i),), const(0, "float32"))), params=(a,))
+def test_division_by_zero_is_zero_and_the_least_by_minus_one_is_itself() -> None:
+    for dtype in ("int8", "int32", "int64", "uint8"):
+        least = const(int(np.iinfo(dtype).min), dtype)
+        for op in ("floordiv", "mod"):
+            assert _value(Binary(op, const(7, dtype), const(0, dtype)))[0] == 0
+        if least.value:
+            assert _value(Binary("floordiv", least, const(-1, dtype)))[0] == least.value
+            assert _value(Binary("mod", least, const(-1, dtype)))[0] == 0
+    vector = Binary("mod", Broadcast(const(7, "int32"), 4), Cast("int32x4", Ramp(poly(4), poly(-2), 4)))
+    np.testing.assert_array_equal(_value(vector), [3, 1, 0, -1])
+
+
+def test_an_index_divisor_may_be_zero_or_negative() -> None:
+    a, i = Buffer("A", (3, 4), "int64"), Var("i")
+    stores = [store(a, (n, i), f(7, poly(i) - 1)) for n, f in enumerate((floordiv, mod, ceildiv))]
+    assert _run(nest([(i, 4)], seq(stores)), params=(a,))[0].tolist() == [[-7, 0, 7, 3], [0, 0, 0, 1], [-7, 0, 7, 4]]
 
 
 def test_comparisons_and_logic() -> None:

@@ -11,6 +11,7 @@ from tunesmith.ir import interpret, structural
 from tunesmith.ir.analysis.access_regions import reads, region
 from tunesmith.ir.expr import cast, const
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.script.parser import parse
@@ -171,3 +172,25 @@ def test_two_lookups_with_one_variable_do_not_share_an_address() -> None:
 def test_no_space_is_made_of_it() -> None:
     with pytest.raises(BuildError, match="gather looks indices up in memory"):
         generate(gather(), Target("llvm -mcpu=znver5 -num-cores=2"))
+
+
+def test_two_lookups_that_share_their_body_have_values_of_their_own() -> None:
+    """A block that is inlined at two places gives two lookups of one variable and one body."""
+    f = parse("""
+@T.prim_func
+def f(I: T.Buffer((8,), "int64"), X: T.Buffer((12,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = T.lookup(I[vi], 12, lambda q: X[q])
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi] * 100 + B[7 - vi]
+""")
+    s = Schedule(f)
+    s.compute_inline(s.get_block("B"))
+    i, x = np.array([3, 1, 11, 0, 5, 4, 7, 2]), np.arange(12, dtype="int32")
+    for run in (interpret.run, run_threads):
+        assert run(s.func, [i, x])[-1].tolist() == (i * 100 + i[::-1]).tolist()

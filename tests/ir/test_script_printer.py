@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer, BufferLoad, load
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, binary, const, equal
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -14,6 +15,9 @@ from tunesmith.ir.poly import Param, Poly, Var, below, ceildiv, floordiv, maximu
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, nest, store
+from tunesmith.ir.visit import blocks_under, substitute
+from tunesmith.ops import tensor_expression as te
+from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.support.errors import ScriptError
 
 Golden = Callable[..., None]
@@ -313,3 +317,26 @@ def test_what_has_no_script_form_is_refused() -> None:
         script(Odd(1, "float32"))
     with pytest.raises(ScriptError, match="int has no script form; a PrimFunc, IRModule, statement or expression has"):
         script(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["T", "range", "class", "a.b", "0", "", "naïve", "A"])
+def test_buffers_keep_their_names_and_so_do_the_blocks_and_buffers_that_are_named_after_them(name: str) -> None:
+    """A trace names what a step made after the buffers of the program; a record's program has been through its text."""
+    x, y = te.placeholder((6, 4), name="x"), te.placeholder((6, 4), name="A")
+    plain = te.create_prim_func([x, y, te.compute((6, 4), lambda i, j: x[i, j] + y[i, j], "out")], "f")
+    renamed = {b: b.like() for b in plain.buffers if b.name != "A"}
+    for b in renamed.values():
+        b.name = name
+    params = tuple([renamed.get(p, p) for p in plain.buffers])
+    f = PrimFunc("f", params, (), substitute(plain.body, {}, renamed), (("constants", name),) if name.isalpha() else ())
+    again = parse(script(f))
+    assert [b.name for b in again.buffers] == [b.name for b in f.buffers]
+    assert script(again) == script(f) and structural.digest(again) == structural.digest(f)
+    s = Schedule(f)
+    (block,) = [b.name for b in blocks_under(f.body)]
+    s.cache_write(s.get_block(block), "global")
+    s.cache_read(s.get_block(block), name, "global")
+    played = replay(s.trace, again)
+    assert structural.equal(played.func, s.func)
+    assert [b.name for b in played.func.buffers] == [b.name for b in s.func.buffers]
+    assert [b.name for b in blocks_under(played.func.body)] == [b.name for b in blocks_under(s.func.body)]

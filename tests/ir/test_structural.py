@@ -18,10 +18,12 @@ from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ra
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, Param, Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, barrier, nest, seq, store
 from tunesmith.ir.structural import difference, digest, equal
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import fresh_copy, transform
+from tunesmith.ops.workload import workload
 from tunesmith.support.errors import InternalError
 from tunesmith.support.seeds import stream
 
@@ -423,3 +425,26 @@ def test_the_digest_of_a_known_program_is_fixed(programs: ModuleType) -> None:
     """Records are found by digest: a change here makes every stored log unreadable."""
     assert digest(programs.matmul(5, 7, 6).func) == "f0334e49e75ac20336efe365047905a4"
     assert digest(floordiv(poly(Param("p", (1, 2, 4))) + 3, 4)) == "717b9507b7b407b2794dc713fd931b9d"
+
+
+def test_functions_of_which_different_parameters_are_constant_are_different() -> None:
+    """The attribute has names, and names of parameters are not structural: the places count."""
+    text = """
+@T.prim_func
+def f(A: T.Buffer((4, 4), "float32"), B: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
+    T.func_attr({"constants": "B"})
+    for i, j in T.grid(4, 4):
+        C[i, j] = A[i, j] - B[i, j]
+"""
+    f = parse(text)
+    g = parse(text.replace("A", "X").replace("B:", "A:").replace("- B[", "- A[").replace("X:", "B:").replace("X[", "B["))
+    assert f.constants == g.constants == ("B",)
+    assert digest(f) != digest(g) and not equal(f, g)
+    assert "constant parameters" in str(difference(f, g))
+    assert equal(f, parse(text.replace("A", "X"))) and digest(f) == digest(parse(text.replace("A", "X")))
+
+
+def test_digests_of_functions_whose_constants_follow_their_first_parameter_are_those_of_old_logs() -> None:
+    assert digest(workload("matmul(m=4,n=8,k=16)").func) == "fc371d4f8a16cc50bdac038f21afc946"
+    assert digest(workload("dense(m=7,n=9,k=5,activation=relu)").func) == "0fd059efc0dab8160df5f7d570a8496d"
+    assert digest(workload("layer_norm(m=3,n=11)").func) == "dcfd04f23530ed230c966d223ae53345"

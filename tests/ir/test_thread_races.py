@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expr import Binary, Call, const
+from tunesmith.ir.expr import Binary, Call, Cast, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.interpret_threads import InterpretError, run_threads
-from tunesmith.ir.poly import Var, below, poly
+from tunesmith.ir.poly import Var, below, floordiv, poly
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Block, Evaluate, For, If, Iter, Seq, store
 from tunesmith.ir.verify import verify
@@ -379,14 +379,18 @@ def none(A: T.Buffer((2,), "float32")):
         np.testing.assert_array_equal(run_threads(kernel(text.format(*extents)), [np.zeros(2, F32)])[0], [0, 0])
 
 
-def test_integer_division_by_zero_is_refused_only_where_it_happens() -> None:
+def test_integer_division_by_zero_is_zero_in_every_thread() -> None:
     a, b, tx = Buffer("A", (4,), "int32"), Buffer("B", (4,), "int32"), Var("tx")
     divide = store(b, (tx,), Binary("mod", const(7, "int32"), a[tx]))
     given = np.array([2, 3, 4, 0], np.int32)
     func = PrimFunc("f", (a, b), (), For(tx, poly(4), If(below(tx, 3), divide), "thread", "threadIdx.x"))
     np.testing.assert_array_equal(run_threads(func, [given])[1][:3], [1, 1, 3])
-    with pytest.raises(InterpretError, match="function f computes something undefined: integer division by zero"):
-        run_threads(PrimFunc("f", (a, b), (), For(tx, poly(4), divide, "thread", "threadIdx.x")), [given])
+    np.testing.assert_array_equal(
+        run_threads(PrimFunc("f", (a, b), (), For(tx, poly(4), divide, "thread", "threadIdx.x")), [given])[1], [1, 1, 3, 0]
+    )
+    indices = store(b, (tx,), Cast("int32", floordiv(poly(tx) + 3, poly(tx) - 1)))
+    both = PrimFunc("f", (a, b), (), For(tx, poly(4), indices, "thread", "threadIdx.x"))
+    np.testing.assert_array_equal(run_threads(both, [given])[1], [-3, 0, 5, 3])
 
 
 def test_arguments_are_matched_as_by_the_serial_interpreter() -> None:

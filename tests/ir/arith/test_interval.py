@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from tunesmith.ir.arith.interval import Range, bounds, interval
-from tunesmith.ir.poly import ONE, ZERO, Op, Param, Poly, Var, ceildiv, evaluate, floordiv, maximum, minimum, mod, poly, substitute
+from tunesmith.ir.poly import MAKE, ONE, ZERO, Op, Param, Poly, Var, ceildiv, evaluate, floordiv, maximum, minimum, mod, poly, substitute
 from tunesmith.support.errors import InternalError
 from tunesmith.support.seeds import stream
 
@@ -51,7 +51,7 @@ def test_a_negative_coefficient_swaps_the_ends() -> None:
         (maximum(i, x(q) + o), maximum(0, x(q) + o), maximum(p, x(q) + o)),
         (x(i) * j, ZERO, x(p) * q),
         (floordiv(o, x(i) + 1), floordiv(o, x(p) + 1), x(o)),
-        (floordiv(o, i), floordiv(o, p), x(o)),
+        (floordiv(o, i), ZERO, x(o)),
         (mod(o, x(i) + 1), ZERO, minimum(o, p)),
         (x(o) + 3, x(o) + 3, x(o) + 3),
     ],
@@ -241,6 +241,43 @@ def test_a_variable_without_a_range_is_named() -> None:
         bounds(floordiv(x(i) + o, 4), {i: (0, 3)})
 
 
-def test_a_divisor_that_is_never_positive_is_refused() -> None:
-    with pytest.raises(InternalError, match="the divisor o is never >= 1"):
-        bounds(floordiv(i, o), {i: (0, 3), o: (-2, 0)})
+def test_divisors_of_any_sign_are_bounded() -> None:
+    """Every value lies within the bounds, also where the divisor is 0 or negative, and each quotient's are attained."""
+    for make, ends in itertools.product((floordiv, mod, ceildiv), itertools.product((-4, -1, 0, 2, 4), repeat=4)):
+        xs, ds = sorted(ends[:2]), sorted(ends[2:])
+        low, high = bounds(make(i, o), {i: (xs[0], xs[1]), o: (ds[0], ds[1])})
+        values = [evaluate(make(i, o), {i: a, o: b}) for a in range(xs[0], xs[1] + 1) for b in range(ds[0], ds[1] + 1)]
+        assert low <= min(values) and max(values) <= high, (make, xs, ds)
+        assert make is mod or (low, high) == (min(values), max(values)), (make, xs, ds)
+
+
+class _AnySign(_NonNegative):
+    """Random expressions whose parts, and divisors, may be negative or 0."""
+
+    def grow(self, depth: int) -> Poly:
+        e = super().grow(depth)
+        if depth > 1 and self.rng.random() < 0.4:
+            e = e - self.pick(i, j, k, self.integer(1, 6))
+        if depth > 1 and self.rng.random() < 0.2:
+            make = MAKE[("floordiv", "mod", "ceildiv")[self.integer(0, 2)]]
+            d = self.pick(i, j) - self.integer(0, 2)
+            e = make(e, d)
+        return e
+
+
+def test_interval_is_sound_of_what_may_be_negative() -> None:
+    for case in range(600):
+        grow = _AnySign(case)
+        e = grow.grow(3)
+        tops = {v: grow.pick(p, q, grow.integer(0, 4), x(p) * q) for v in (i, j)}
+        low, high = interval(e, tops)
+        row = {p: grow.integer(1, 4), q: grow.integer(1, 4), k: grow.integer(0, 4), o: grow.integer(0, 4)}
+        ends = [evaluate(tops[v], row) for v in (i, j)]
+        lowest, highest = evaluate(low, row), evaluate(high, row)
+        for a, b in itertools.product(*[range(0, n + 1, max(1, n // 5)) for n in ends]):
+            assert lowest <= evaluate(e, {**row, i: a, j: b}) <= highest, (e, tops, row, a, b)
+
+
+def test_a_remainder_of_what_may_be_negative_reaches_up_to_its_divisor() -> None:
+    assert interval(mod(x(i) - 8, 4), {i: poly(7)}) == (ZERO, poly(3))
+    assert interval(mod(x(i) - 3, 16), {i: poly(2)}) == (ZERO, poly(15))

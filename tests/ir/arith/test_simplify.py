@@ -76,7 +76,7 @@ class _Code:
             low = self.integer(0, 2)
             self.ranges[v] = (low, low + self.integer(0, 7))
         d = self.integer(1, 12)
-        self.ranges[n] = (d, d + self.integer(0, 1))
+        self.ranges[n] = (d, d + self.integer(0, 1)) if self.integer(0, 3) else (self.integer(-2, 0), d)
 
     def integer(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high + 1))

@@ -1,0 +1,50 @@
+"""Which divisors of integers need no care: code for 0 and -1, which processors refuse, is made for the others only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.arith.interval import Range
+from tunesmith.ir.expr import Binary, Broadcast, Cast, Const, Expr, Ramp
+from tunesmith.ir.poly import Poly
+from tunesmith.support import dtype as dt
+
+
+def is_usual_divisor(e: Expr, bounds: Callable[[Poly], Range]) -> bool:
+    """Whether an integer, or each lane of a vector of them, is known to be neither 0 nor -1.
+
+    Args:
+        e: the divisor.
+        bounds: gives the lowest and the highest value of an index.
+    """
+    t = type(e)
+    if t is Const:
+        return e.value not in (0, -1)  # type: ignore[attr-defined]
+    if t is Broadcast:
+        return is_usual_divisor(e.a, bounds)  # type: ignore[attr-defined]
+    if t is Binary and e.op == "max":  # type: ignore[attr-defined]
+        return any(_is_positive(x) for x in (e.a, e.b))  # type: ignore[attr-defined]
+    known = _index_range(e, bounds)
+    return known is not None and known[0] >= 1
+
+
+def _is_positive(e: Expr) -> bool:
+    plain = e.a if isinstance(e, Broadcast) else e
+    return type(plain) is Const and plain.value >= 1
+
+
+def _index_range(e: Expr, bounds: Callable[[Poly], Range]) -> Range | None:
+    """Lowest and highest value of an index, or of one in another type that holds it."""
+    if type(e) is Poly:
+        return bounds(e)
+    if type(e) is Ramp:
+        low, high = bounds(e.base)
+        a, b = bounds(e.stride * (e.lanes - 1))
+        return low + min(a, 0), high + max(b, 0)
+    if type(e) is Broadcast:
+        return _index_range(e.a, bounds)
+    if type(e) is Cast and dt.is_int(dt.element(e.dtype)):
+        known = _index_range(e.a, bounds)
+        bits = dt.bits(dt.element(e.dtype)) - (not dt.is_unsigned(e.dtype))
+        return known if known is not None and known[0] >= 0 and known[1] < 1 << bits else None
+    return None
