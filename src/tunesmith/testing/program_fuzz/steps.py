@@ -1,0 +1,91 @@
+"""Steps of a schedule as data: a primitive and its arguments, with blocks and loops named by where they are in the program.
+
+A loop is named by a block and its depth above it, so that steps mean something when others before them are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+from tunesmith.schedule.handles import IntRV
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """The block of a name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRef:
+    """The loop at a depth around a block, outermost 0."""
+
+    block: str
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The n-th integer that sampling steps have returned."""
+
+    number: int
+
+
+Argument = Union[BlockRef, LoopRef, Sampled, int, float, str, bool, None, tuple["Argument", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a primitive."""
+
+    primitive: str
+    arguments: tuple[tuple[str, Argument], ...]
+
+
+class Replay:
+    """A schedule to which steps are applied."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.sampled: list[IntRV] = []
+
+    def apply(self, step: Step) -> None:
+        """Run a step.  Raises what the primitive raises; ScheduleError where an argument names nothing."""
+        given = {name: self._resolve(a) for name, a in step.arguments}
+        out = getattr(self.schedule, step.primitive)(**given)
+        results = out if isinstance(out, (list, tuple)) else [out]
+        self.sampled += [r for r in results if isinstance(r, IntRV)]
+
+    def _resolve(self, a: Argument) -> Any:
+        if isinstance(a, BlockRef):
+            return self.schedule.get_block(a.name)
+        if isinstance(a, LoopRef):
+            loops = self.schedule.get_loops(self.schedule.get_block(a.block))
+            if a.depth >= len(loops):
+                raise ScheduleError("get_loops", "fuzz-depth", f"block {a.block} has {len(loops)} loops")
+            return loops[a.depth]
+        if isinstance(a, Sampled):
+            if a.number >= len(self.sampled):
+                raise ScheduleError("sample_tile", "fuzz-number", f"{len(self.sampled)} integers were sampled")
+            return self.sampled[a.number]
+        return [self._resolve(x) for x in a] if isinstance(a, tuple) else a
+
+
+def python(step: Step) -> str:
+    """The step as a line of Python that works on the schedule `s` and the list `sampled`."""
+    text = f"s.{step.primitive}({', '.join([f'{n}={_argument(a)}' for n, a in step.arguments])})"
+    return f"sampled += {text}" if step.primitive in ("sample_tile", "sample_perfect_tile") else text
+
+
+def _argument(a: Argument) -> str:
+    if isinstance(a, BlockRef):
+        return f"s.get_block({a.name!r})"
+    if isinstance(a, LoopRef):
+        return f"s.get_loops(s.get_block({a.block!r}))[{a.depth}]"
+    if isinstance(a, Sampled):
+        return f"sampled[{a.number}]"
+    return f"[{', '.join(map(_argument, a))}]" if isinstance(a, tuple) else repr(a)
