@@ -6,11 +6,12 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tunesmith.support.worker_pool import JobResult, WorkerPool
-from tunesmith.testing.program_fuzz.minimise import crash, minimise
+from tunesmith.testing.program_fuzz.minimise import crash, in_pool, minimise
 from tunesmith.testing.program_fuzz.program import Program
 from tunesmith.testing.program_fuzz.reproduction import describe, write
 from tunesmith.testing.program_fuzz.worker import Failure, Outcome, Trial
@@ -29,7 +30,7 @@ class Totals:
     refused: Counter[str] = field(default_factory=Counter)
     discarded: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
     seeds: dict[str, list[str]] = field(default_factory=dict)
     """Of each kind of failure: the first seeds, as `seed/schedule`."""
 
@@ -37,8 +38,9 @@ class Totals:
         """Add a line of the journal."""
         self.programs += 1
         self.sequences += entry["sequences"]
-        for name in ("applied", "refused", "discarded", "seconds"):
+        for name in ("applied", "refused", "discarded"):
             getattr(self, name).update(entry[name])
+        add_seconds(self.seconds, entry["seconds"])
         for kind, schedule in entry["failures"]:
             self.failures[kind] += 1
             seeds = self.seeds.setdefault(kind, [])
@@ -143,7 +145,7 @@ class Campaign:
                     if trial is None:
                         say(f"{kind}: seed {f.seed} could not be described again")
                         continue
-                    small, finding = minimise(trial, kind, pool, self.minimise_seconds)
+                    small, finding = minimise(trial, kind, partial(in_pool, pool=pool), self.minimise_seconds)
                     path = write(self.out / "failures", n, small, finding or f.finding)
                     note = "" if finding else " (did not come again alone)"
                     say(f"{path}{note}\n{describe(small, finding or f.finding)}\n")
@@ -156,11 +158,18 @@ def recover(seed: int, schedule: int, pool: WorkerPool) -> Trial | None:
     return result.value if result is not None and isinstance(result.value, Trial) else None
 
 
+def add_seconds(total: dict[str, float], more: dict[str, float]) -> None:
+    """Add the seconds of each phase."""
+    for phase, n in more.items():
+        total[phase] = total.get(phase, 0.0) + n
+
+
 def _merge(total: Outcome, part: Outcome) -> None:
     total.sequences += part.sequences
     total.failures += part.failures
-    for name in ("applied", "refused", "seconds"):
-        getattr(total, name).update(getattr(part, name))
+    total.applied += part.applied
+    total.refused += part.refused
+    add_seconds(total.seconds, part.seconds)
     total.discarded = part.discarded
 
 
@@ -173,7 +182,7 @@ def table(t: Totals) -> str:
     """The totals as text."""
     per = t.sequences / max(1e-9, sum(t.seconds.values()))
     lines = [f"programs {t.programs}, compiled sequences {t.sequences}, {per:.1f} sequences per second of a worker"]
-    lines.append("seconds: " + ", ".join([f"{k} {v:.0f}" for k, v in t.seconds.most_common()]))
+    lines.append("seconds: " + ", ".join([f"{k} {v:.0f}" for k, v in sorted(t.seconds.items(), key=lambda kv: -kv[1])]))
     lines.append("attempts of the generator discarded: " + (", ".join([f"{k} {v}" for k, v in t.discarded.most_common()]) or "none"))
     refused: dict[str, Counter[str]] = {}
     for key, n in t.refused.items():

@@ -22,7 +22,7 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.measure.guarded_memory import GuardedArray
 from tunesmith.runtime.module import Module
-from tunesmith.schedule.schedule import Schedule, replay
+from tunesmith.schedule.schedule import replay
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import UserError
 from tunesmith.testing.program_fuzz import evaluate
@@ -75,10 +75,12 @@ def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], rep
     """Parse a program and check the interpreter and the round trip through text.  Raises Refused."""
     report("parse")
     try:
-        func = parse(render(program))
+        func: Any = parse(render(program))
     except UserError as e:
         raise Refused(f"script: {short(e)}") from None
-    inputs = [[start.memory[b.name].array() for b in program.params] for start in [evaluate.start(program, b, seed) for b in program.bindings]]
+    inputs = [
+        [start.memory[b.name].array() for b in program.params] for start in [evaluate.start(program, b, seed) for b in program.bindings]
+    ]
     case = Case(program, seed, [s.memory for s in states], func, inputs)
     case.findings += _guarded("round trip", lambda: _script_round_trip(func))
     report("interpret")
@@ -88,24 +90,24 @@ def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], rep
     return case
 
 
-def check_schedule(case: Case, s: Schedule, target: Target, report: Report) -> list[Finding]:
-    """All checks of a scheduled program; the first kind of failure ends them.  Raises Refused when the build is."""
-    is_plain = s.func is case.func
+def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Target, report: Report) -> list[Finding]:
+    """All checks of a scheduled program and the trace that leads to it, up to the first failure.  Raises Refused when the build is."""
+    is_plain = func is case.func
     what = "original" if is_plain else "scheduled"
     if not is_plain:
         report("round trip")
-        found = _guarded("round trip", lambda: _script_round_trip(s.func) + _trace_round_trip(case, s))
+        found = _guarded("round trip", lambda: _script_round_trip(func) + _trace_round_trip(case, func, trace))
         if found:
             return found
-        if case.interpreted and not any(type(n) is For and n.kind == "thread" for n in walk(s.func.body)):
+        if case.interpreted and not any(type(n) is For and n.kind == "thread" for n in walk(func.body)):
             report("interpret")
-            found = _guarded("interpret scheduled", lambda: interpretation(case, s.func, what))
+            found = _guarded("interpret scheduled", lambda: interpretation(case, func, what))
             if found:
                 return found
     report("build")
     artifact: Any = None
     try:
-        artifact = build(s.func, target)
+        artifact = build(func, target)
     except UserError as e:
         raise Refused(f"build: {short(e)}") from None
     except Exception as e:
@@ -123,11 +125,14 @@ def _guarded(what: str, check: Callable[[], list[Finding]]) -> list[Finding]:
 
 def raised_finding(what: str, e: Exception) -> Finding:
     """A finding of an exception: its type, and the function of this project that raised it."""
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if "/testing/program_fuzz/" not in f.filename and "<interpreter" not in f.filename]
+    frames = [
+        f for f in traceback.extract_tb(e.__traceback__) if "/testing/program_fuzz/" not in f.filename and "<interpreter" not in f.filename
+    ]
     at = frames[-1] if frames else None
     place = "" if at is None else f" in {at.filename.rpartition('/')[2]}:{at.name}"
     if isinstance(e, interpret.InterpretError):
-        place = f": {short(e)}"
+        race = re.search(r"a race in the (\w+) loop", str(e))
+        place = f": a race in a {race[1]} loop" if race else f": {short(e)}"
     return Finding(f"{what}: {type(e).__name__}{place}", "".join(traceback.format_exception(e))[-3000:])
 
 
@@ -146,9 +151,11 @@ def _script_round_trip(func: PrimFunc) -> list[Finding]:
     return [] if difference is None else [Finding("round trip: text differs", f"{difference}\n{text}")]
 
 
-def _trace_round_trip(case: Case, s: Schedule) -> list[Finding]:
-    trace = Trace.from_json(json.loads(json.dumps(s.trace.to_json())))
-    difference = structural.difference(s.func, replay(trace, case.func).func)
+def _trace_round_trip(case: Case, func: PrimFunc, trace: Trace | None) -> list[Finding]:
+    if trace is None:
+        return []
+    again = replay(Trace.from_json(json.loads(json.dumps(trace.to_json()))), case.func).func
+    difference = structural.difference(func, again)
     return [] if difference is None else [Finding("round trip: trace differs", str(difference))]
 
 

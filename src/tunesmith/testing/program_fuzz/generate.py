@@ -46,6 +46,7 @@ class _Generator:
         self.discarded: Counter[str] = Counter()
         self.dtype = self.c.weighted(DTYPES)
         self.data = self.c.weighted({"small": 8.0, "fractions": 1.5, "wild": 1.5})
+        self.odd = self.c.weighted({0.0: 1.0, 0.3: 2.0, 1.0: 3.0})
         self.sizes: tuple[str, ...] = ()
         self.bindings: tuple[tuple[int, ...], ...] = ((),)
         if self.c.chance(0.2):
@@ -63,14 +64,17 @@ class _Generator:
         buffers = [self._observed(b, loaded) for b in self.buffers]
         if not any(b.role == "output" for b in buffers):
             return None
-        return Generated(p.Program(tuple(buffers), tuple(self.body), self.sizes, self.bindings), self.states, self.discarded)
+        program = p.Program(tuple(buffers), tuple(self.body), self.sizes, self.bindings)
+        try:
+            return Generated(program, [evaluate.run(program, b, self.seed) for b in self.bindings], self.discarded)
+        except Undecided:  # what an output holds before the call decides something
+            return None
 
     def _observed(self, b: p.Buffer, loaded: set[str]) -> p.Buffer:
         """An intermediate that nothing reads becomes an output, most of the time."""
         if b.role != "scratch" or b.name in loaded or self.c.chance(0.05):
             return b
-        made = replace(b, role="output", scope="global", pad=0)
-        return made
+        return replace(b, role="output", scope="global", pad=0)
 
     def fresh(self, letter: str) -> str:
         """A new name."""
@@ -133,13 +137,15 @@ class _Generator:
         return block
 
     def _block(self, scope: list[LoopSpec], own: list[LoopSpec], last: bool) -> p.Block:
-        c = self.c
-        kind = c.weighted({"map": 4.0, "reduce": 3.0, "update": 1.2, "scan": 0.8, "two": 0.8, "branch": 0.8})
-        frame = make_frame(c, scope, own, kind == "reduce" and bool(own or scope), self.fresh, [s.sizes for s in self.states])
+        c, odd = self.c, self.odd
+        kind = c.weighted({"map": 4.0, "reduce": 3.0, "update": 1.2 * odd, "scan": 0.8 * odd, "two": 0.8 * odd, "branch": 0.8 * odd})
+        frame = make_frame(c, self.odd, scope, own, kind == "reduce" and bool(own or scope), self.fresh, [s.sizes for s in self.states])
         names = [a.name for a in frame.axes] + (list(self.sizes) if c.chance(0.1) else [])
-        scope_of_values = Scope(names, frame.spaces, [], lambda dtype, data: self._input(frame, dtype, data), self.fresh)
+        scope_of_values = Scope(
+            names, frame.spaces, {a.name: a.extent for a in frame.axes}, [], lambda dtype, data: self._input(frame, dtype, data), self.fresh
+        )
         scope_of_values.buffers = self._readable()
-        v = Values(c, scope_of_values)
+        v = Values(c, scope_of_values, odd)
         name = self.fresh("b")
         init: tuple[p.Statement, ...] = ()
         dtype = self.dtype if c.chance(0.85) else c.weighted(DTYPES)
@@ -162,7 +168,9 @@ class _Generator:
         one = p.Store(b.name, at, v.value(b.dtype, self._depth()))
         if kind == "two":
             b2, at2 = self._target(frame, v, c.one([dtype, self.dtype]), False)
-            return (one, p.Store(b2.name, at2, v.value(b2.dtype, 1))) if c.chance(0.5) else (p.Store(b2.name, at2, v.value(b2.dtype, 1)), one)
+            return (
+                (one, p.Store(b2.name, at2, v.value(b2.dtype, 1))) if c.chance(0.5) else (p.Store(b2.name, at2, v.value(b2.dtype, 1)), one)
+            )
         if kind == "branch":
             other = (p.Store(b.name, at, v.value(b.dtype, 1)),) if c.chance(0.4) else ()
             return (p.If(v.condition(1), (one,), other),)
@@ -187,7 +195,7 @@ class _Generator:
         x = v.value(dtype, 1)
         if dtype == "bool":
             return p.Logic(c.one(["and", "or"]), old, x) if c.chance(0.7) else p.Binary("^", old, x, dtype)
-        how = c.weighted(_UPDATES)
+        how = c.weighted({k: w * (1.0 if n < 4 else self.odd) for n, (k, w) in enumerate(_UPDATES.items())})
         if how in ("+", "*", "min", "max", "-"):
             return p.Binary(how, old, x, dtype)
         if how == "swapped":
@@ -206,14 +214,14 @@ class _Generator:
         b, at = self._target(frame, v, dtype, last, spatial)
         value = self._combined(p.Load(b.name, at, b.dtype), v, b.dtype)
         body: tuple[p.Statement, ...] = (p.Store(b.name, at, value),)
-        if c.chance(0.06):
+        if c.chance(0.06 * self.odd):
             body = (p.If(v.condition(1), body),)
-        if c.chance(0.08):
+        if c.chance(0.08 * self.odd):
             return (), body
         start: p.Value = p.Literal(_identity(value, b.dtype), b.dtype)
-        if c.chance(0.12):
-            outer = Scope([a.name for a in spatial], frame.spaces, v.scope.buffers, v.scope.new_input, self.fresh)
-            start = Values(c, outer).value(b.dtype, 1) if spatial and c.chance(0.5) else v.literal(b.dtype)
+        if c.chance(0.12 * self.odd):
+            outer = Scope([a.name for a in spatial], frame.spaces, v.scope.extents, v.scope.buffers, v.scope.new_input, self.fresh)
+            start = Values(c, outer, self.odd).value(b.dtype, 1) if spatial and c.chance(0.5) else v.literal(b.dtype)
         return (p.Store(b.name, at, start),), body
 
     # ---- buffers
@@ -222,18 +230,20 @@ class _Generator:
         order = {n: i for i, n in enumerate(self.wrote)}
         return sorted(self.buffers, key=lambda b: order.get(b.name, -1))
 
-    def _target(self, frame: Frame, v: Values, dtype: str, last: bool, axes: list[p.Axis] | None = None) -> tuple[p.Buffer, tuple[p.Index, ...]]:
+    def _target(
+        self, frame: Frame, v: Values, dtype: str, last: bool, axes: list[p.Axis] | None = None
+    ) -> tuple[p.Buffer, tuple[p.Index, ...]]:
         """A buffer to write, and where."""
         c = self.c
         chosen = list(frame.axes) if axes is None else axes
         names = [a.name for a in chosen]
         existing = [b for b in self.buffers if b.role != "input" and b.dtype == dtype]
-        if existing and c.chance(0.2) and not (last and not any(b.role == "output" for b in existing)):
+        if existing and c.chance(0.22 * self.odd) and not (last and not any(b.role == "output" for b in existing)):
             b = c.one(existing)
             at = tuple([gi.fitting(c, names, d, frame.spaces) for d in b.shape])
         else:
             at, shape = self._places(chosen)
-            role = "output" if last or c.chance(0.35) else "scratch"
+            role = "output" if last or c.chance(0.2) else "scratch"
             scope = c.weighted({"global": 12.0, "workspace": 1.0, "register": 0.7}) if role == "scratch" else "global"
             pad = c.integer(1, 3) if len(shape) > 1 and c.chance(0.03 if role == "scratch" else 0.005) else 0
             b = self._declare(p.Buffer(self.fresh("C" if role == "output" else "B"), shape, dtype, role, scope, pad, "small"))
@@ -249,10 +259,12 @@ class _Generator:
         shape: list[p.Index] = []
         order = c.shuffled(axes) if c.chance(0.3) else list(axes)
         for a in order:
-            if c.chance(0.04):
+            if c.chance(0.04 * self.odd):
                 continue
             v: p.Index = p.Name(a.name)
-            how = c.weighted({"plain": 12.0, "shift": 1.0, "stride": 0.9, "reverse": 0.7, "half": 0.3, "larger": 0.8, "flat": 0.5})
+            how = c.weighted(
+                {"plain": 12.0 if self.odd else 999.0, "shift": 1.0, "stride": 0.9, "reverse": 0.7, "half": 0.3, "larger": 0.8, "flat": 0.5}
+            )
             k = c.integer(1, 3)
             if how == "flat" and shape and isinstance(a.extent, p.Num):
                 at[-1] = p.Arith("+", p.Arith("*", at[-1], a.extent), v)
@@ -309,7 +321,18 @@ def _identity(value: p.Value, dtype: str) -> bool | int | float:
     return (1.0 if op == "*" else 0.0) if dtype in FLOATS else int(op == "*")
 
 
-_UPDATES = {"+": 8.0, "*": 1.2, "min": 1.2, "max": 1.2, "-": 0.8, "swapped": 1.0, "twice": 0.7, "horner": 0.7, "select": 0.5, "guarded": 0.7}
+_UPDATES = {
+    "+": 8.0,
+    "*": 1.2,
+    "min": 1.2,
+    "max": 1.2,
+    "-": 0.8,
+    "swapped": 1.0,
+    "twice": 0.7,
+    "horner": 0.7,
+    "select": 0.5,
+    "guarded": 0.7,
+}
 
 
 def _loaded(x: Any) -> Iterator[str]:

@@ -40,13 +40,23 @@ def extent(c: Choices, sizes: list[str], budget: int) -> p.Index:
     if sizes and c.chance(0.6) and budget >= 16:
         n = p.Name(c.one(sizes))
         return c.one([n, n, n, gi.add(n, 1), p.Arith("*", n, p.Num(2))])
-    return p.Num(min(budget, c.weighted({1: 0.4, 2: 1.0, 3: 1.5, 4: 1.5, 5: 1.2, 6: 1.2, 7: 0.8, 8: 2.0, 9: 0.6, 10: 0.5, 13: 0.4, 16: 0.8, 32: 0.2})))
+    return p.Num(
+        min(
+            budget, c.weighted({1: 0.4, 2: 1.0, 3: 1.5, 4: 1.5, 5: 1.2, 6: 1.2, 7: 0.8, 8: 2.0, 9: 0.6, 10: 0.5, 13: 0.4, 16: 0.8, 32: 0.2})
+        )
+    )
 
 
 def make_frame(
-    c: Choices, scope: list[LoopSpec], own: list[LoopSpec], reduces: bool, fresh: Callable[[str], str], sizes: list[dict[str, int]]
+    c: Choices,
+    odd: float,
+    scope: list[LoopSpec],
+    own: list[LoopSpec],
+    reduces: bool,
+    fresh: Callable[[str], str],
+    sizes: list[dict[str, int]],
 ) -> Frame:
-    """Axes and guards over these loops."""
+    """Axes and guards over these loops; the more unusual ones with a probability of `odd`."""
     frame = Frame([*scope, *own], len(own))
     names = [n for n, _ in frame.loops]
     reduction: set[str] = set()
@@ -63,12 +73,18 @@ def make_frame(
         name, e = left.pop(0)
         kind = "R" if name in reduction else "S"
         after = left[0] if left else None
-        if after is not None and (after[0] in reduction) == (kind == "R") and _constant(e) and _constant(after[1]) and c.chance(0.15):
+        if (
+            after is not None
+            and (after[0] in reduction) == (kind == "R")
+            and _constant(e)
+            and _constant(after[1])
+            and c.chance(0.05 + 0.1 * odd)
+        ):
             left.pop(0)
             _pair(c, frame, (name, e), after, kind, fresh)
         else:
-            _single(c, frame, name, e, kind, name in [n for n, _ in scope], fresh)
-    _guard(c, frame, names)
+            _single(c, odd, frame, name, e, kind, name in [n for n, _ in scope], fresh)
+    _guard(c, odd, frame, names)
     if c.chance(0.3):
         frame.axes = c.shuffled(frame.axes)
     for size in sizes:
@@ -95,11 +111,11 @@ def _pair(c: Choices, frame: Frame, outer: LoopSpec, inner: LoopSpec, kind: str,
     frame.axes.append(p.Axis(fresh("v"), kind, p.Num(n - short), binding))
 
 
-def _single(c: Choices, frame: Frame, name: str, e: p.Index, kind: str, shared: bool, fresh: Callable[[str], str]) -> None:
+def _single(c: Choices, odd: float, frame: Frame, name: str, e: p.Index, kind: str, shared: bool, fresh: Callable[[str], str]) -> None:
     v: p.Index = p.Name(name)
-    if kind == "S" and c.chance(0.1 if shared else 0.05):
+    if kind == "S" and c.chance(odd * (0.1 if shared else 0.05)):
         return  # a loop that no axis is bound to
-    how = c.weighted({"plain": 12.0, "shift": 0.4, "reverse": 0.5, "fused": 0.7, "late": 0.5})
+    how = c.weighted({"plain": 12.0, "shift": 0.4 * odd, "reverse": 0.5 * odd, "fused": 0.7 * odd, "late": 0.5 * odd})
     if how == "fused" and isinstance(e, p.Num) and e.value in (4, 6, 8, 10, 16):
         step = 2 if e.value in (6, 10) else c.one([2, 4])
         frame.axes.append(p.Axis(fresh("v"), kind, p.Num(e.value // step), p.Arith("//", v, p.Num(step))))
@@ -116,8 +132,8 @@ def _single(c: Choices, frame: Frame, name: str, e: p.Index, kind: str, shared: 
         frame.axes.append(p.Axis(fresh("v"), kind, e, v))
 
 
-def _guard(c: Choices, frame: Frame, names: list[str]) -> None:
-    if not names or not c.chance(0.15):
+def _guard(c: Choices, odd: float, frame: Frame, names: list[str]) -> None:
+    if not names or not c.chance(0.05 + 0.12 * odd):
         return
     v: p.Index = p.Name(c.one(names))
     how = c.weighted({"below": 3.0, "from": 1.0, "pair": 1.0, "modulo": 0.5, "never": 0.3})

@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
+from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer
-from tunesmith.ir.stmt import THREADS, For
+from tunesmith.ir.stmt import THREADS, Block
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
 from tunesmith.schedule.schedule import Schedule
@@ -50,13 +51,20 @@ WEIGHTS: Mapping[str, float] = {
     "sample_perfect_tile": 0.3,
 }
 """How often primitives are tried; one that is not listed has weight 1."""
-SILLY = 0.02
+SILLY = 0.01
+"""Probability of an argument of any type at all."""
+PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
+"""Primitives for programs with intermediates; seldom tried on others."""
+REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
+"""Primitives for programs with reductions."""
 
 
 def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
     """A step for the program as it is now; `sampled` integers have been drawn."""
-    name = c.weighted({n: WEIGHTS.get(n, 1.0) for n in PRIMITIVES})
-    return _Maker(c, s, sampled).step(name)
+    m = _Maker(c, s, sampled)
+    skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
+    scale = {n: 0.05 for n in skipped}
+    return m.step(c.weighted({n: WEIGHTS.get(n, 1.0) * scale.get(n, 1.0) for n in PRIMITIVES}))
 
 
 def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
@@ -97,17 +105,44 @@ class _Maker:
                 arguments.append((p.name, self.argument(p.name, inspect.formatannotation(p.annotation).strip("'"))))
         return Step(name, tuple(arguments))
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Blocks that write an intermediate and blocks that read it."""
+        wrote = [(a.buffer, b.name) for b in self.s.blocks() for a in writes(b) if a.buffer in self.s.func.allocs]
+        read = [(a.buffer, b.name) for b in self.s.blocks() for a in reads(b)]
+        return [(x, y) for b, x in wrote for c, y in read if b is c and x != y]
+
+    def pair(self) -> tuple[str, str]:
+        """A producer and a consumer, most of the time."""
+        pairs = self.pairs()
+        return self.c.one(pairs) if pairs and self.c.chance(0.9) else (self.c.one(self.blocks), self.c.one(self.blocks))
+
+    def choose(self, wanted: Callable[[Block], bool]) -> None:
+        """Go to a block that meets a condition, most of the time."""
+        found = [b.name for b in self.s.blocks() if wanted(b)]
+        if found and self.c.chance(0.9):
+            self.block = self.c.one(found)
+
+    def reduction_loop(self) -> LoopRef:
+        """A loop of the reduction of a block, most of the time."""
+        self.choose(lambda b: any(i.kind == "R" for i in b.iters))
+        loops = self.s.loops_of(self.block) if self.block in self.blocks else []
+        b = next((x for x in self.s.blocks() if x.name == self.block), None)
+        used = [v for i, e in zip(b.iters, b.bindings, strict=True) if i.kind == "R" for v in e.vars] if b is not None else []
+        depths = [n for n, f in enumerate(loops) if f.var in used]
+        return LoopRef(self.block, self.c.one(depths)) if depths and self.c.chance(0.85) else self.loop(0.3)
+
     def argument(self, name: str, annotation: str) -> Argument:
         """An argument of that name and type."""
         c = self.c
         if c.chance(SILLY):
-            return c.one([None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)])
+            silly: list[Argument] = [None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)]
+            return c.one(silly)
         if annotation.startswith("Sequence[LoopRV"):
             return self.loops()
         if annotation.startswith("Sequence["):
             return tuple([self.integer() for _ in range(c.integer(1, 3))])
         if "BlockRV" in annotation and "LoopRV" in annotation:
-            return c.one([BlockRef(self.block), self.loop()])
+            return BlockRef(self.block) if c.chance(0.5) else self.loop()
         if annotation == "BlockRV":
             return BlockRef(self.block)
         if annotation == "LoopRV":
@@ -116,7 +151,8 @@ class _Maker:
             return self.text(name)
         if "int" in annotation or "IntRV" in annotation:
             return self.integer()
-        return c.one([None, None, 0, 1, (), "x"])
+        others: list[Argument] = [None, None, 0, 1, (), "x"]
+        return c.one(others)
 
     def loop(self, inner: float = 0.45) -> LoopRef:
         """A loop around the block: the innermost with probability `inner`."""
@@ -180,10 +216,39 @@ def _reorder(m: _Maker) -> list[tuple[str, Argument]]:
     return [("loops", tuple(m.c.shuffled([LoopRef(m.block, i) for i in range(low, n)])))]
 
 
-def _at(m: _Maker) -> list[tuple[str, Argument]]:
-    """A block and a loop of another block."""
-    moved, m.block = m.block, m.c.one(m.blocks)
-    return [("block", BlockRef(moved)), ("loop", m.loop(0.3))]
+def _compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+    producer, m.block = m.pair()
+    return [("block", BlockRef(producer)), ("loop", m.loop(0.3))]
+
+
+def _reverse_compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+    m.block, consumer = m.pair()
+    return [("block", BlockRef(consumer)), ("loop", m.loop(0.3))]
+
+
+def _producer(m: _Maker) -> list[tuple[str, Argument]]:
+    return [("block", BlockRef(m.pair()[0]))]
+
+
+def _consumer(m: _Maker) -> list[tuple[str, Argument]]:
+    return [("block", BlockRef(m.pair()[1]))]
+
+
+def _intermediate(rest: Callable[[_Maker], list[tuple[str, Argument]]]) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+    """A block that writes an intermediate, and more arguments."""
+
+    def make(m: _Maker) -> list[tuple[str, Argument]]:
+        m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
+        return [("block", BlockRef(m.block)), *rest(m)]
+
+    return make
+
+
+def _cache_read(m: _Maker) -> list[tuple[str, Argument]]:
+    m.choose(lambda b: any(True for _ in reads(b)))
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in reads(b)]
+    layout: list[tuple[str, Argument]] = [("layout", m.argument("layout", "Sequence[int]"))] if m.c.chance(0.1) else []
+    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("scope", m.text("scope")), *layout]
 
 
 def _kind(inner: float) -> Callable[[_Maker], list[tuple[str, Argument]]]:
@@ -198,7 +263,8 @@ def _annotate(m: _Maker) -> list[tuple[str, Argument]]:
 
 
 def _reuse(m: _Maker) -> list[tuple[str, Argument]]:
-    return [("block", BlockRef(m.block)), ("into", BlockRef(m.c.one(m.blocks)))]
+    producer, consumer = m.pair()
+    return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
 
 
 def _merge(m: _Maker) -> list[tuple[str, Argument]]:
@@ -210,15 +276,28 @@ def _merge(m: _Maker) -> list[tuple[str, Argument]]:
 
 
 def _cache_reduction(m: _Maker) -> list[tuple[str, Argument]]:
-    return [("block", BlockRef(m.block)), ("loop", m.loop(0.2)), ("scope", m.text("scope"))]
+    loop = m.reduction_loop()
+    return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
+
+
+def _decompose(m: _Maker) -> list[tuple[str, Argument]]:
+    loop = m.reduction_loop()
+    return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2))]
 
 
 _SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
     "split": _split,
     "fuse": _fuse,
     "reorder": _reorder,
-    "compute_at": _at,
-    "reverse_compute_at": _at,
+    "compute_at": _compute_at,
+    "reverse_compute_at": _reverse_compute_at,
+    "compute_inline": _producer,
+    "reverse_compute_inline": _consumer,
+    "set_scope": _intermediate(lambda m: [("scope", m.text("scope"))]),
+    "pad_rows": _intermediate(lambda m: [("pad", m.integer())]),
+    "cache_read": _cache_read,
+    "decompose_reduction": _decompose,
+    "rfactor": lambda m: [("loop", m.reduction_loop())],
     "vectorize": _kind(0.8),
     "parallel": _kind(0.2),
     "annotate": _annotate,
@@ -227,8 +306,3 @@ _SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
     "cache_reduction": _cache_reduction,
 }
 """Primitives whose arguments belong together."""
-
-
-def extents(s: Schedule, block: str) -> list[int | None]:
-    """Extents of the loops around a block; None where one is not a number."""
-    return [f.extent.const for f in s.loops_of(block) if isinstance(f, For)]

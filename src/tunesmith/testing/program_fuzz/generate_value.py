@@ -36,12 +36,14 @@ class Scope:
     Attributes:
         names: index names: axes, sizes.
         spaces: their values at all instances, for each call.
+        extents: of the axes.
         buffers: those that may be read, the most interesting ones last.
         new_input: makes an input of a type, of a shape that fits the axes.
     """
 
     names: list[str]
     spaces: list[domain.Points]
+    extents: dict[str, p.Index]
     buffers: list[p.Buffer]
     new_input: Callable[[str, str], p.Buffer]
     fresh: Callable[[str], str]
@@ -50,8 +52,8 @@ class Scope:
 class Values:
     """A generator of value expressions."""
 
-    def __init__(self, c: Choices, scope: Scope) -> None:
-        self.c, self.scope = c, scope
+    def __init__(self, c: Choices, scope: Scope, odd: float = 1.0) -> None:
+        self.c, self.scope, self.odd = c, scope, odd
         self.lookups = 0
 
     # ---- leaves
@@ -88,11 +90,15 @@ class Values:
     def load_of(self, b: p.Buffer, names: list[str] | None = None) -> p.Value:
         """An element of `b`."""
         c = self.c
-        indices, conds = [], []
+        indices: list[p.Index] = []
+        conds: list[p.IndexCompare] = []
+        aligned = self.aligned(b) if c.chance(1.0 - 0.65 * self.odd) else None
+        if aligned is not None:
+            return p.Load(b.name, aligned, b.dtype)
         for d in b.shape:
-            i, cond = gi.guarded(c, self.scope.names if names is None else names, d, self.scope.spaces)
+            i, more = gi.guarded(c, self.scope.names if names is None else names, d, self.scope.spaces)
             indices.append(i)
-            conds += cond
+            conds += more
         made = p.Load(b.name, tuple(indices), b.dtype)
         if not conds:
             return made
@@ -101,6 +107,18 @@ class Values:
         if c.chance(0.25):
             return p.Select(p.Not(cond), other, made, c.one(STYLES), b.dtype)
         return p.Select(cond, made, other, c.one(STYLES), b.dtype)
+
+    def aligned(self, b: p.Buffer) -> tuple[p.Index, ...] | None:
+        """An axis of its own for each dimension, where the block has axes that long."""
+        left = list(self.scope.names)
+        out: list[p.Index] = []
+        for d in b.shape:
+            found = next((n for n in left if self.scope.extents.get(n) == d), None)
+            if found is None:
+                return None
+            left.remove(found)
+            out.append(p.Name(found))
+        return tuple(out)
 
     def index_condition(self) -> p.IndexCompare:
         """A comparison of index expressions."""
@@ -137,7 +155,9 @@ class Values:
         if dtype in FLOATS:
             op = c.weighted({"+": 4.0, "-": 2.0, "*": 3.0, "/": 0.8, "min": 1.0, "max": 1.0})
             return p.Binary(op, self.value(dtype, depth - 1), self.value(dtype, depth - 1), dtype)
-        op = c.weighted({"+": 4, "-": 2, "*": 3, "//": 1.0, "%": 1.0, "min": 1, "max": 1, "&": 0.3, "|": 0.2, "^": 0.2, "<<": 0.2, ">>": 0.3})
+        op = c.weighted(
+            {"+": 4, "-": 2, "*": 3, "//": 1.0, "%": 1.0, "min": 1, "max": 1, "&": 0.3, "|": 0.2, "^": 0.2, "<<": 0.2, ">>": 0.3}
+        )
         a = self.value(dtype, depth - 1)
         if op in ("<<", ">>"):
             return p.Binary(op, a, p.Literal(c.integer(0, int(dtype.lstrip("uint")) - 1), dtype), dtype)

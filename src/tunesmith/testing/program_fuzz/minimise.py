@@ -1,27 +1,28 @@
 """Make a failing trial small: leave out steps, then parts of the program, while the kind of the failure stays.
 
-Trials run in a worker pool, several at a time, so that a crash or a hang is a result like any other.
+Trials run in a worker process, so that a crash or a hang is a result like any other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tunesmith.support.worker_pool import JobResult, WorkerPool
-from tunesmith.testing.program_fuzz import program as p
 from tunesmith.testing.program_fuzz import shrink
 from tunesmith.testing.program_fuzz.check import Finding
 from tunesmith.testing.program_fuzz.worker import MARK, Trial
 
 TRIAL_SECONDS = 25.0
+Attempt = Callable[[Trial], Finding | None]
+"""Runs a trial; what fails in it."""
 
 
-def minimise(trial: Trial, kind: str, pool: WorkerPool, seconds: float) -> tuple[Trial, Finding | None]:
+def minimise(trial: Trial, kind: str, attempt: Attempt, seconds: float) -> tuple[Trial, Finding | None]:
     """The smallest trial of that kind found in this time, and its finding; None if the failure does not come again."""
     until = time.monotonic() + seconds
-    finding = attempt(trial, pool)
+    finding = attempt(trial)
     if finding is None or finding.kind != kind:
         return trial, None
     changed = True
@@ -30,7 +31,7 @@ def minimise(trial: Trial, kind: str, pool: WorkerPool, seconds: float) -> tuple
         for smaller in candidates(trial):
             if time.monotonic() > until:
                 break
-            found = attempt(smaller, pool)
+            found = attempt(smaller)
             if found is not None and found.kind == kind:
                 trial, finding, changed = smaller, found, True
                 break
@@ -51,8 +52,8 @@ def candidates(trial: Trial) -> Iterator[Trial]:
         yield replace(trial, target=trial.target[:-1] + "1")
 
 
-def attempt(trial: Trial, pool: WorkerPool) -> Finding | None:
-    """What fails in a trial."""
+def in_pool(trial: Trial, pool: WorkerPool) -> Finding | None:
+    """What fails in a trial that a worker runs."""
     pool.submit(("trial", trial), timeout=TRIAL_SECONDS)
     result = pool.next_result()
     assert result is not None
@@ -71,8 +72,3 @@ def crash(result: JobResult) -> tuple[int, Finding]:
         return int(words[1]), Finding(f"fuzzer: {result.exception}", result.detail[-3000:])
     what = f"hang in {phase}" if result.error == "timeout" else f"crash in {phase}: {result.message}"
     return int(words[1]), Finding(what, result.detail[-1500:])
-
-
-def size(program: p.Program) -> int:
-    """How large a program is: the length of its description."""
-    return len(repr(program))

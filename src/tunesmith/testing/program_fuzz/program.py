@@ -6,7 +6,6 @@ The same description is written as script text (`render`) and computed directly 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 # ---- index expressions: integers without bounds -------------------------------------------------------------------------
 
@@ -34,7 +33,7 @@ class Arith:
     b: Index
 
 
-Index = Union[Num, Name, Arith]
+Index = Num | Name | Arith
 
 
 # ---- value expressions --------------------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ class Lookup:
     dtype: str
 
 
-Value = Union[Literal, Load, Binary, Compare, IndexCompare, Logic, Not, Select, Cast, IndexValue, Function, Lookup]
+Value = Literal | Load | Binary | Compare | IndexCompare | Logic | Not | Select | Cast | IndexValue | Function | Lookup
 
 
 # ---- statements ---------------------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ class If:
     orelse: tuple[Statement, ...] = ()
 
 
-Statement = Union[Store, If]
+Statement = Store | If
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class Loop:
     body: tuple[Nest, ...]
 
 
-Nest = Union[Loop, Block]
+Nest = Loop | Block
 
 
 @dataclass(frozen=True, slots=True)

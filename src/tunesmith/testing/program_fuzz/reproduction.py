@@ -34,10 +34,12 @@ def _script(trial: Trial, finding: Finding) -> str:
     program = trial.program
     detail = "\n".join(finding.detail.splitlines()[-12:]).replace("\\", "\\\\").replace('"""', "'''")
     lines = [f'"""{finding.kind}\n\nseed {trial.seed}\n{detail}\n"""', "import numpy as np", "import tunesmith"]
-    lines += ["from tunesmith.ir.interpret import run", "from tunesmith.ir.script.parser import parse", "", 'f = parse("""']
-    lines += [render(program).rstrip(), '""")', "s = tunesmith.Schedule(f, seed=%d)" % trial.seed, "sampled = []"]
+    lines += ["from tunesmith.ir.interpret import run", "from tunesmith.ir.script.parser import parse"]
+    lines += ["from tunesmith.graph.default_schedule import default_schedule", "from tunesmith.search.rules import fallback"]
+    lines += ["from tunesmith.search.space_rules import CPU_RULES", "", f'target = tunesmith.Target("{trial.target}")', 'f = parse("""']
+    lines += [render(program).rstrip(), '""")', f"s = tunesmith.Schedule(f, seed={trial.seed})", "sampled = []"]
     lines += [*[python(s) for s in trial.steps], "print(s.mod)"]
-    lines.append(f'lib = tunesmith.build(s, tunesmith.Target("{trial.target}"))')
+    lines.append("lib = tunesmith.build(s, target)")
     for binding in program.bindings:
         lines += _call(trial, binding)
     return "\n".join(lines) + "\n"
@@ -68,6 +70,10 @@ def _call(trial: Trial, binding: tuple[int, ...]) -> list[str]:
 
 def _array(m: evaluate.Memory) -> str:
     a = m.array()
-    text = np.array2string(a, separator=", ", threshold=1 << 30, max_line_width=1 << 20, floatmode="unique") if a.dtype.kind != "f" else repr(a.tolist())
+    text = (
+        np.array2string(a, separator=", ", threshold=1 << 30, max_line_width=1 << 20, floatmode="unique")
+        if a.dtype.kind != "f"
+        else repr(a.tolist())
+    )
     text = re.sub(r"\b(nan|inf)\b", r"np.\1", text)
     return f"np.array({text}, '{a.dtype.name}').reshape({a.shape})".replace("\n", "")

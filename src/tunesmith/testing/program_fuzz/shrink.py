@@ -13,8 +13,8 @@ from tunesmith.testing.program_fuzz.numbers import FLOATS
 def smaller(program: p.Program) -> Iterator[p.Program]:
     """Programs with one part less, large parts first; buffers that are not used any more go away."""
     if len(program.bindings) > 1:
-        for b in program.bindings:
-            yield replace(program, bindings=(b,))
+        for binding in program.bindings:
+            yield replace(program, bindings=(binding,))
     for body in _without(program.body):
         if body:
             yield _cleaned(program, body)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tunesmith.ir.target import Target
 from tunesmith.ir.script.parser import parse
+from tunesmith.ir.target import Target
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 from tunesmith.testing.program_fuzz import evaluate
@@ -19,7 +19,7 @@ from tunesmith.testing.program_fuzz.generate import generate
 from tunesmith.testing.program_fuzz.generate_steps import finishing_steps, random_step
 from tunesmith.testing.program_fuzz.numbers import Undecided
 from tunesmith.testing.program_fuzz.render import render
-from tunesmith.testing.program_fuzz.steps import Replay, Step
+from tunesmith.testing.program_fuzz.steps import DEFAULT, Replay, Step, rule_step
 
 MAX_STEPS = 9
 MARK = "@fuzz"
@@ -63,7 +63,7 @@ class Outcome:
     refused: Counter[str] = field(default_factory=Counter)
     discarded: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def factory() -> Callable[[tuple[object, ...]], object]:
@@ -76,13 +76,13 @@ def factory() -> Callable[[tuple[object, ...]], object]:
 class _Clock:
     """Prints which phase begins and adds up how long each takes."""
 
-    def __init__(self, seconds: Counter[str], schedule: int) -> None:
+    def __init__(self, seconds: dict[str, float], schedule: int) -> None:
         self.seconds, self.schedule, self.phase, self.since = seconds, schedule, "", time.perf_counter()
 
     def __call__(self, phase: str) -> None:
         now = time.perf_counter()
         if self.phase:
-            self.seconds[self.phase] += now - self.since
+            self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self.since
         self.phase, self.since = phase, now
         print(f"{MARK} {self.schedule} {phase}", flush=True)
 
@@ -123,12 +123,12 @@ def check_program(seed: int, schedules: int, first: int) -> Outcome:
 def _check_one(case: Case, out: Outcome, k: int, c: Choices, target: str, clock: _Clock) -> None:
     clock("schedule")
     steps: list[Step] = []
-    replay = Replay(Schedule(case.func, seed=out.seed))
-    if k and (raised := _walk(c, replay, steps, out)):
+    replay = Replay(Schedule(case.func, seed=out.seed), Target(target))
+    if k and (raised := _walk(c, k, replay, steps, out)):
         out.failures.append(Failure(out.seed, k, raised, Trial(case.program, case.seed, tuple(steps), target)))
         return
     try:
-        found = check_schedule(case, replay.schedule, Target(target), clock)
+        found = check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, clock)
         out.sequences += 1
     except Refused as e:
         out.refused[str(e)] += 1
@@ -136,8 +136,15 @@ def _check_one(case: Case, out: Outcome, k: int, c: Choices, target: str, clock:
     out.failures += [Failure(out.seed, k, f, Trial(case.program, case.seed, tuple(steps), target)) for f in found]
 
 
-def _walk(c: Choices, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
-    """Take random steps; a finding when one raises something else than a refusal."""
+def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
+    """Take random steps; a finding when one raises something else than a refusal.
+
+    Schedule 1 is the one of functions without records, schedule 2 a structure of the search rules half of the time.
+    """
+    if number == 1:
+        return take(replay, DEFAULT, steps, out)
+    if number == 2 and c.chance(0.5):
+        return take(replay, rule_step(c.integer(0, 99)), steps, out)
     wanted = c.integer(1, MAX_STEPS)
     tries = 0
     while len(steps) < wanted and tries < 3 * wanted:
@@ -175,7 +182,7 @@ def trial_of(seed: int, schedule: int) -> Trial | None:
     target = f"{c.one(targets())} -num-cores={c.integer(1, 3)}"
     steps: list[Step] = []
     if schedule > 0:
-        _walk(c, Replay(Schedule(parse(render(made.program)), seed=seed)), steps, Outcome(seed))
+        _walk(c, schedule, Replay(Schedule(parse(render(made.program)), seed=seed), Target(target)), steps, Outcome(seed))
     return Trial(made.program, seed, tuple(steps), target)
 
 
@@ -190,7 +197,7 @@ def check_trial(trial: Trial) -> Finding | None:
     except (Refused, Undecided):
         return None
     clock("schedule")
-    replay = Replay(Schedule(case.func, seed=trial.seed))
+    replay = Replay(Schedule(case.func, seed=trial.seed), Target(trial.target))
     taken: list[Step] = []
     for step in trial.steps:
         if raised := take(replay, step, taken, out):
@@ -198,7 +205,7 @@ def check_trial(trial: Trial) -> Finding | None:
     if not taken and case.findings:
         return case.findings[0]
     try:
-        found = check_schedule(case, replay.schedule, Target(trial.target), clock)
+        found = check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, clock)
     except Refused:
         return None
     return found[0] if found else None
