@@ -41,7 +41,7 @@ class Totals:
         for name in ("applied", "refused", "discarded"):
             getattr(self, name).update(entry[name])
         add_seconds(self.seconds, entry["seconds"])
-        for kind, schedule in entry["failures"]:
+        for kind, schedule, _ in entry["failures"]:
             self.failures[kind] += 1
             seeds = self.seeds.setdefault(kind, [])
             if len(seeds) < 8:
@@ -73,7 +73,10 @@ class Campaign:
         """Seeds that the journal has; a torn last line is left out."""
         done = set()
         if self.journal.exists():
-            for line in self.journal.read_text(encoding="utf-8").splitlines():
+            text = self.journal.read_text(encoding="utf-8")
+            if text and not text.endswith("\n"):  # an interrupted write: what follows starts a line of its own
+                self.journal.write_text(text + "\n", encoding="utf-8")
+            for line in text.splitlines():
                 try:
                     entry = json.loads(line)
                 except ValueError:
@@ -133,7 +136,7 @@ class Campaign:
             "refused": o.refused,
             "discarded": o.discarded,
             "seconds": {k: round(v, 4) for k, v in o.seconds.items()},
-            "failures": [[f.finding.kind, f.schedule] for f in o.failures],
+            "failures": [[f.finding.kind, f.schedule, [x.primitive for x in f.trial.steps]] for f in o.failures],
         }
 
     def reproduce(self, say: Callable[[str], None]) -> None:
@@ -145,7 +148,7 @@ class Campaign:
                     if trial is None:
                         say(f"{kind}: seed {f.seed} could not be described again")
                         continue
-                    small, finding = minimise(trial, kind, partial(in_pool, pool=pool), self.minimise_seconds)
+                    small, finding = minimise(trial, kind, partial(in_pool, pool=pool, kind=kind), self.minimise_seconds)
                     path = write(self.out / "failures", n, small, finding or f.finding)
                     note = "" if finding else " (did not come again alone)"
                     say(f"{path}{note}\n{describe(small, finding or f.finding)}\n")

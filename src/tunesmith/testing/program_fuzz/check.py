@@ -19,7 +19,7 @@ from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import transform
 from tunesmith.measure.guarded_memory import GuardedArray
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import replay
@@ -71,7 +71,7 @@ Report = Callable[[str], None]
 """Takes the name of the phase that begins: so that a crash can be attributed."""
 
 
-def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], report: Report) -> Case:
+def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], report: Report, interprets: bool = True) -> Case:
     """Parse a program and check the interpreter and the round trip through text.  Raises Refused."""
     report("parse")
     try:
@@ -83,6 +83,9 @@ def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], rep
     ]
     case = Case(program, seed, [s.memory for s in states], func, inputs)
     case.findings += _guarded("round trip", lambda: _script_round_trip(func))
+    case.interpreted = interprets
+    if not interprets:
+        return case
     report("interpret")
     found = _guarded("interpret original", lambda: interpretation(case, func, "original"))
     case.interpreted = not found
@@ -92,28 +95,36 @@ def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], rep
 
 def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Target, report: Report) -> list[Finding]:
     """All checks of a scheduled program and the trace that leads to it, up to the first failure.  Raises Refused when the build is."""
-    is_plain = func is case.func
-    what = "original" if is_plain else "scheduled"
-    if not is_plain:
+    what = "original" if func is case.func else "scheduled"
+    if what == "scheduled":
         report("round trip")
         found = _guarded("round trip", lambda: _script_round_trip(func) + _trace_round_trip(case, func, trace))
         if found:
             return found
-        if case.interpreted and not any(type(n) is For and n.kind == "thread" for n in walk(func.body)):
-            report("interpret")
-            found = _guarded("interpret scheduled", lambda: interpretation(case, func, what))
-            if found:
-                return found
     report("build")
-    artifact: Any = None
     try:
-        artifact = build(func, target)
+        artifact: Any = build(func, target)
     except UserError as e:
         raise Refused(f"build: {short(e)}") from None
     except Exception as e:
         return [raised_finding(f"build {what}", e)]
+    if what == "scheduled" and case.interpreted:
+        report("interpret")
+        found = _guarded("interpret scheduled", lambda: interpretation(case, _without_vectors(func), what))
+        if found:
+            return found
     report("run")
     return _guarded(f"run {what}", lambda: execution(case, artifact, what))
+
+
+def _without_vectors(func: PrimFunc) -> PrimFunc:
+    """The function with serial loops in the place of vectorized ones: lanes that add to one element are no race, but a sum."""
+
+    def on_for(n: For, recurse: Any) -> For:
+        m: For = n.map_children(recurse)
+        return m.with_(kind="serial") if m.kind == "vectorized" else m
+
+    return func.with_(body=transform(func.body, {For: on_for}))
 
 
 def _guarded(what: str, check: Callable[[], list[Finding]]) -> list[Finding]:

@@ -5,6 +5,7 @@ Every nest is computed as soon as it is made; one that reads what was never writ
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -316,7 +317,7 @@ def _identity(value: p.Value, dtype: str) -> bool | int | float:
         return op == "and"
     if op in ("min", "max"):
         if dtype in FLOATS:
-            return 60000.0 if op == "min" else -60000.0
+            return math.inf if op == "min" else -math.inf
         return numbers.limits(dtype)[1 if op == "min" else 0]
     return (1.0 if op == "*" else 0.0) if dtype in FLOATS else int(op == "*")
 

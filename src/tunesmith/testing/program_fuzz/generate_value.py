@@ -92,7 +92,7 @@ class Values:
         c = self.c
         indices: list[p.Index] = []
         conds: list[p.IndexCompare] = []
-        aligned = self.aligned(b) if c.chance(1.0 - 0.65 * self.odd) else None
+        aligned = self.aligned(b) if names is None and c.chance(1.0 - 0.65 * self.odd) else None
         if aligned is not None:
             return p.Load(b.name, aligned, b.dtype)
         for d in b.shape:
@@ -120,6 +120,14 @@ class Values:
             out.append(p.Name(found))
         return tuple(out)
 
+    def uniform(self, dtype: str) -> p.Value:
+        """An element that is the same in all instances of the innermost loops, or all."""
+        names = self.scope.names[: self.c.integer(0, max(0, len(self.scope.names) - 1))]
+        fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data != "index"]
+        if not fitting or self.c.chance(0.5):
+            return self.load_of(self.scope.new_input(dtype, ""), names)
+        return self.load_of(self.c.one(fitting), names)
+
     def index_condition(self) -> p.IndexCompare:
         """A comparison of index expressions."""
         c = self.c
@@ -136,7 +144,7 @@ class Values:
             return self.leaf(dtype)
         if dtype == "bool":
             return self.condition(depth)
-        kinds = {"arithmetic": 8.0, "select": 2.0, "cast": 1.0, "lookup": 0.7, "function": 1.2 if dtype in FLOATS else 0.1}
+        kinds = {"arithmetic": 8.0, "select": 2.0, "cast": 1.0, "lookup": 1.1, "function": 1.2 if dtype in FLOATS else 0.1}
         match c.weighted(kinds):
             case "arithmetic":
                 return self.arithmetic(dtype, depth)
@@ -153,8 +161,10 @@ class Values:
         """A binary operation."""
         c = self.c
         if dtype in FLOATS:
-            op = c.weighted({"+": 4.0, "-": 2.0, "*": 3.0, "/": 0.8, "min": 1.0, "max": 1.0})
-            return p.Binary(op, self.value(dtype, depth - 1), self.value(dtype, depth - 1), dtype)
+            op = c.weighted({"+": 4.0, "-": 2.0, "*": 3.0, "/": 1.0, "min": 1.0, "max": 1.0})
+            a = self.value(dtype, depth - 1)
+            b = self.uniform(dtype) if op == "/" and c.chance(0.5) else self.value(dtype, depth - 1)
+            return p.Binary(op, a, b, dtype)
         op = c.weighted(
             {"+": 4, "-": 2, "*": 3, "//": 1.0, "%": 1.0, "min": 1, "max": 1, "&": 0.3, "|": 0.2, "^": 0.2, "<<": 0.2, ">>": 0.3}
         )

@@ -52,9 +52,9 @@ def candidates(trial: Trial) -> Iterator[Trial]:
         yield replace(trial, target=trial.target[:-1] + "1")
 
 
-def in_pool(trial: Trial, pool: WorkerPool) -> Finding | None:
+def in_pool(trial: Trial, pool: WorkerPool, kind: str = "") -> Finding | None:
     """What fails in a trial that a worker runs."""
-    pool.submit(("trial", trial), timeout=TRIAL_SECONDS)
+    pool.submit(("trial", trial, kind), timeout=TRIAL_SECONDS)
     result = pool.next_result()
     assert result is not None
     if result.error is None:

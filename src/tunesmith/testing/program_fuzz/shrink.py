@@ -16,8 +16,9 @@ def smaller(program: p.Program) -> Iterator[p.Program]:
         for binding in program.bindings:
             yield replace(program, bindings=(binding,))
     for body in _without(program.body):
-        if body:
-            yield _cleaned(program, body)
+        made = _cleaned(program, body)
+        if body and any(b.role == "output" for b in made.buffers):
+            yield made
     for n, name in enumerate(program.sizes):
         for value in dict.fromkeys(b[n] for b in program.bindings):
             yield _cleaned(program, _bound(program.body, name, value), {name: value})
@@ -30,10 +31,8 @@ def smaller(program: p.Program) -> Iterator[p.Program]:
             yield _with_buffer(program, replace(b, pad=0))
         if b.data in ("wild", "fractions"):
             yield _with_buffer(program, replace(b, data="small"))
-    for dtype in ("int32", "float32"):
-        if len(used := {b.dtype for b in program.buffers if b.data != "index"}) > 0 and used != {dtype}:
-            for old in sorted(used - {dtype}):
-                yield _retyped(program, old, dtype)
+    for old in sorted({b.dtype for b in program.buffers if b.data != "index"} - {"int32", "float32", "bool"}):
+        yield _retyped(program, old, "float32" if old in FLOATS else "int32")
 
 
 def _with_buffer(program: p.Program, new: p.Buffer) -> p.Program:

@@ -23,6 +23,7 @@ from tunesmith.testing.program_fuzz.steps import DEFAULT, Replay, Step, rule_ste
 
 MAX_STEPS = 9
 MARK = "@fuzz"
+_WITHOUT_INTERPRETER = ("build", "crash in build", "crash in run", "hang in build", "hang in run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +187,17 @@ def trial_of(seed: int, schedule: int) -> Trial | None:
     return Trial(made.program, seed, tuple(steps), target)
 
 
-def check_trial(trial: Trial) -> Finding | None:
-    """The first failure of a program under exactly these steps, those that are refused left out."""
+def check_trial(trial: Trial, kind: str = "") -> Finding | None:
+    """The first failure of a program under exactly these steps, those that are refused left out.
+
+    The interpreter is not asked when the wanted `kind` of failure is of another phase that comes without it.
+    """
     out = Outcome(trial.seed)
     clock = _Clock(out.seconds, 0)
     clock("evaluate")
     try:
         states = [evaluate.run(trial.program, b, trial.seed) for b in trial.program.bindings]
-        case = prepare(trial.program, trial.seed, states, clock)
+        case = prepare(trial.program, trial.seed, states, clock, not kind.startswith(_WITHOUT_INTERPRETER))
     except (Refused, Undecided):
         return None
     clock("schedule")
