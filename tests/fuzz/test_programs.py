@@ -184,13 +184,12 @@ def test_a_wrong_interpreter_is_found(monkeypatch: pytest.MonkeyPatch, capfd: py
 
 
 def test_an_interrupted_campaign_goes_on(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    lines = [Campaign.entry(worker.Outcome(seed, sequences=seed)) for seed in (4, 5)]
+    journal.write_text("\n".join([*map(json.dumps, lines), '{"seed": 6, "torn']), encoding="utf-8")
     campaign = Campaign(tmp_path, workers=1, schedules=1, keep=0)
-    campaign.run(range(2), lambda _: None)
-    with campaign.journal.open("a", encoding="utf-8") as journal:
-        journal.write('{"seed": 2, "torn')
-    again = Campaign(tmp_path, workers=1, schedules=1, keep=0)
-    assert again.done == {0, 1} and again.totals.sequences == campaign.totals.sequences
-    again.run(range(3), lambda _: None)
-    assert "programs 3" in table(again.totals)
-    lines = again.journal.read_text(encoding="utf-8").splitlines()
-    assert json.loads(lines[-1])["seed"] == 2
+    assert campaign.done == {4, 5} and campaign.totals.sequences == 9
+    campaign.run(range(4, 7), lambda _: None)
+    assert "programs 3" in table(campaign.totals)
+    written = journal.read_text(encoding="utf-8").splitlines()
+    assert json.loads(written[-1])["seed"] == 6 and len(written) == 4

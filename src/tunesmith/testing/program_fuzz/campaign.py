@@ -89,6 +89,8 @@ class Campaign:
     def run(self, seeds: Iterable[int], progress: Callable[[Totals], None]) -> None:
         """Check all seeds that are not in the journal.  Ctrl-C ends it; what is done is kept."""
         left = deque([s for s in seeds if s not in self.done])
+        if not left:
+            return
         tickets: dict[int, tuple[int, int]] = {}
         with WorkerPool(FACTORY, self.workers, env=WORKER_ENV) as pool, self.journal.open("a", encoding="utf-8") as journal:
             while left or tickets:
@@ -103,7 +105,9 @@ class Campaign:
                 if again is not None:
                     tickets[self._submit(pool, seed, again)] = seed, again
                     continue
-                entry = self._entry(self.partial.pop(seed))
+                outcome = self.partial.pop(seed)
+                self._keep(outcome)
+                entry = self.entry(outcome)
                 journal.write(json.dumps(entry) + "\n")
                 journal.flush()
                 self.totals.add(entry)
@@ -124,11 +128,16 @@ class Campaign:
         total.failures.append(Failure(seed, schedule, finding, Trial(_EMPTY, seed, (), "")))
         return schedule + 1 if schedule + 1 < self.schedules else None
 
-    def _entry(self, o: Outcome) -> dict[str, Any]:
+    def _keep(self, o: Outcome) -> None:
+        """Remember the first failures of each kind."""
         for f in o.failures:
             kept = self.examples.setdefault(f.finding.kind, [])
             if len(kept) < self.keep:
                 kept.append(f)
+
+    @staticmethod
+    def entry(o: Outcome) -> dict[str, Any]:
+        """The line of the journal for a program."""
         return {
             "seed": o.seed,
             "sequences": o.sequences,

@@ -110,19 +110,21 @@ def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Targ
         return [raised_finding(f"build {what}", e)]
     if what == "scheduled" and case.interpreted:
         report("interpret")
-        found = _guarded("interpret scheduled", lambda: interpretation(case, _without_vectors(func), what))
+        found = _guarded("interpret scheduled", lambda: interpretation(case, _sequential(func), what))
         if found:
             return found
     report("run")
     return _guarded(f"run {what}", lambda: execution(case, artifact, what))
 
 
-def _without_vectors(func: PrimFunc) -> PrimFunc:
-    """The function with serial loops in the place of vectorized ones: lanes that add to one element are no race, but a sum."""
+def _sequential(func: PrimFunc) -> PrimFunc:
+    """The function with serial loops in the place of vectorized ones, where lanes that add to one element are no race but a sum,
+    and of threadIdx, which this interpreter does not run."""
 
     def on_for(n: For, recurse: Any) -> For:
         m: For = n.map_children(recurse)
-        return m.with_(kind="serial") if m.kind == "vectorized" else m
+        is_thread = m.kind == "thread" and (m.thread or "").startswith("threadIdx")
+        return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread else m
 
     return func.with_(body=transform(func.body, {For: on_for}))
 

@@ -78,8 +78,9 @@ def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
             steps.append(Step("split", (("loop", LoopRef(b.name, depth - 1)), ("factors", (None, c.one([2, 3, 4, 5, 8]))))))
             depth += 1
         steps.append(Step("vectorize", (("loop", LoopRef(b.name, depth - 1)),)))
-        if depth > 1 and c.chance(0.6):
-            steps.append(Step("unroll", (("loop", LoopRef(b.name, depth - 2)),)))
+        in_registers = any(a.buffer.scope == "register" for a in (*reads(b), *writes(b))) and c.chance(0.85)
+        for at in range(depth - 1) if in_registers else [depth - 2] if depth > 1 and c.chance(0.6) else []:
+            steps.append(Step("unroll", (("loop", LoopRef(b.name, at)),)))
         if depth > 1 and c.chance(0.3):
             steps.append(Step("parallel", (("loop", LoopRef(b.name, 0)),)))
     return steps
