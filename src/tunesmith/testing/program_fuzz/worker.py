@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target import Target
@@ -13,7 +13,7 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 from tunesmith.testing.program_fuzz import evaluate
 from tunesmith.testing.program_fuzz import program as p
-from tunesmith.testing.program_fuzz.check import Case, Finding, Refused, check_schedule, prepare, raised_finding
+from tunesmith.testing.program_fuzz.check import Case, Finding, Refused, Report, check_schedule, prepare, raised_finding
 from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.generate import generate
 from tunesmith.testing.program_fuzz.generate_steps import finishing_steps, random_step
@@ -129,12 +129,34 @@ def _check_one(case: Case, out: Outcome, k: int, c: Choices, target: str, clock:
         out.failures.append(Failure(out.seed, k, raised, Trial(case.program, case.seed, tuple(steps), target)))
         return
     try:
-        found = check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, clock)
+        found = check(case, replay, clock)
         out.sequences += 1
     except Refused as e:
         out.refused[str(e)] += 1
         return
-    out.failures += [Failure(out.seed, k, f, Trial(case.program, case.seed, tuple(steps), target)) for f in found]
+    trial = Trial(case.program, case.seed, tuple(steps), target)
+    out.failures += [Failure(out.seed, k, attributed(case, trial, f, clock), trial) for f in found]
+
+
+def check(case: Case, replay: Replay, report: Report) -> list[Finding]:
+    """The checks of what a schedule has become."""
+    return check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, report)
+
+
+def attributed(case: Case, trial: Trial, finding: Finding, report: Report) -> Finding:
+    """The finding with the primitive after which it comes for the first time, as part of its kind."""
+    report("attribute")
+    for n in range(len(trial.steps)):
+        replay = Replay(Schedule(case.func, seed=trial.seed), Target(trial.target))
+        for step in trial.steps[:n]:
+            replay.apply(step)
+        try:
+            found = check(case, replay, lambda _: None)
+        except Refused:
+            continue
+        if found and found[0].kind.replace("original", "scheduled") == finding.kind:
+            return found[0] if n == 0 else replace(finding, kind=f"{finding.kind} after {trial.steps[n - 1].primitive}")
+    return replace(finding, kind=f"{finding.kind} after {trial.steps[-1].primitive}") if trial.steps else finding
 
 
 def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
@@ -209,7 +231,7 @@ def check_trial(trial: Trial, kind: str = "") -> Finding | None:
     if not taken and case.findings:
         return case.findings[0]
     try:
-        found = check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, clock)
+        found = check(case, replay, clock)
     except Refused:
         return None
-    return found[0] if found else None
+    return attributed(case, replace(trial, steps=tuple(taken)), found[0], clock) if found else None
