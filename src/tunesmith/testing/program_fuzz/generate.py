@@ -15,8 +15,8 @@ from tunesmith.testing.program_fuzz import domain, evaluate, numbers
 from tunesmith.testing.program_fuzz import generate_index as gi
 from tunesmith.testing.program_fuzz import program as p
 from tunesmith.testing.program_fuzz.choices import Choices
-from tunesmith.testing.program_fuzz.generate_nest import Frame, LoopSpec, extent, make_frame
-from tunesmith.testing.program_fuzz.generate_value import DTYPES, Scope, Values
+from tunesmith.testing.program_fuzz.generate_nest import Frame, LoopSpec, extent, fill_spaces, make_frame
+from tunesmith.testing.program_fuzz.generate_value import DTYPES, STYLES, Scope, Values, conjunction
 from tunesmith.testing.program_fuzz.numbers import FLOATS, Undecided
 
 ATTEMPTS = 12
@@ -102,6 +102,9 @@ class _Generator:
 
     def _nest(self, last: bool) -> p.Nest:
         c = self.c
+        recent = [b for b in self.buffers if b.role == "scratch" and b.name in self.wrote[-2:] and b.shape]
+        if recent and c.chance(0.35):
+            return self._following(c.one(recent), last)
         shared: list[LoopSpec] = []
         budget = MAX_INSTANCES
         depth = c.weighted({0: 5.0, 1: 3.5, 2: 1.5})
@@ -119,6 +122,29 @@ class _Generator:
         for var, e in reversed(shared):
             body = (p.Loop(var, e, body),)
         return body[0]
+
+    def _following(self, b: p.Buffer, last: bool) -> p.Nest:
+        """A nest over all elements of an intermediate, that reads each at its place; some are longer or leave a few out."""
+        c = self.c
+        loops = [(self.fresh("i"), gi.add(d, c.integer(1, 4)) if c.chance(0.12) else d) for d in b.shape]
+        frame = Frame(loops, len(loops), [p.Axis(self.fresh("v"), "S", e, p.Name(name)) for name, e in loops])
+        if c.chance(0.15):
+            frame.guards.append(p.IndexCompare("<", p.Name(c.one(loops)[0]), p.Num(c.integer(1, 8))))
+        fill_spaces(frame, [s.sizes for s in self.states])
+        names = [a.name for a in frame.axes]
+        extents = {a.name: a.extent for a in frame.axes}
+        scope = Scope(names, frame.spaces, extents, self._readable(), lambda dtype, data: self._input(frame, dtype, data), self.fresh)
+        v = Values(c, scope, self.odd)
+        conds = [p.IndexCompare("<", p.Name(n), d) for n, d in zip(names, b.shape, strict=True) if extents[n] != d]
+        own: p.Value = p.Load(b.name, tuple(map(p.Name, names)), b.dtype)
+        if conds:
+            own = p.Select(conjunction(conds), own, v.literal(b.dtype), c.one(STYLES), b.dtype)
+        value = self._combined(own, v, b.dtype) if c.chance(0.8) else own
+        out, at = self._target(frame, v, b.dtype, last)
+        nest: p.Nest = p.Block(self.fresh("b"), tuple(frame.axes), tuple(frame.guards), (), (p.Store(out.name, at, value),))
+        for var, e in reversed(loops):
+            nest = p.Loop(var, e, (nest,))
+        return nest
 
     def _most(self, e: p.Index) -> int:
         return max(1, *[int(domain.values(e, s.sizes)) for s in self.states])

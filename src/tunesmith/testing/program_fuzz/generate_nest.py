@@ -87,13 +87,17 @@ def make_frame(
     _guard(c, odd, frame, names)
     if c.chance(0.3):
         frame.axes = c.shuffled(frame.axes)
+    fill_spaces(frame, sizes)
+    return frame
+
+
+def fill_spaces(frame: Frame, sizes: list[dict[str, int]]) -> None:
+    """Enumerate the instances of a block, for each value of the sizes."""
     for size in sizes:
-        at = domain.points(frame.loops, size)
-        (at,) = domain.holding([at], frame.guards)
+        (at,) = domain.holding([domain.points(frame.loops, size)], frame.guards)
         for a in frame.axes:
             at[a.name] = domain.values(a.binding, at) + 0 * next(iter(at.values()))
         frame.spaces.append(at)
-    return frame
 
 
 def _constant(e: p.Index) -> bool:
