@@ -126,7 +126,8 @@ class Campaign:
         schedule, finding = crash(result)
         schedule = max(schedule, first)
         total.failures.append(Failure(seed, schedule, finding, Trial(_EMPTY, seed, (), "")))
-        return schedule + 1 if schedule + 1 < self.schedules else None
+        # Every schedule of a program that crashes as it is would crash.
+        return schedule + 1 if 0 < schedule < self.schedules - 1 else None
 
     def _keep(self, o: Outcome) -> None:
         """Remember the first failures of each kind."""

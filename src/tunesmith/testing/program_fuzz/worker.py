@@ -117,6 +117,8 @@ def check_program(seed: int, schedules: int, first: int) -> Outcome:
         c = Choices(seed, "schedule", k)
         target = f"{c.one(targets())} -num-cores={c.integer(1, 3)}"
         _check_one(case, out, k, c, target, clock)
+        if k == 0 and out.failures and "original" in out.failures[-1].finding.kind:
+            break  # every schedule of it would fail in the same way
     clock("end")
     return out
 
