@@ -149,10 +149,10 @@ class Campaign:
             "failures": [[f.finding.kind, f.schedule, [x.primitive for x in f.trial.steps]] for f in o.failures],
         }
 
-    def reproduce(self, say: Callable[[str], None]) -> None:
-        """Make the kept failures small and write them as scripts to `out/failures`."""
+    def reproduce(self, say: Callable[[str], None], kinds: int | None = None) -> None:
+        """Make the kept failures, of so many kinds at most, small and write them as scripts to `out/failures`."""
         with WorkerPool(FACTORY, 1, env=WORKER_ENV) as pool:
-            for kind, failures in sorted(self.examples.items()):
+            for kind, failures in sorted(self.examples.items())[:kinds]:
                 for n, f in enumerate(failures):
                     trial = f.trial if f.trial.target else recover(f.seed, f.schedule, pool)
                     if trial is None:

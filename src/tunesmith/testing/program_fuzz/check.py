@@ -124,7 +124,8 @@ def _sequential(func: PrimFunc) -> PrimFunc:
     def on_for(n: For, recurse: Any) -> For:
         m: For = n.map_children(recurse)
         is_thread = m.kind == "thread" and (m.thread or "").startswith("threadIdx")
-        return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread else m
+        alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop, with all that it forbids
+        return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread or alone else m
 
     return func.with_(body=transform(func.body, {For: on_for}))
 

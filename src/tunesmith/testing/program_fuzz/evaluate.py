@@ -106,6 +106,11 @@ def initial(b: p.Buffer, shape: tuple[int, ...], seed: int) -> Array:
         values = rng.integers(-4, 5, shape).astype("float64")
         if b.data == "fractions":
             values = values + rng.integers(0, 8, shape) / 8
+        elif b.data in ("tiny", "huge"):
+            least, most = numbers.EXPONENTS[b.dtype]
+            scale = 2.0 ** (least - 4) if b.data == "tiny" else 2.0 ** (most - 4)
+            low, high = (8, 16) if b.data == "huge" else (1, 4)  # reciprocals are denormal, or infinite
+            values = rng.integers(low, high, shape) * scale * rng.choice([-1.0, 1.0], shape)
         elif b.data == "wild":
             tiny = float(np.finfo(kind).tiny) if b.dtype != "bfloat16" else 2.0**-126
             odd = [tiny / 4, -tiny / 8, tiny, 0.1, -1e-3, 3.0, 250.0, -0.0, tiny * 3]

@@ -323,7 +323,7 @@ class _Generator:
         made: list[p.Index] = [gi.add(a.extent, c.integer(1, 3)) if c.chance(0.15) else a.extent for a in axes]
         if not made:
             made = [p.Num(c.integer(1, 6))]
-        return self._declare(p.Buffer(self.fresh("A"), tuple(made), dtype, "input", data=self.data))
+        return self._declare(p.Buffer(self.fresh("A"), tuple(made), dtype, "input", data=data or self.data))
 
     def _declare(self, b: p.Buffer) -> p.Buffer:
         self.buffers.append(b)

@@ -42,7 +42,7 @@ def extent(c: Choices, sizes: list[str], budget: int) -> p.Index:
         return c.one([n, n, n, gi.add(n, 1), p.Arith("*", n, p.Num(2))])
     return p.Num(
         min(
-            budget, c.weighted({1: 0.4, 2: 1.0, 3: 1.5, 4: 1.5, 5: 1.2, 6: 1.2, 7: 0.8, 8: 2.0, 9: 0.6, 10: 0.5, 13: 0.4, 16: 0.8, 32: 0.2})
+            budget, c.weighted({1: 0.4, 2: 1.0, 3: 1.5, 4: 1.5, 5: 1.2, 6: 1.2, 7: 0.8, 8: 2.0, 9: 0.6, 10: 0.5, 13: 0.4, 16: 1.2, 32: 0.4})
         )
     )
 

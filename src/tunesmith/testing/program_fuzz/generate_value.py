@@ -11,6 +11,8 @@ from tunesmith.testing.program_fuzz import program as p
 from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.numbers import FLOATS, INTEGERS
 
+SPECIAL = ("index", "tiny", "huge")
+"""Data of inputs that are read for one purpose only."""
 STYLES = ("select", "call", "ternary")
 DTYPES = {
     "int32": 5.0,
@@ -80,7 +82,7 @@ class Values:
     def load(self, dtype: str) -> p.Value:
         """An element of a buffer of that type, under a guard where the index may leave it."""
         c = self.c
-        fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data != "index"]
+        fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data not in SPECIAL]
         if not fitting or c.chance(0.15):
             b = self.scope.new_input(dtype, "")
         else:
@@ -120,10 +122,19 @@ class Values:
             out.append(p.Name(found))
         return tuple(out)
 
+    def extreme_quotient(self, dtype: str) -> p.Value:
+        """A quotient of two denormal or two huge numbers, whose reciprocals are infinite or denormal."""
+        data = self.c.one(["tiny", "huge"])
+        names = self.scope.names[: self.c.integer(0, 1)]
+        a, b = [self.scope.new_input(dtype, data) for _ in range(2)]
+        divisor = p.Load(b.name, tuple([gi.fitting(self.c, names, d, self.scope.spaces) for d in b.shape]), dtype)
+        dividend = p.Load(a.name, tuple([gi.fitting(self.c, self.scope.names, d, self.scope.spaces) for d in a.shape]), dtype)
+        return p.Binary("/", dividend, divisor, dtype)
+
     def uniform(self, dtype: str) -> p.Value:
         """An element that is the same in all instances of the innermost loops, or all."""
         names = self.scope.names[: self.c.integer(0, max(0, len(self.scope.names) - 1))]
-        fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data != "index"]
+        fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data not in SPECIAL]
         if not fitting or self.c.chance(0.5):
             return self.load_of(self.scope.new_input(dtype, ""), names)
         return self.load_of(self.c.one(fitting), names)
@@ -162,6 +173,8 @@ class Values:
         c = self.c
         if dtype in FLOATS:
             op = c.weighted({"+": 4.0, "-": 2.0, "*": 3.0, "/": 1.0, "min": 1.0, "max": 1.0})
+            if op == "/" and c.chance(0.3):
+                return self.extreme_quotient(dtype)
             a = self.value(dtype, depth - 1)
             b = self.uniform(dtype) if op == "/" and c.chance(0.5) else self.value(dtype, depth - 1)
             return p.Binary(op, a, b, dtype)
@@ -216,7 +229,7 @@ class Values:
     def lookup(self, dtype: str) -> p.Value:
         """An element at an index that is itself loaded."""
         c = self.c
-        tables = [b for b in self.scope.buffers if b.dtype == dtype and b.shape and b.data != "index" and b.role != "scratch"]
+        tables = [b for b in self.scope.buffers if b.dtype == dtype and b.shape and b.data not in SPECIAL and b.role != "scratch"]
         if self.lookups >= 2 or not tables:
             return self.leaf(dtype)
         self.lookups += 1

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tunesmith.support.worker_pool import JobResult, WorkerPool
 from tunesmith.testing.program_fuzz import shrink
 from tunesmith.testing.program_fuzz.check import Finding
-from tunesmith.testing.program_fuzz.worker import MARK, Trial
+from tunesmith.testing.program_fuzz.worker import ATTRIBUTE, MARK, Trial
 
 TRIAL_SECONDS = 25.0
 Attempt = Callable[[Trial], Finding | None]
@@ -70,5 +70,7 @@ def crash(result: JobResult) -> tuple[int, Finding]:
     phase = words[2] if len(words) > 2 else "?"
     if result.error == "error":
         return int(words[1]), Finding(f"fuzzer: {result.exception}", result.detail[-3000:])
+    if phase.startswith(ATTRIBUTE):
+        return int(words[1]), Finding(phase.removeprefix(ATTRIBUTE), result.detail[-1500:])
     what = f"hang in {phase}" if result.error == "timeout" else f"crash in {phase}: {result.message}"
     return int(words[1]), Finding(what, result.detail[-1500:])

@@ -18,6 +18,8 @@ Float = tuple[float, float]
 PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 _TINY = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+EXPONENTS = {"float16": (-14, 16), "bfloat16": (-126, 128), "float32": (-126, 128), "float64": (-1022, 1024)}
+"""Of the least normal number, and of the first power of two that is infinite."""
 _MARGIN = 4.0
 _APPROXIMATE = 32.0
 """Units in the last place that an approximated function may be off."""

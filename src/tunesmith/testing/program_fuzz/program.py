@@ -217,7 +217,7 @@ class Buffer:
 
     Attributes:
         role: input, output (a parameter that is read and written) or scratch (starts undefined).
-        data: what a parameter holds before the call: small, fractions, wild, or an index below `bound`.
+        data: what a parameter holds before the call: small, fractions, wild, tiny, huge, or an index below `bound`.
     """
 
     name: str

@@ -23,6 +23,8 @@ from tunesmith.testing.program_fuzz.steps import DEFAULT, Replay, Step, rule_ste
 
 MAX_STEPS = 9
 MARK = "@fuzz"
+ATTRIBUTE = "attribute: "
+"""Begins the name of the phase that looks for the step at fault; the kind of the failure follows, should that phase crash."""
 _WITHOUT_INTERPRETER = ("build", "crash in build", "crash in run", "hang in build", "hang in run")
 
 
@@ -83,7 +85,8 @@ class _Clock:
     def __call__(self, phase: str) -> None:
         now = time.perf_counter()
         if self.phase:
-            self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self.since
+            name = self.phase.partition(":")[0]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self.since
         self.phase, self.since = phase, now
         print(f"{MARK} {self.schedule} {phase}", flush=True)
 
@@ -147,7 +150,7 @@ def check(case: Case, replay: Replay, report: Report) -> list[Finding]:
 
 def attributed(case: Case, trial: Trial, finding: Finding, report: Report) -> Finding:
     """The finding with the primitive after which it comes for the first time, as part of its kind."""
-    report("attribute")
+    report(f"{ATTRIBUTE}{finding.kind}")
     for n in range(len(trial.steps)):
         replay = Replay(Schedule(case.func, seed=trial.seed), Target(trial.target))
         for step in trial.steps[:n]:
