@@ -1,0 +1,309 @@
+"""Random steps: any registered primitive, with arguments made by the annotations of its signature.
+
+Most arguments are plausible, some are silly; a primitive that is added later is called without a change here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from tunesmith.ir.analysis.access_regions import reads, writes
+from tunesmith.ir.buffer import SCOPES, Buffer
+from tunesmith.ir.stmt import THREADS, Block
+from tunesmith.schedule.primitive import PRIMITIVES
+from tunesmith.schedule.primitives.annotate import KEYS
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.testing.program_fuzz.choices import Choices
+from tunesmith.testing.program_fuzz.steps import Argument, BlockRef, LoopRef, Sampled, Step
+
+WEIGHTS: Mapping[str, float] = {
+    "split": 4.0,
+    "vectorize": 4.0,
+    "unroll": 3.0,
+    "parallel": 2.5,
+    "reorder": 3.0,
+    "fuse": 1.5,
+    "set_scope": 1.5,
+    "cache_write": 1.5,
+    "cache_read": 1.5,
+    "cache_reduction": 2.5,
+    "compute_at": 2.5,
+    "reverse_compute_at": 2.5,
+    "compute_inline": 1.2,
+    "reverse_compute_inline": 1.5,
+    "decompose_reduction": 1.5,
+    "rfactor": 2.5,
+    "reuse_buffer": 1.2,
+    "merge": 1.2,
+    "annotate": 1.0,
+    "bind": 0.03,
+    "cooperative_fetch": 0.2,
+    "unannotate": 0.2,
+    "get_block": 0.02,
+    "get_loops": 0.02,
+    "get_child_blocks": 0.02,
+    "get_producers": 0.02,
+    "get_consumers": 0.02,
+    "get_output_blocks": 0.02,
+    "sample_categorical": 0.1,
+    "sample_tile": 0.4,
+    "sample_perfect_tile": 0.3,
+}
+"""How often primitives are tried; one that is not listed has weight 1."""
+SILLY = 0.01
+"""Probability of an argument of any type at all."""
+PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
+"""Primitives for programs with intermediates; seldom tried on others."""
+REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
+"""Primitives for programs with reductions."""
+
+
+def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
+    """A step for the program as it is now; `sampled` integers have been drawn."""
+    m = _Maker(c, s, sampled)
+    skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
+    scale = {n: 0.05 for n in skipped}
+    return m.step(c.weighted({n: WEIGHTS.get(n, 1.0) * scale.get(n, 1.0) for n in PRIMITIVES}))
+
+
+def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
+    """Marks on the loops of every block, as good schedules have them: vectors inside, copies around them, threads outside."""
+    steps = []
+    for b in s.blocks():
+        depth = len(s.loops_of(b.name))
+        if not depth:
+            continue
+        if c.chance(0.5):
+            steps.append(Step("split", (("loop", LoopRef(b.name, depth - 1)), ("factors", (None, c.one([2, 3, 4, 5, 8]))))))
+            depth += 1
+        steps.append(Step("vectorize", (("loop", LoopRef(b.name, depth - 1)),)))
+        in_registers = any(a.buffer.scope == "register" for a in (*reads(b), *writes(b))) and c.chance(0.85)
+        for at in range(depth - 1) if in_registers else [depth - 2] if depth > 1 and c.chance(0.6) else []:
+            steps.append(Step("unroll", (("loop", LoopRef(b.name, at)),)))
+        if depth > 1 and c.chance(0.3):
+            steps.append(Step("parallel", (("loop", LoopRef(b.name, 0)),)))
+    return steps
+
+
+class _Maker:
+    def __init__(self, c: Choices, s: Schedule, sampled: int) -> None:
+        self.c, self.s, self.sampled = c, s, sampled
+        self.blocks = [b.name for b in s.blocks()]
+        self.block = c.one(self.blocks) if self.blocks else "none"
+
+    def step(self, name: str) -> Step:
+        """A call of that primitive."""
+        arguments: list[tuple[str, Argument]] = []
+        special = _SPECIAL.get(name)
+        if special is not None and not self.c.chance(SILLY):
+            arguments = special(self)
+        else:
+            for p in list(PRIMITIVES[name].signature.parameters.values())[1:]:
+                optional = p.default is not inspect.Parameter.empty
+                if optional and self.c.chance(0.85):
+                    continue
+                arguments.append((p.name, self.argument(p.name, inspect.formatannotation(p.annotation).strip("'"))))
+        return Step(name, tuple(arguments))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Blocks that write an intermediate and blocks that read it."""
+        wrote = [(a.buffer, b.name) for b in self.s.blocks() for a in writes(b) if a.buffer in self.s.func.allocs]
+        read = [(a.buffer, b.name) for b in self.s.blocks() for a in reads(b)]
+        return [(x, y) for b, x in wrote for c, y in read if b is c and x != y]
+
+    def pair(self) -> tuple[str, str]:
+        """A producer and a consumer, most of the time."""
+        pairs = self.pairs()
+        return self.c.one(pairs) if pairs and self.c.chance(0.9) else (self.c.one(self.blocks), self.c.one(self.blocks))
+
+    def choose(self, wanted: Callable[[Block], bool]) -> None:
+        """Go to a block that meets a condition, most of the time."""
+        found = [b.name for b in self.s.blocks() if wanted(b)]
+        if found and self.c.chance(0.9):
+            self.block = self.c.one(found)
+
+    def reduction_loop(self) -> LoopRef:
+        """A loop of the reduction of a block, most of the time."""
+        self.choose(lambda b: any(i.kind == "R" for i in b.iters))
+        loops = self.s.loops_of(self.block) if self.block in self.blocks else []
+        b = next((x for x in self.s.blocks() if x.name == self.block), None)
+        used = [v for i, e in zip(b.iters, b.bindings, strict=True) if i.kind == "R" for v in e.vars] if b is not None else []
+        depths = [n for n, f in enumerate(loops) if f.var in used]
+        return LoopRef(self.block, self.c.one(depths)) if depths and self.c.chance(0.85) else self.loop(0.3)
+
+    def argument(self, name: str, annotation: str) -> Argument:
+        """An argument of that name and type."""
+        c = self.c
+        if c.chance(SILLY):
+            silly: list[Argument] = [None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)]
+            return c.one(silly)
+        if annotation.startswith("Sequence[LoopRV"):
+            return self.loops()
+        if annotation.startswith("Sequence["):
+            return tuple([self.integer() for _ in range(c.integer(1, 3))])
+        if "BlockRV" in annotation and "LoopRV" in annotation:
+            return BlockRef(self.block) if c.chance(0.5) else self.loop()
+        if annotation == "BlockRV":
+            return BlockRef(self.block)
+        if annotation == "LoopRV":
+            return self.loop()
+        if annotation == "str":
+            return self.text(name)
+        if "int" in annotation or "IntRV" in annotation:
+            return self.integer()
+        others: list[Argument] = [None, None, 0, 1, (), "x"]
+        return c.one(others)
+
+    def loop(self, inner: float = 0.45) -> LoopRef:
+        """A loop around the block: the innermost with probability `inner`."""
+        depth = self.depth()
+        at = depth - 1 if self.c.chance(inner) else self.c.integer(0, max(0, depth - 1))
+        return LoopRef(self.block, max(0, at))
+
+    def depth(self) -> int:
+        """Loops around the block."""
+        return len(self.s.loops_of(self.block)) if self.block in self.blocks else 0
+
+    def loops(self) -> tuple[Argument, ...]:
+        """Some of the block's loops, in any order."""
+        n = self.depth()
+        if not n:
+            return ()
+        low = self.c.integer(0, n - 1)
+        chosen = list(range(low, self.c.integer(low, n - 1) + 1))
+        return tuple([LoopRef(self.block, i) for i in (self.c.shuffled(chosen) if self.c.chance(0.8) else chosen)])
+
+    def integer(self) -> Argument:
+        """A factor."""
+        if self.sampled and self.c.chance(0.4):
+            return Sampled(self.c.integer(0, self.sampled - 1))
+        return self.c.weighted({1: 0.7, 2: 3.0, 3: 2.0, 4: 3.0, 5: 1.2, 6: 0.5, 7: 0.5, 8: 2.0, 16: 1.0, 0: 0.05, -1: 0.05, 17: 0.3})
+
+    def text(self, name: str) -> str:
+        """A text argument: by the name of the parameter."""
+        c = self.c
+        if name == "scope":
+            return c.weighted({"global": 3.0, "workspace": 2.5, "register": 4.0, **{x: 0.1 for x in SCOPES[3:]}, "nowhere": 0.05})
+        if name == "thread":
+            return c.one(THREADS)
+        if name == "key":
+            return c.one([*KEYS, "nothing"])
+        if name == "buffer":
+            return self.buffer()
+        return self.block if name == "name" else "x"
+
+    def buffer(self) -> str:
+        """The name of a buffer."""
+        names = [b.name for b in (*self.s.func.params, *self.s.func.allocs) if isinstance(b, Buffer)]
+        return self.c.one(names or ["none"])
+
+
+def _split(m: _Maker) -> list[tuple[str, Argument]]:
+    first: Argument = None if m.c.chance(0.9) else m.integer()
+    rest = [m.integer() for _ in range(1 if m.c.chance(0.8) else 2)]
+    return [("loop", m.loop(0.3)), ("factors", (first, *rest))]
+
+
+def _fuse(m: _Maker) -> list[tuple[str, Argument]]:
+    n = m.depth()
+    low = m.c.integer(0, max(0, n - 2))
+    return [("loops", tuple([LoopRef(m.block, i) for i in range(low, min(n, low + m.c.integer(2, 3)))]))]
+
+
+def _reorder(m: _Maker) -> list[tuple[str, Argument]]:
+    n = m.depth()
+    low = m.c.integer(0, max(0, n - 2))
+    return [("loops", tuple(m.c.shuffled([LoopRef(m.block, i) for i in range(low, n)])))]
+
+
+def _compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+    producer, m.block = m.pair()
+    return [("block", BlockRef(producer)), ("loop", m.loop(0.3))]
+
+
+def _reverse_compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+    m.block, consumer = m.pair()
+    return [("block", BlockRef(consumer)), ("loop", m.loop(0.3))]
+
+
+def _producer(m: _Maker) -> list[tuple[str, Argument]]:
+    return [("block", BlockRef(m.pair()[0]))]
+
+
+def _consumer(m: _Maker) -> list[tuple[str, Argument]]:
+    return [("block", BlockRef(m.pair()[1]))]
+
+
+def _intermediate(rest: Callable[[_Maker], list[tuple[str, Argument]]]) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+    """A block that writes an intermediate, and more arguments."""
+
+    def make(m: _Maker) -> list[tuple[str, Argument]]:
+        m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
+        return [("block", BlockRef(m.block)), *rest(m)]
+
+    return make
+
+
+def _cache_read(m: _Maker) -> list[tuple[str, Argument]]:
+    m.choose(lambda b: any(True for _ in reads(b)))
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in reads(b)]
+    layout: list[tuple[str, Argument]] = [("layout", m.argument("layout", "Sequence[int]"))] if m.c.chance(0.1) else []
+    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("scope", m.text("scope")), *layout]
+
+
+def _kind(inner: float) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+    return lambda m: [("loop", m.loop(inner))]
+
+
+def _annotate(m: _Maker) -> list[tuple[str, Argument]]:
+    key = m.c.weighted({**{k: 1.0 for k in KEYS}, "prefetch": 4.0})
+    target: Argument = BlockRef(m.block) if m.c.chance(0.6) else m.loop()
+    value: Argument = m.buffer() if key in ("prefetch_operand", "pack_constant") else m.integer()
+    return [("target", target), ("key", key), ("value", value)]
+
+
+def _reuse(m: _Maker) -> list[tuple[str, Argument]]:
+    producer, consumer = m.pair()
+    return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
+
+
+def _merge(m: _Maker) -> list[tuple[str, Argument]]:
+    """Two loops at the same depth of neighbouring blocks."""
+    at = m.blocks.index(m.block) if m.block in m.blocks else 0
+    other = m.blocks[min(at + 1, len(m.blocks) - 1)] if m.blocks else "none"
+    depth = m.c.integer(0, max(0, m.depth() - 1)) if m.c.chance(0.4) else 0
+    return [("first", LoopRef(m.block, depth)), ("second", LoopRef(other, depth))]
+
+
+def _cache_reduction(m: _Maker) -> list[tuple[str, Argument]]:
+    loop = m.reduction_loop()
+    return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
+
+
+def _decompose(m: _Maker) -> list[tuple[str, Argument]]:
+    loop = m.reduction_loop()
+    return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2))]
+
+
+_SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
+    "split": _split,
+    "fuse": _fuse,
+    "reorder": _reorder,
+    "compute_at": _compute_at,
+    "reverse_compute_at": _reverse_compute_at,
+    "compute_inline": _producer,
+    "reverse_compute_inline": _consumer,
+    "set_scope": _intermediate(lambda m: [("scope", m.text("scope"))]),
+    "pad_rows": _intermediate(lambda m: [("pad", m.integer())]),
+    "cache_read": _cache_read,
+    "decompose_reduction": _decompose,
+    "rfactor": lambda m: [("loop", m.reduction_loop())],
+    "vectorize": _kind(0.8),
+    "parallel": _kind(0.2),
+    "annotate": _annotate,
+    "reuse_buffer": _reuse,
+    "merge": _merge,
+    "cache_reduction": _cache_reduction,
+}
+"""Primitives whose arguments belong together."""
