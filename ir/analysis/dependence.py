@@ -184,16 +184,14 @@ def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -
     common = [v for v in a.loops if v in b.ranges]
     found: set[Var] = set(single)
     # Guards are seldom needed, and cost more than the rest.
-    for guards in ((), (a.guards, b.guards)) if a.guards or b.guards else ((),):
-        more: Var | None = wanted
-        while more is not None and wanted not in found and len(found) < len(common) + len(single):
-            mine, theirs = guards or ((), ())
-            free = Inner(a.ranges, mine).without(*found), Inner(b.ranges, theirs).without(*found)
-            left = [v for v in common if v not in found]
-            left.sort(key=lambda v: v is not wanted)
+    for guards in (((), ()), (a.guards, b.guards)) if a.guards or b.guards else (((), ()),):
+        while wanted not in found:
+            free = Inner(a.ranges, guards[0]).without(*found), Inner(b.ranges, guards[1]).without(*found)
+            left = sorted([v for v in common if v not in found], key=lambda v: v is not wanted)
             more = _next_shared(pairs, left, free)
-            if more is not None:
-                found.add(more)
+            if more is None:
+                break
+            found.add(more)
     return found
 
 
