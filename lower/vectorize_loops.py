@@ -7,15 +7,15 @@ Strides and counts may be expressions of sizes that come with the call.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import gcd
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
@@ -24,6 +24,7 @@ from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.uniform_division import UniformDivision
 from tunesmith.support import dtype as dt
 
 
@@ -56,12 +57,11 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) ->
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     if target.is_gpu:
         lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
-        if lanes == 1:
-            return n.with_(kind="unrolled")
+    one_by_one = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
     try:
-        return _as_vectors(n, extent, lanes, s, sizes)
+        return one_by_one if lanes == 1 else _as_vectors(n, extent, lanes, s, sizes)
     except NotAVector:
-        return n.with_(kind="unrolled" if extent <= 64 else "serial")
+        return one_by_one
 
 
 def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
@@ -69,13 +69,14 @@ def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collectio
     folded, active = _under_prefix(n, sizes)
     if type(folded) is BufferStore and _is_shared(folded, n.var):
         return _horizontal(n, folded, active, extent, lanes, s, sizes)
+    divide = UniformDivision()
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         body = s(substitute(n.body, {n.var: poly(start) + lane}))
         if body is not None:
             count = extent - start
-            parts.append(_Lanes(lane, lanes, s, sizes).stmt(body, poly(count) if count < lanes else None))
+            parts.append(_Lanes(lane, lanes, s, sizes, divide).stmt(body, poly(count) if count < lanes else None))
         del s.ranges[lane]
     return seq([p for p in parts if p is not None])
 
@@ -104,21 +105,21 @@ FOLDED = ("add", "max", "min")
 """Operations with a horizontal form."""
 
 
-def _horizontal(
-    n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]
-) -> BufferStore:
+def _horizontal(n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
     v: Any = st.value
     own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
     if not own:
         raise NotAVector
     total: Expr | None = None
+    alone = active is not None and _Lanes(n.var, extent, s, sizes, UniformDivision()).needs_a_lane(v.b, active)
+    divide = UniformDivision()
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         count = poly(extent - start) if active is None else _count(active - start, lanes, s)
         masked = active is not None or extent - start < lanes
-        tool = _Lanes(lane, lanes, s, sizes)
+        tool = _Lanes(lane, lanes, s, sizes, divide)
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
             nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
@@ -127,14 +128,15 @@ def _horizontal(
         del s.ranges[lane]
     assert total is not None
     folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
-    return BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    store = BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    return If(Lt0(-active), store) if alone and active is not None else store
 
 
 class _Lanes:
     """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
 
-    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var]) -> None:
-        self.lane, self.lanes, self.s, self.sizes = lane, lanes, s, sizes
+    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
+        self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
 
     def wide(self, e: Expr) -> Expr:
@@ -182,7 +184,8 @@ class _Lanes:
             count = self.prefix(n.cond)
             if count is None or n.orelse is not None:
                 raise NotAVector
-            return self.stmt(n.then, self._and(mask, count))
+            then = self.stmt(n.then, self._and(mask, count))
+            return If(Lt0(-count), then) if self.needs_a_lane(n.then, count) else then
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One line for each vector: the lane at its start.
             return substitute(n, {self.lane: poly(0)})
@@ -214,9 +217,7 @@ class _Lanes:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
         if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype):  # type: ignore[attr-defined]
-            # One division for all lanes: a product by the reciprocal differs by at most 1.5 ulp, and costs a tenth.
-            once = Binary("div", const(1, e.dtype), e.b)  # type: ignore[attr-defined]
-            return Binary("mul", self.wide(self.expr(e.a, mask)), self.wide(once))  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
         if t is Not:
@@ -243,12 +244,41 @@ class _Lanes:
         if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
             raise NotAVector
         a = self.wide(self.expr(e.a, self._and(mask, count)))
-        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0:
+        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0 and e.a.buffer.scope != "register":
             return a  # masked-off lanes of a load are zero
         return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 
+    def needs_a_lane(self, n: Any, count: Poly) -> bool:
+        """Whether `n` may only run where the guard of `count` leading lanes leaves one.
+
+        What all lanes share is read once, outside of any mask.  It is in range where the guard lets a lane pass, and so wherever its place
+        does not depend on what the guard depends on.
+        """
+        if self.s.bounds(count)[0] > 0:
+            return False
+        guard = {v for v in count.vars if v not in self.sizes}
+        shared = [(x, where) for x, where in _loads(n, {}) if not self._depends(x)]
+        return any(not guard.isdisjoint(where) and not self._in_range(x) for x, where in shared)
+
     def _in_range(self, load: BufferLoad) -> bool:
-        """Whether it may be read for all lanes, also those that want the other side of a choice."""
+        """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
+        if any(isinstance(v, LookupVar) and v not in self.s.ranges for v in load.indices[0].vars):
+            return False
         low, high = self.s.bounds(load.indices[0])
         size = load.buffer.shape[0].const
         return low >= 0 and size is not None and high < size
+
+
+def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferLoad, frozenset[Var]]]:
+    """Loads of `n`, and the variables that their places depend on, also through lookups."""
+    if type(n) is Poly:
+        return
+    if type(n) is Lookup:
+        inside = frozenset(v for x in walk(n.value) if type(x) is Poly for v in x.vars)
+        lookups = {**lookups, n.var: frozenset(w for v in inside for w in lookups.get(v, (v,)))}
+    if type(n) is BufferLoad:
+        yield n, frozenset(w for v in n.indices[0].vars for w in lookups.get(v, (v,)))
+    kids: list[Any] = []
+    n.each_child(kids.append)
+    for k in kids:
+        yield from _loads(k, lookups)
