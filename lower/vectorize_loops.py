@@ -24,7 +24,7 @@ from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.uniform_division import UniformDivision
+from tunesmith.lower.uniform_division import UniformDivision, Versions
 from tunesmith.support import dtype as dt
 
 
@@ -37,19 +37,29 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Vectorise; see the module's text."""
     s = Simplifier(symbol_ranges(func))
     sizes = [p for p in func.params if isinstance(p, Var)]
+    chosen: dict[Stmt, Versions] = {}
+
+    def stmt(made: Versions | Stmt) -> Stmt:
+        if not isinstance(made, Versions):
+            return made
+        out = made.stmt()
+        chosen[out] = made
+        return out
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        if n.kind != "vectorized":
-            s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
-            out: Stmt = n.map_children(recurse)
-            del s.ranges[n.var]
-            return out
-        return _vectorize(n, s, sizes, target)
+        if n.kind == "vectorized":
+            return stmt(_vectorize(n, s, sizes, target))
+        low, high = s.bounds(n.extent)
+        s.ranges[n.var] = (0, max(high - 1, 0))
+        out: For = n.map_children(recurse)
+        del s.ranges[n.var]
+        versions = chosen[out.body].under(out) if out.body in chosen and low > 0 else None
+        return out if versions is None else stmt(versions)
 
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Stmt:
+def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Versions | Stmt:
     extent = n.extent.const
     if extent is None:
         return n.with_(kind="serial")
@@ -59,17 +69,19 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) ->
         lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
     one_by_one = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
     try:
-        return one_by_one if lanes == 1 else _as_vectors(n, extent, lanes, s, sizes)
+        if lanes == 1:
+            return one_by_one
+        divide = UniformDivision(n.body, not target.is_gpu)
+        return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
     except NotAVector:
         return one_by_one
 
 
-def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
+def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> Stmt:
     parts: list[Stmt | None] = []
     folded, active = _under_prefix(n, sizes)
     if type(folded) is BufferStore and _is_shared(folded, n.var):
-        return _horizontal(n, folded, active, extent, lanes, s, sizes)
-    divide = UniformDivision()
+        return _horizontal(n, folded, active, extent, lanes, s, sizes, divide)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
@@ -105,21 +117,30 @@ FOLDED = ("add", "max", "min")
 """Operations with a horizontal form."""
 
 
-def _horizontal(n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
+def _horizontal(
+    n: For,
+    st: BufferStore,
+    active: Poly | None,
+    extent: int,
+    lanes: int,
+    s: Simplifier,
+    sizes: Collection[Var],
+    divide: UniformDivision,
+) -> Stmt:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
     v: Any = st.value
     own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
     if not own:
         raise NotAVector
     total: Expr | None = None
-    alone = active is not None and _Lanes(n.var, extent, s, sizes, UniformDivision()).needs_a_lane(v.b, active)
-    divide = UniformDivision()
+    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(v.b, active)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         count = poly(extent - start) if active is None else _count(active - start, lanes, s)
         masked = active is not None or extent - start < lanes
         tool = _Lanes(lane, lanes, s, sizes, divide)
+        tool.guards += [] if active is None else [frozenset(active.vars)]
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
             nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
@@ -138,6 +159,8 @@ class _Lanes:
     def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
         self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
+        self.guards: list[frozenset[Var] | None] = []
+        """What the conditions around depend on; None for more than variables."""
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -180,11 +203,16 @@ class _Lanes:
             return seq([self.stmt(k, mask) for k in n.stmts])
         if type(n) is If:
             if not self._depends(n.cond):
-                return If(n.cond, self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask))
+                self.guards.append(_variables(n.cond))
+                then, orelse = self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask)
+                self.guards.pop()
+                return If(n.cond, then, orelse)
             count = self.prefix(n.cond)
             if count is None or n.orelse is not None:
                 raise NotAVector
+            self.guards.append(frozenset(count.vars))
             then = self.stmt(n.then, self._and(mask, count))
+            self.guards.pop()
             return If(Lt0(-count), then) if self.needs_a_lane(n.then, count) else then
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One line for each vector: the lane at its start.
@@ -217,7 +245,7 @@ class _Lanes:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
         if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype):  # type: ignore[attr-defined]
-            return self.divide(self.wide(self.expr(e.a, mask)), e.b)  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
         if t is Not:
@@ -233,7 +261,10 @@ class _Lanes:
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
         if not self._depends(e.cond):
-            return Select(e.cond, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+            self.guards.append(_variables(e.cond))
+            sides = [self.wide(self.expr(x, mask)) for x in (e.a, e.b)]
+            self.guards.pop()
+            return Select(e.cond, *sides)
         count = self.prefix(e.cond)
         if count is None:
             # Only a leading group of lanes can be masked: a load on either side may be out of range in the others.
@@ -256,9 +287,19 @@ class _Lanes:
         """
         if self.s.bounds(count)[0] > 0:
             return False
-        guard = {v for v in count.vars if v not in self.sizes}
-        shared = [(x, where) for x, where in _loads(n, {}) if not self._depends(x)]
-        return any(not guard.isdisjoint(where) and not self._in_range(x) for x, where in shared)
+        guard = frozenset(count.vars)
+        return any(not self._is_apart(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
+
+    def _can_be_first(self, b: Expr) -> bool:
+        """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
+        if any(isinstance(v, LookupVar) for x in walk(b) if type(x) is Poly for v in x.vars):
+            return False
+        return all(self._is_apart(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
+
+    def _is_apart(self, load: BufferLoad, where: frozenset[Var], guard: frozenset[Var] | None) -> bool:
+        """Whether a load may be run where a guard on these variables fails; `where` is what its place depends on."""
+        free = guard is not None and all(v in self.sizes for v in guard & where)
+        return free or self._in_range(load)
 
     def _in_range(self, load: BufferLoad) -> bool:
         """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
@@ -282,3 +323,9 @@ def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferL
     n.each_child(kids.append)
     for k in kids:
         yield from _loads(k, lookups)
+
+
+def _variables(cond: Expr) -> frozenset[Var] | None:
+    """What a condition depends on; None where that is more than variables."""
+    parts = list(walk(cond))
+    return None if any(type(x) is BufferLoad for x in parts) else frozenset([v for x in parts if type(x) is Poly for v in x.vars])
