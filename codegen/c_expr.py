@@ -207,7 +207,7 @@ class CExpr:
         if t is Select:
             return self._choice(e)  # type: ignore[arg-type]
         if t is Lookup:
-            return self._lookup(e, self.scalar)  # type: ignore[arg-type,no-any-return]
+            return self._lookup(e, self.scalar)  # type: ignore[arg-type]
         if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
             return self._reduced(e)  # type: ignore[arg-type]
         args = [self.scalar(k) for k in _operands(e)]
@@ -389,7 +389,7 @@ class CExpr:
         if t is Select:
             return self._choices(e, n)  # type: ignore[arg-type]
         if t is Lookup:
-            return self._lookup(e, self.lanes)  # type: ignore[arg-type,no-any-return]
+            return self._lookup(e, self.lanes)  # type: ignore[arg-type]
         parts = [self.lanes(k) for k in _operands(e)]
         return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
 
@@ -480,7 +480,7 @@ class CExpr:
         if t in (Broadcast, Ramp, Lt0):
             return self.lanes(e)[i]
         if t is Lookup:
-            return self._lookup(e, lambda body: self.lane(body, i))  # type: ignore[arg-type,no-any-return]
+            return self._lookup(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
         return self.operation(e, [self.lane(k, i) for k in _operands(e)])
 
 
