@@ -279,8 +279,8 @@ class ExprEmitter:
         held = self.slots.get(buffer)
         if held is None:
             return False
-        low, high = (p.const, p.const) if p.const is not None else bounds(p, self.ranges)
         last = buffer.shape[0].as_int() - 1
+        low, high = bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else (-1, last)
         if mask.const is None and not 0 <= low <= high <= last:
             return False  # there may be no lane at work, and the place anywhere
         self.slots[buffer] = max(held, min(high, last) + lanes)
