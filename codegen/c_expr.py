@@ -6,6 +6,7 @@ choice only are made there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tunesmith.codegen.c_dialect import HALVES, Dialect
@@ -135,10 +136,9 @@ class CExpr:
             if self.bounds(a.args[0])[0] >= 0:
                 return f"({x[0]} {'/' if a.op == 'floordiv' else '%'} {x[1]})"
             return self._floored(a.op, x[0], x[1], kind)
-        name = self.names.get(a)
-        if name is None:
+        if a not in self.names:
             raise BuildError(f"{self.what}: the variable {a!r} has no value where device code is generated")
-        return f"({self.dialect.types['int64']}){name}" if wide and not self.wide else name
+        return f"({self.dialect.types['int64']}){self.names[a]}" if wide and not self.wide else self.names[a]
 
     def _overflows(self, terms: Any) -> bool:
         """Whether a sum must be computed in 64 bits: one of its parts, or what is inside them, may need more than 32."""
@@ -206,18 +206,20 @@ class CExpr:
         if t is Select:
             return self._choice(e)  # type: ignore[arg-type]
         if t is Lookup:
-            outer = self.names.get(e.var)  # type: ignore[attr-defined]
-            last = max(self.bounds(e.extent)[1] - 1, 0)  # type: ignore[attr-defined]
-            self.bind(e.var, 0, last)  # type: ignore[attr-defined]
-            self.names[e.var] = f"({self.counter(last)}){self.scalar(e.value)}"  # type: ignore[attr-defined]
-            text = self.scalar(e.body)  # type: ignore[attr-defined]
-            if outer is None:
-                del self.names[e.var]  # type: ignore[attr-defined]
-            return text
+            return self._lookup(e, self.scalar)  # type: ignore[arg-type]
         if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
             return self._reduced(e)  # type: ignore[arg-type]
         args = [self.scalar(k) for k in _operands(e)]
         return self.operation(e, args)
+
+    def _lookup(self, e: Lookup, make: Callable[[Expr], Any]) -> Any:
+        """What `make` makes of the body, where the variable is known."""
+        last = max(self.bounds(e.extent)[1] - 1, 0)
+        self.bind(e.var, 0, last)
+        outer, self.names = self.names, {**self.names, e.var: f"({self.counter(last)}){self.scalar(e.value)}"}
+        made = make(e.body)
+        self.names = outer
+        return made
 
     def operation(self, e: Expr, args: list[str]) -> str:
         """The operation of a node on one lane of its operands."""
@@ -388,6 +390,8 @@ class CExpr:
             return [f"({self.condition(e.index + stride * i)})" for i in range(n)]  # type: ignore[attr-defined]
         if t is Select:
             return self._choices(e, n)  # type: ignore[arg-type]
+        if t is Lookup:
+            return self._lookup(e, self.lanes)  # type: ignore[arg-type]
         parts = [self.lanes(k) for k in _operands(e)]
         return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
 
@@ -477,6 +481,8 @@ class CExpr:
             return f"({self.lane(e.cond, i)} ? {self.lane(e.a, i)} : {self.lane(e.b, i)})"  # type: ignore[attr-defined]
         if t in (Broadcast, Ramp, Lt0):
             return self.lanes(e)[i]
+        if t is Lookup:
+            return self._lookup(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
         return self.operation(e, [self.lane(k, i) for k in _operands(e)])
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from tunesmith.codegen.llvm_cast import convert, in_float32
 from tunesmith.codegen.llvm_division import divided, positively_divided
+from tunesmith.codegen.llvm_masks import active_lanes
+from tunesmith.codegen.llvm_scale import scaled
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import Range, bounds
@@ -30,6 +32,7 @@ class ExprEmitter:
 
     What is computed in a control-flow region is valid in the regions inside it, never behind it: `_known` holds what is valid
     now, `_regions` what each open region has added to it.  Values that depend on memory are in `loads`, by buffer.
+    `slots` are the register buffers that `sroa` is to turn into values, with the elements that each must hold.
     """
 
     def __init__(self, declares: set[str], has_avx512: bool) -> None:
@@ -40,6 +43,7 @@ class ExprEmitter:
         self.env: dict[Var, str] = {}
         self.ranges: dict[Var, tuple[int, int]] = {}
         self.base: dict[Buffer, str] = {}
+        self.slots: dict[Buffer, int] = {}
         self.loads: list[dict[Buffer, dict[Any, str]]] = [{}]
         self._known: dict[Any, str] = {}
         self._regions: list[list[Any]] = [[]]
@@ -230,18 +234,21 @@ class ExprEmitter:
         if e.buffer.dtype == "bool":
             raise BuildError("the LLVM backend was given a tensor of bools; run the lowering pipeline first")
         size = dt.nbytes(e.buffer.dtype)
+        mask = active_lanes(e.mask, e.lanes)
+        if mask is not None and mask.const == 0:
+            return "zeroinitializer"
         at = self.address(e.buffer, e.indices[0])
         if e.lanes == 1:
             return self.op(f"load {scalar}, ptr {at}, align {size}")
         vec = f"<{e.lanes} x {scalar}>"
         if e.stride == ONE:
-            # A masked load would keep a register buffer in memory.  Its vectors are whole, and what reads the other lanes is masked itself.
-            if e.mask is None or e.buffer.scope == "register":
+            # A masked load would keep a register buffer in memory.  What reads the other lanes is masked itself.
+            if mask is None or self.is_whole(e.buffer, e.indices[0], e.lanes, mask):
                 return self.op(f"load {vec}, ptr {at}, align {self.alignment(e.buffer, e.indices[0], e.lanes)}")
-            m = self.mask(e.mask, e.lanes)
+            m = self.mask(mask, e.lanes)
             args = [("ptr", at), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
             return self.call(vec, f"llvm.masked.load.{suffix(e.dtype)}.p0", args)
-        m = self.mask(e.mask if e.mask is not None else poly(e.lanes), e.lanes)
+        m = self.mask(mask if mask is not None else poly(e.lanes), e.lanes)
         args = [(f"<{e.lanes} x ptr>", self.strided(e, at)), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
         return self.call(vec, f"llvm.masked.gather.{suffix(e.dtype)}.v{e.lanes}p0", args)
 
@@ -259,6 +266,18 @@ class ExprEmitter:
         if buffer.scope == "register" and p.const is not None and p.const % lanes == 0:
             return size * lanes
         return size
+
+    def is_whole(self, buffer: Buffer, p: Poly, lanes: int, mask: Poly) -> bool:
+        """Whether a masked vector at element `p` may be read and written whole: in a register buffer, which is made large enough for it."""
+        held = self.slots.get(buffer)
+        if held is None:
+            return False
+        last = buffer.shape[0].as_int() - 1
+        low, high = bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else (-1, last)
+        if mask.const is None and not 0 <= low <= high <= last:
+            return False  # there may be no lane at work, and the place anywhere
+        self.slots[buffer] = max(held, min(high, last) + lanes)
+        return True
 
     def forget(self, buffer: Buffer) -> None:
         """A store to `buffer` was emitted: earlier loads of it, and everything computed, may be stale."""
@@ -415,26 +434,7 @@ class ExprEmitter:
         if self.has_avx512 and e.dtype == "float32x16":
             full = [(ty, x), (ty, n), (ty, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
             return self.call(ty, "llvm.x86.avx512.mask.scalef.ps.512", full)
-        return self._scaled(e.dtype, ty, x, n)
-
-    def _scaled(self, dtype: str, ty: str, x: str, n: str) -> str:
-        """x * 2**n as two products by powers of two: the first is exact, so that a denormal result is rounded once."""
-        bias, shift = (1023, 52) if dt.element(dtype) == "float64" else (127, 23)
-        lanes = dt.lanes(dtype)
-        ints = dt.vector("int64" if shift == 52 else "int32", lanes)
-        it = llvm_type(ints)
-
-        def number(v: int) -> str:
-            return str(v) if lanes == 1 else vector_literal([str(v)] * lanes, it.split()[-1].rstrip(">"))
-
-        whole = self.call(it, f"llvm.fptosi.sat.{suffix(ints)}.{suffix(dtype)}", [(ty, n)])
-        whole = self.call(it, f"llvm.smax.{suffix(ints)}", [(it, whole), (it, number(-2 * bias + 4))])
-        whole = self.call(it, f"llvm.smin.{suffix(ints)}", [(it, whole), (it, number(2 * bias))])
-        half = self.op(f"ashr {it} {whole}, {number(1)}")
-        for part in (half, self.op(f"sub {it} {whole}, {half}")):
-            bits = self.op(f"shl {it} {self.op(f'add {it} {part}, {number(bias)}')}, {number(shift)}")
-            x = self.op(f"fmul {ty} {x}, {self.op(f'bitcast {it} {bits} to {ty}')}")
-        return x
+        return scaled(self.op, self.call, e.dtype, x, n)
 
     def _reduce(self, e: Call) -> str:
         src = e.args[0]

@@ -15,6 +15,7 @@ from typing import Any
 
 from tunesmith.codegen.llvm_arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, WORKSPACE, Arena
 from tunesmith.codegen.llvm_expr import ExprEmitter
+from tunesmith.codegen.llvm_masks import active_lanes
 from tunesmith.codegen.llvm_text import llvm_type, suffix
 from tunesmith.codegen.llvm_transpose import Tile, find_tiles, transpose
 from tunesmith.ir.arith.interval import bounds
@@ -158,10 +159,8 @@ class _Function(ExprEmitter):
         if b.scope == "register" and count.const is None:
             raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a number")
         if b.scope == "register" and self.stack + size.as_int() <= STACK_BYTES:
-            self.stack += size.as_int()
-            slot = self.fresh("r")
-            self.allocas.append(f"  {slot} = alloca [{count} x {llvm_type(b.dtype)}], align 64")
-            self.base[b] = slot
+            self._alloca(n, count.as_int())
+            return
         else:
             foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
             if foreign:
@@ -170,29 +169,43 @@ class _Function(ExprEmitter):
             self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
         self.statement(n.body)
 
+    def _alloca(self, n: Allocate, count: int) -> None:
+        """A register buffer, with room behind its end for lanes that are masked off: `sroa` drops a store that leaves its alloca."""
+        b, slot, place = n.buffer, self.fresh("r"), len(self.allocas)
+        self.allocas.append("")
+        self.base[b] = slot
+        self.slots[b] = count
+        self.stack += count * dt.nbytes(b.dtype)
+        self.statement(n.body)
+        self.stack += (self.slots[b] - count) * dt.nbytes(b.dtype)
+        self.allocas[place] = f"  {slot} = alloca [{self.slots[b]} x {llvm_type(b.dtype)}], align 64"
+
     def _store(self, n: BufferStore) -> None:
+        lanes = dt.lanes(n.value.dtype)
+        mask = active_lanes(n.mask, lanes)
+        if mask is not None and mask.const == 0:
+            return
         v = self.value(n.value)
         size = dt.nbytes(n.buffer.dtype)
-        lanes = dt.lanes(n.value.dtype)
         ty = llvm_type(n.value.dtype)
         at = self.address(n.buffer, n.indices[0])
         if lanes == 1:
             self.do(f"store {ty} {v}, ptr {at}, align {size}")
         elif n.stride is None or n.stride == ONE:
-            if n.mask is None:
+            if mask is None:
                 self.do(f"store {ty} {v}, ptr {at}, align {self.alignment(n.buffer, n.indices[0], lanes)}")
-            elif n.buffer.scope == "register":
+            elif self.is_whole(n.buffer, n.indices[0], lanes, mask):
                 # Registers are SSA values after sroa: a masked store would keep them in memory, a blend does not.
                 align = self.alignment(n.buffer, n.indices[0], lanes)
                 old = self.op(f"load {ty}, ptr {at}, align {align}")
-                new = self.op(f"select <{lanes} x i1> {self.mask(n.mask, lanes)}, {ty} {v}, {ty} {old}")
+                new = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
                 self.do(f"store {ty} {new}, ptr {at}, align {align}")
             else:
-                m = self.mask(n.mask, lanes)
+                m = self.mask(mask, lanes)
                 args = [(ty, v), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", m)]
                 self.call("void", f"llvm.masked.store.{suffix(n.value.dtype)}.p0", args)
         else:
-            m = self.mask(n.mask if n.mask is not None else ONE * lanes, lanes)
+            m = self.mask(mask if mask is not None else ONE * lanes, lanes)
             args = [(ty, v), (f"<{lanes} x ptr>", self.strided(n, at)), ("i32", str(size)), (f"<{lanes} x i1>", m)]
             self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
         self.forget(n.buffer)

@@ -86,7 +86,7 @@ class Buffer:
 class BufferLoad(Expr):
     """The element at `indices`.  With `lanes` > 1 a vector: lane l is `stride` * l elements further along the last dimension.
 
-    `mask`, when given, is the number of leading lanes that are read; the others are zero.
+    `mask`, when given, is the number of leading lanes that are read; the others are zero, or, of a `register` buffer, unspecified.
     """
 
     buffer: Buffer

@@ -7,6 +7,7 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Call, Expr, conjunction
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import LookupVar
 from tunesmith.ir.poly import Poly, Var, below
 from tunesmith.ir.stmt import Block, Evaluate, If, Stmt, annotation, seq
 from tunesmith.ir.target import Target
@@ -31,12 +32,16 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
-    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on."""
+    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on.
+
+    Loads at an index that only a lookup knows are left out: their place is not known in front of the statement.
+    """
     distance = annotation(b, "prefetch")
     if not isinstance(distance, Poly) or distance.const == 0:
         return body
     loads = [x for x in walk(body) if type(x) is BufferLoad and x.buffer in func.params and x.indices]
-    ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in loads]
+    known = [x for x in loads if not any(isinstance(v, LookupVar) for i in x.indices for v in i.vars)]
+    ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in known]
     return seq([*[Evaluate(Call("prefetch", (x,), x.dtype)) for x in ahead], body])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.lookup import LookupVar
 from tunesmith.ir.poly import ZERO, Poly, Var, evaluate, poly
 from tunesmith.ir.stmt import Block, Evaluate, For, Stmt, annotation, seq
 from tunesmith.ir.target import Target
@@ -29,7 +30,7 @@ def prefetch_ahead(func: PrimFunc, target: Target) -> PrimFunc:
     """For loops with the annotations `prefetch_operand` (a buffer) and `prefetch_ahead` (iterations, 0 for none).
 
     The innermost serial loop under it that leads to a load of the operand begins with prefetches into the second level of the caches.
-    Nothing happens where the operand does not move forward with the loop, or sizes are not known.
+    Nothing happens where the operand does not move forward with the loop, or sizes are not known, or a lookup gives the place.
     """
     if not any(k == "prefetch_ahead" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
         return func
@@ -56,6 +57,8 @@ def _spread(loop: For, operand: str, ahead: int, target: Target) -> Stmt:
     path = path_to_block(loop, block.name) or []
     inner = [x for x in path if type(x) is For and x is not loop and x.kind == "serial"]
     if not inner or any(x.extent.const is None for x in inner) or any(e.const is None for e in load.buffer.shape):
+        return loop
+    if any(isinstance(v, LookupVar) for i in load.indices for v in i.vars):
         return loop
     # The first element that an iteration of the loop reads, and how far the next iteration is from it in memory.
     index = [substitute(i, {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}) for i in load.indices]

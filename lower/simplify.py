@@ -11,7 +11,7 @@ from typing import Any
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.simplify import is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not, Select
+from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, Lt0, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Param, Poly, Var
@@ -19,6 +19,7 @@ from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, 
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.passes import function_pass
+from tunesmith.support import dtype as dt
 
 Range = tuple[int, int]
 
@@ -137,13 +138,14 @@ class Simplifier:
             a, b = self.bounds(n.stride * (n.lanes - 1))
             low, high = low + min(a, 0), high + max(b, 0)
         if high < 0 or low >= 0:
-            return Const(high < 0, "bool")
+            return truth(high < 0, n.lanes)
         return n if e is n.index else Lt0(e, n.lanes, n.stride)
 
     def _select(self, n: Select, recurse: Any) -> Expr:
         cond = recurse(n.cond)
-        if type(cond) is Const:
-            return recurse(n.a if cond.value else n.b)
+        holds = known_truth(cond)
+        if holds is not None:
+            return recurse(n.a if holds else n.b)
         a, b = recurse(n.a), recurse(n.b)
         return n if cond is n.cond and a is n.a and b is n.b else Select(cond, a, b)
 
@@ -151,13 +153,15 @@ class Simplifier:
         m: Binary = n.map_children(recurse)
         if m.op in ("and", "or"):
             for x, y in ((m.a, m.b), (m.b, m.a)):
-                if type(x) is Const:
-                    return y if bool(x.value) == (m.op == "and") else x
+                holds = known_truth(x)
+                if holds is not None:
+                    return y if holds == (m.op == "and") else x
         return m
 
     def _not(self, n: Not, recurse: Any) -> Expr:
         a = recurse(n.a)
-        return Const(not a.value, "bool") if type(a) is Const else n if a is n.a else Not(a)
+        holds = known_truth(a)
+        return truth(not holds, dt.lanes(n.dtype)) if holds is not None else n if a is n.a else Not(a)
 
     def _lookup(self, n: Lookup, recurse: Any) -> Expr:
         self.ranges[n.var] = (0, max(self.bounds(n.extent)[1] - 1, 0))
@@ -174,6 +178,18 @@ class Simplifier:
         if len(kept) == len(n.stmts) and all(a is b for a, b in zip(kept, n.stmts, strict=True)):
             return n
         return seq(kept) if kept else None
+
+
+def truth(value: bool, lanes: int = 1) -> Expr:
+    """The condition that always or never holds, for so many lanes."""
+    one = Const(value, "bool")
+    return one if lanes == 1 else Broadcast(one, lanes)
+
+
+def known_truth(cond: Expr) -> bool | None:
+    """Whether a condition holds, in all lanes; None when that is not known."""
+    one = cond.a if type(cond) is Broadcast else cond
+    return bool(one.value) if type(one) is Const else None
 
 
 def negate(cond: Expr) -> Expr:
@@ -199,4 +215,4 @@ def simplify(func: PrimFunc, target: Target) -> PrimFunc:
     return with_body(func, seq([]) if body is None else body)
 
 
-__all__ = ["Simplifier", "negate", "simplify", "symbol_ranges"]
+__all__ = ["Simplifier", "known_truth", "negate", "simplify", "symbol_ranges", "truth"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import cast, compare, const
+from tunesmith.ir.expr import Call, cast, compare, const
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.stmt import Allocate, BufferStore
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform
@@ -32,6 +33,12 @@ def store_bools(func: PrimFunc, target: Target) -> PrimFunc:
             return m
         return compare("ne", m.with_(buffer=bytes_of[n.buffer]), const(0, "uint8"))
 
+    def on_call(n: Call, recurse: Any) -> Any:
+        load = n.args[0] if n.name in PREFETCHES else None
+        if type(load) is not BufferLoad or load.buffer.dtype != "bool":
+            return n.map_children(recurse)
+        return Call(n.name, (load.with_(buffer=bytes_of[load.buffer]),), "uint8")  # an address, not a value
+
     def on_store(n: BufferStore, recurse: Any) -> BufferStore:
         m = n.map_children(recurse)
         return m if n.buffer.dtype != "bool" else m.with_(buffer=bytes_of[n.buffer], value=cast("uint8", m.value))
@@ -42,7 +49,7 @@ def store_bools(func: PrimFunc, target: Target) -> PrimFunc:
         bytes_of[n.buffer] = _bytes(n.buffer)
         return Allocate(bytes_of[n.buffer], recurse(n.body))
 
-    body = transform(func.body, {BufferLoad: on_load, BufferStore: on_store, Allocate: on_allocate})
+    body = transform(func.body, {BufferLoad: on_load, Call: on_call, BufferStore: on_store, Allocate: on_allocate})
     if body is func.body and not bytes_of:
         return func
     params = tuple([bytes_of.get(p, p) if isinstance(p, Buffer) else p for p in func.params])

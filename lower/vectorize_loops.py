@@ -7,15 +7,15 @@ Strides and counts may be expressions of sizes that come with the call.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import gcd
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target import Target
@@ -24,6 +24,7 @@ from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.uniform_division import UniformDivision, Versions
 from tunesmith.support import dtype as dt
 
 
@@ -36,19 +37,29 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Vectorise; see the module's text."""
     s = Simplifier(symbol_ranges(func))
     sizes = [p for p in func.params if isinstance(p, Var)]
+    chosen: dict[Stmt, Versions] = {}
+
+    def stmt(made: Versions | Stmt) -> Stmt:
+        if not isinstance(made, Versions):
+            return made
+        out = made.stmt()
+        chosen[out] = made
+        return out
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        if n.kind != "vectorized":
-            s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
-            out: Stmt = n.map_children(recurse)
-            del s.ranges[n.var]
-            return out
-        return _vectorize(n, s, sizes, target)
+        if n.kind == "vectorized":
+            return stmt(_vectorize(n, s, sizes, target))
+        low, high = s.bounds(n.extent)
+        s.ranges[n.var] = (0, max(high - 1, 0))
+        out: For = n.map_children(recurse)
+        del s.ranges[n.var]
+        versions = chosen[out.body].under(out) if out.body in chosen and low > 0 else None
+        return out if versions is None else stmt(versions)
 
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Stmt:
+def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Versions | Stmt:
     extent = n.extent.const
     if extent is None:
         return n.with_(kind="serial")
@@ -56,26 +67,28 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) ->
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     if target.is_gpu:
         lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
-        if lanes == 1:
-            return n.with_(kind="unrolled")
+    one_by_one = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
     try:
-        return _as_vectors(n, extent, lanes, s, sizes)
+        if lanes == 1:
+            return one_by_one
+        divide = UniformDivision(n.body, not target.is_gpu)
+        return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
     except NotAVector:
-        return n.with_(kind="unrolled" if extent <= 64 else "serial")
+        return one_by_one
 
 
-def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]) -> Stmt:
+def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> Stmt:
     parts: list[Stmt | None] = []
     folded, active = _under_prefix(n, sizes)
     if type(folded) is BufferStore and _is_shared(folded, n.var):
-        return _horizontal(n, folded, active, extent, lanes, s, sizes)
+        return _horizontal(n, folded, active, extent, lanes, s, sizes, divide)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         body = s(substitute(n.body, {n.var: poly(start) + lane}))
         if body is not None:
             count = extent - start
-            parts.append(_Lanes(lane, lanes, s, sizes).stmt(body, poly(count) if count < lanes else None))
+            parts.append(_Lanes(lane, lanes, s, sizes, divide).stmt(body, poly(count) if count < lanes else None))
         del s.ranges[lane]
     return seq([p for p in parts if p is not None])
 
@@ -105,20 +118,29 @@ FOLDED = ("add", "max", "min")
 
 
 def _horizontal(
-    n: For, st: BufferStore, active: Poly | None, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var]
-) -> BufferStore:
+    n: For,
+    st: BufferStore,
+    active: Poly | None,
+    extent: int,
+    lanes: int,
+    s: Simplifier,
+    sizes: Collection[Var],
+    divide: UniformDivision,
+) -> Stmt:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
     v: Any = st.value
     own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
     if not own:
         raise NotAVector
     total: Expr | None = None
+    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(v.b, active)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         count = poly(extent - start) if active is None else _count(active - start, lanes, s)
         masked = active is not None or extent - start < lanes
-        tool = _Lanes(lane, lanes, s, sizes)
+        tool = _Lanes(lane, lanes, s, sizes, divide)
+        tool.guards += [] if active is None else [frozenset(active.vars)]
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
             nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
@@ -127,15 +149,18 @@ def _horizontal(
         del s.ranges[lane]
     assert total is not None
     folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
-    return BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    store = BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    return If(Lt0(-active), store) if alone and active is not None else store
 
 
 class _Lanes:
     """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
 
-    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var]) -> None:
-        self.lane, self.lanes, self.s, self.sizes = lane, lanes, s, sizes
+    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
+        self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
+        self.guards: list[frozenset[Var] | None] = []
+        """What the conditions around depend on; None for more than variables."""
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -178,11 +203,17 @@ class _Lanes:
             return seq([self.stmt(k, mask) for k in n.stmts])
         if type(n) is If:
             if not self._depends(n.cond):
-                return If(n.cond, self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask))
+                self.guards.append(_variables(n.cond))
+                then, orelse = self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask)
+                self.guards.pop()
+                return If(n.cond, then, orelse)
             count = self.prefix(n.cond)
             if count is None or n.orelse is not None:
                 raise NotAVector
-            return self.stmt(n.then, self._and(mask, count))
+            self.guards.append(frozenset(count.vars))
+            then = self.stmt(n.then, self._and(mask, count))
+            self.guards.pop()
+            return If(Lt0(-count), then) if self.needs_a_lane(n.then, count) else then
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One line for each vector: the lane at its start.
             return substitute(n, {self.lane: poly(0)})
@@ -214,9 +245,7 @@ class _Lanes:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
         if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype):  # type: ignore[attr-defined]
-            # One division for all lanes: a product by the reciprocal differs by at most 1.5 ulp, and costs a tenth.
-            once = Binary("div", const(1, e.dtype), e.b)  # type: ignore[attr-defined]
-            return Binary("mul", self.wide(self.expr(e.a, mask)), self.wide(once))  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
         if t is Not:
@@ -232,7 +261,10 @@ class _Lanes:
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
         if not self._depends(e.cond):
-            return Select(e.cond, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+            self.guards.append(_variables(e.cond))
+            sides = [self.wide(self.expr(x, mask)) for x in (e.a, e.b)]
+            self.guards.pop()
+            return Select(e.cond, *sides)
         count = self.prefix(e.cond)
         if count is None:
             # Only a leading group of lanes can be masked: a load on either side may be out of range in the others.
@@ -243,12 +275,57 @@ class _Lanes:
         if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
             raise NotAVector
         a = self.wide(self.expr(e.a, self._and(mask, count)))
-        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0:
+        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0 and e.a.buffer.scope != "register":
             return a  # masked-off lanes of a load are zero
         return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 
+    def needs_a_lane(self, n: Any, count: Poly) -> bool:
+        """Whether `n` may only run where the guard of `count` leading lanes leaves one.
+
+        What all lanes share is read once, outside of any mask.  It is in range where the guard lets a lane pass, and so wherever its place
+        does not depend on what the guard depends on.
+        """
+        if self.s.bounds(count)[0] > 0:
+            return False
+        guard = frozenset(count.vars)
+        return any(not self._is_apart(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
+
+    def _can_be_first(self, b: Expr) -> bool:
+        """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
+        if any(isinstance(v, LookupVar) for x in walk(b) if type(x) is Poly for v in x.vars):
+            return False
+        return all(self._is_apart(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
+
+    def _is_apart(self, load: BufferLoad, where: frozenset[Var], guard: frozenset[Var] | None) -> bool:
+        """Whether a load may be run where a guard on these variables fails; `where` is what its place depends on."""
+        free = guard is not None and all(v in self.sizes for v in guard & where)
+        return free or self._in_range(load)
+
     def _in_range(self, load: BufferLoad) -> bool:
-        """Whether it may be read for all lanes, also those that want the other side of a choice."""
+        """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
+        if any(isinstance(v, LookupVar) and v not in self.s.ranges for v in load.indices[0].vars):
+            return False
         low, high = self.s.bounds(load.indices[0])
         size = load.buffer.shape[0].const
         return low >= 0 and size is not None and high < size
+
+
+def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferLoad, frozenset[Var]]]:
+    """Loads of `n`, and the variables that their places depend on, also through lookups."""
+    if type(n) is Poly:
+        return
+    if type(n) is Lookup:
+        inside = frozenset(v for x in walk(n.value) if type(x) is Poly for v in x.vars)
+        lookups = {**lookups, n.var: frozenset(w for v in inside for w in lookups.get(v, (v,)))}
+    if type(n) is BufferLoad:
+        yield n, frozenset(w for v in n.indices[0].vars for w in lookups.get(v, (v,)))
+    kids: list[Any] = []
+    n.each_child(kids.append)
+    for k in kids:
+        yield from _loads(k, lookups)
+
+
+def _variables(cond: Expr) -> frozenset[Var] | None:
+    """What a condition depends on; None where that is more than variables."""
+    parts = list(walk(cond))
+    return None if any(type(x) is BufferLoad for x in parts) else frozenset([v for x in parts if type(x) is Poly for v in x.vars])

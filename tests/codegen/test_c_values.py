@@ -18,6 +18,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import For, Stmt, seq, store
 from tunesmith.ir.target import Target
 from tunesmith.ir.verify import verify
@@ -330,3 +331,30 @@ def test_horizontal_reductions(dtype: str, op: str) -> None:
     want = {"add": x.sum(1) + 1, "max": np.maximum(x.max(1), 1), "min": np.minimum(x.min(1), 1)}[op]
     np.testing.assert_array_equal(on_device(func, [x, np.zeros(4, x.dtype)])[1], want.astype(x.dtype))
     compiles(func)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "T.lookup(I[i], 12, lambda q: X[q, j])",
+        "T.lookup(I[i], 12, lambda q: X[q, j] / X[i, q])",
+        "T.select(j < 5, T.lookup(I[i], 12, lambda q: X[q, j]), T.float32(0.0))",
+        "T.select(j < 5 - i, T.lookup(I[i], 12, lambda q: X[q, 2]), X[i, j])",
+        "T.lookup(I[i], 12, lambda q: T.select(j < i, X[q, j], X[q, j + 4]))",
+    ],
+)
+def test_lookups_in_vectors(value: str) -> None:
+    """The number that is looked up is the same for all lanes."""
+    text = f"""
+@T.prim_func
+def f(I: T.Buffer((4,), "int64"), X: T.Buffer((12, 12), "float32"), C: T.Buffer((4, 8), "float32")):
+    for i in T.thread_binding(4, thread="threadIdx.x"):
+        for j in T.KIND(8):
+            C[i, j] = {value}
+"""
+    vectors, scalars = (parse(text.replace("KIND", k)) for k in ("vectorized", "serial"))
+    assert isinstance(vectors, PrimFunc) and isinstance(scalars, PrimFunc)
+    arrays = [np.array([3, 11, 0, 7]), np.arange(1, 145, dtype=np.float32).reshape(12, 12), np.zeros((4, 8), np.float32)]
+    (want,) = run_threads(scalars, [x.copy() for x in arrays])[-1:]
+    np.testing.assert_array_equal(on_device(vectors, arrays)[-1], want)
+    build(vectors, Target("cuda -arch=sm_90"))

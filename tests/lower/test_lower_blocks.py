@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from tunesmith.codegen.llvm_build import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.stmt import Block, If
+from tunesmith.ir.stmt import Block, Evaluate, If
+from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.lower.skip_zero_terms import skip_zero_terms
+from tunesmith.runtime.module import Module
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=1")
 
 
 @T.prim_func
@@ -88,3 +94,21 @@ def either_side(X: T.Buffer((6,), "float32"), W: T.Buffer((6,), "float32"), Y: T
 
 def test_the_select_may_stand_on_either_side(lowered: Lowered) -> None:
     assert "if i < 3:" in str(lowered(either_side, skip_zero_terms))
+
+
+@T.prim_func
+def gathered(N: T.Buffer((8,), "int64"), X: T.Buffer((12,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            T.block_attr({"prefetch": 16})
+            C[vi] = T.lookup(N[vi], 12, lambda q: X[q])
+
+
+def test_what_a_lookup_finds_is_not_prefetched() -> None:
+    """Its place is not known in front of the statement; the numbers that are looked up are fetched."""
+    done = lower_blocks(gathered, TARGET)
+    assert [n.value.args[0].buffer.name for n in walk(done.body) if type(n) is Evaluate] == ["N"]
+    numbers, values, out = np.array([3, 1, 11, 0, 2, 9, 4, 4]), np.arange(12, dtype=np.float32), np.zeros(8, np.float32)
+    Module.from_object(build(gathered, TARGET).data)["gathered"](numbers, values, out)
+    np.testing.assert_array_equal(out, numbers)

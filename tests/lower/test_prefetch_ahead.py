@@ -12,6 +12,7 @@ from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.poly import evaluate
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Evaluate, For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -101,3 +102,25 @@ def test_the_result_is_the_same(ahead: int) -> None:
     Module.from_object(made.data)["dense"](x, w, out)
     np.testing.assert_allclose(out, x @ w)
     assert ("call void @llvm.prefetch.p0(ptr" in emit_text(product(ahead), V4)[0]) == (ahead > 0)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float32", "T.lookup(I[vj], 32, lambda q: X[q + vj, vk])"), ("bool", "X[vj, vk]")])
+def test_lookups_and_bools(dtype: str, value: str) -> None:
+    """Rows that a lookup finds are not fetched; those of bools are, as bytes."""
+    func = parse(
+        f"""
+@T.prim_func
+def f(I: T.Buffer((8,), "int64"), X: T.Buffer((64, 16), "{dtype}"), C: T.Buffer((8, 16), "{dtype}")):
+    for j in T.serial(8, annotations={{"prefetch_operand": "X", "prefetch_ahead": 1}}):
+        for k in T.serial(16):
+            with T.block("C"):
+                vj, vk = T.axis.remap("SS", [j, k])
+                C[vj, vk] = {value}
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    assert len(fetches(CPU(func, V4))) == (dtype == "bool")
+    i, x = np.arange(8)[::-1].copy(), (np.arange(1024) % 3).reshape(64, 16).astype(dtype)
+    out = np.zeros((8, 16), dtype)
+    Module.from_object(build(func, Target("llvm -mcpu=x86-64-v3 -num-cores=1")).data)["f"](i, x, out)
+    np.testing.assert_array_equal(out, x[:8] if dtype == "bool" else x[[7] * 8])

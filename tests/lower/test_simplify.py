@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tunesmith.ir.expr import Lt0, Not, const
+from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, Lt0, Not, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.target import Target
-from tunesmith.lower.simplify import Simplifier, negate, simplify
+from tunesmith.lower.simplify import Simplifier, known_truth, negate, simplify, truth
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -106,3 +106,23 @@ def test_negate() -> None:
     opposite = negate(Lt0(poly(i) - 3))
     assert isinstance(opposite, Lt0) and opposite.index == 2 - poly(i)
     assert isinstance(negate(const(True, "bool")), Not)
+
+
+def test_conditions_of_vectors_stay_vectors() -> None:
+    """What all lanes decide alike has as many lanes as before."""
+    x = Var("x")
+    s = Simplifier({x: (0, 7)})
+    always, never, open_ = Lt0(poly(x) - 12, 4, poly(1)), Lt0(poly(x) + 1, 4, poly(1)), Lt0(poly(x) - 8, 4, poly(1))
+
+    def known(e: Expr) -> bool | None:
+        out = s(e)
+        assert out.dtype == "boolx4"
+        return known_truth(out)
+
+    assert (known(always), known(never), known(open_)) == (True, False, None)
+    assert (known(Not(always)), known(Not(never)), known(Not(open_))) == (False, True, None)
+    assert known(Binary("and", always, never)) is False and known(Binary("or", never, always)) is True
+    assert s(Binary("and", always, open_)) is open_ and s(Binary("or", open_, never)) is open_
+    one, two = Broadcast(const(1.0, "float32"), 4), Broadcast(const(2.0, "float32"), 4)
+    assert s(Select(always, one, two)) is one and s(Select(never, one, two)) is two
+    assert type(truth(True)) is Const and truth(True).dtype == "bool"

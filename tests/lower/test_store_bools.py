@@ -13,20 +13,23 @@ from tunesmith.graph.builder import GraphBuilder
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.function import GraphFunc
 from tunesmith.graph.passes.legalise import prim_func
-from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.stmt import For
+from tunesmith.ir.stmt import Evaluate, For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.lower_blocks import lower_blocks
+from tunesmith.lower.pipelines import CPU
 from tunesmith.lower.place_allocations import place_allocations
 from tunesmith.lower.simplify import simplify
 from tunesmith.lower.store_bools import store_bools
 from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import RunError
 from tunesmith.support.seeds import stream
 
@@ -77,6 +80,49 @@ def test_loads_compare_and_stores_convert(lowered: Lowered, assert_golden: Calla
     after = run(bytes_, {"A": a, "B": b.view(np.uint8)})
     for x, y in zip(before, after, strict=True):
         np.testing.assert_array_equal(x.astype(np.float32), y.astype(np.float32))
+
+
+@T.prim_func
+def denied(A: T.Buffer((8,), "bool"), C: T.Buffer((8,), "bool")):
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            T.block_attr({"prefetch": 16})
+            C[vi] = not A[vi]
+
+
+def test_bools_are_prefetched_as_bytes() -> None:
+    """What is fetched is an address, not a comparison."""
+    done = CPU(denied, TARGET)
+    (fetch,) = [n.value for n in walk(done.body) if type(n) is Evaluate]
+    assert type(fetch) is Call and type(fetch.args[0]) is BufferLoad and fetch.args[0].buffer is done.params[0]
+    a, c = np.arange(8) % 3 == 0, np.zeros(8, bool)
+    Module.from_object(build(denied, TARGET).data)["denied"](a, c)
+    np.testing.assert_array_equal(c, ~a)
+
+
+@T.prim_func
+def below_diagonal(C: T.Buffer((13, 5), "bool")):
+    for i, j in T.grid(13, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = vi < vj + 2
+
+
+@pytest.mark.parametrize("target", [TARGET, Target("llvm -mcpu=x86-64-v3 -num-cores=1"), Target.detect()], ids=str)
+@pytest.mark.parametrize("split", [False, True])
+def test_vectors_of_bools_that_unrolling_decides(target: Target, split: bool) -> None:
+    """Rows of which all, none or some elements are true."""
+    s = Schedule(below_diagonal)
+    i, j = s.get_loops(s.get_block("C"))
+    if split:
+        j = s.split(j, [None, 8])[1]
+    s.vectorize(j)
+    for loop in s.split(i, [None, 5]):
+        s.unroll(loop)
+    c = np.zeros((13, 5), bool)
+    Module.from_object(build(s.func, target).data)["below_diagonal"](c)
+    np.testing.assert_array_equal(c, np.arange(13)[:, None] < np.arange(5) + 2)
 
 
 @T.prim_func

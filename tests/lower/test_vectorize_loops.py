@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm_build import build
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, Seq
+from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vectorize_loops import vectorize_loops
+from tunesmith.runtime.module import Module
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
+NARROW = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
+TARGETS = (NARROW, Target("llvm -mcpu=x86-64-v3 -num-cores=1"), Target.detect())
 
 
 def kinds(func: PrimFunc) -> list[str]:
@@ -268,3 +275,78 @@ def sums(
 
 def test_fuse_multiply_add(lowered: Lowered, assert_golden: Golden) -> None:
     assert_golden(str(lowered(sums, fuse_multiply_add)))
+
+
+def gathered(value: str, table: str) -> PrimFunc:
+    """C[i, j] of the number I[i]."""
+    func = parse(
+        f"""
+@T.prim_func
+def gathered(I: T.Buffer((4,), "int64"), X: T.Buffer({table}, "int32"), C: T.Buffer((4, 8), "int32")):
+    for i in T.serial(4):
+        for j in T.vectorized(8):
+            C[i, j] = {value}
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    return func
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_lookups_under_a_choice(target: Target) -> None:
+    """Where the choice is another one nothing may be looked up; inside of a lookup a choice is a mask."""
+    numbers, out = np.array([3, 1, 11, 0]), np.zeros((4, 8), np.int32)
+    Module.from_object(build(gathered("T.select(j < 5, T.lookup(I[i], 12, lambda q: X[q]), 0)", "(12,)"), target).data)["gathered"](
+        numbers, np.arange(12, dtype=np.int32), out
+    )
+    np.testing.assert_array_equal(out, np.where(np.arange(8) < 5, numbers[:, None], 0))
+    rows = np.arange(60, dtype=np.int32).reshape(12, 5)
+    Module.from_object(build(gathered("T.lookup(I[i], 12, lambda q: T.select(j < 5, X[q, j], 0))", "(12, 5)"), target).data)["gathered"](
+        numbers, rows, out
+    )
+    np.testing.assert_array_equal(out, np.pad(rows[numbers], ((0, 0), (0, 3))))
+
+
+def test_a_lookup_that_no_lane_wants_is_not_made() -> None:
+    """I[3] is no row of X, and no lane of the last row asks for it."""
+    func = gathered("T.select(j < 5 - i * 2, T.lookup(I[i], 12, lambda q: X[q]), 0)", "(12,)")
+    x, numbers = np.arange(12, dtype=np.int32), np.array([3, 1, 11, 2**40])
+    for target in TARGETS:
+        out = np.zeros((4, 8), np.int32)
+        Module.from_object(build(func, target).data)["gathered"](numbers, x, out)
+        np.testing.assert_array_equal(out, np.where(np.arange(8) < np.array([[5], [3], [1], [-1]]), numbers[:, None], 0))
+
+
+@T.prim_func
+def rows_of_few(R: T.Buffer((3,), "float32"), C: T.Buffer((40,), "float32")):
+    for i in T.unroll(5):
+        for j in T.vectorized(8):
+            if j < 20 - i * 8:
+                C[i * 8 + j] = R[i] + T.float32(1.0)
+
+
+def test_what_lanes_share_is_not_read_where_no_lane_is_at_work(lowered: Lowered) -> None:
+    """Rows 3 and 4 have no lane below 20, and R has no such element: the interpreter refuses to read it."""
+    done = lowered(rows_of_few, vectorize_loops, unroll_loops)
+    loads = [n.indices[0].const for n in walk(done.body) if type(n) is BufferLoad]
+    assert loads and set(loads) == {0, 1, 2}
+
+
+def test_vectors_of_one_lane_are_scalars() -> None:
+    """A target whose vectors hold one double: the loop stays one, and its guards do."""
+    narrow = Target("llvm -mcpu=x86-64-v3 -vector-bits=64 -num-cores=1")
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((8, 10), "float64"), C: T.Buffer((8, 10), "float64")):
+    for i in T.serial(8):
+        for j in T.vectorized(10):
+            if j - i < 3:
+                C[i, j] = A[i, j] * T.float64(2.0)
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    assert kinds(vectorize_loops(flatten_buffers(func, narrow), narrow)) == ["serial", "unrolled"]
+    a, c = np.arange(80.0).reshape(8, 10), np.zeros((8, 10))
+    Module.from_object(build(func, narrow).data)["f"](a, c)
+    np.testing.assert_array_equal(c, np.where(np.arange(10) - np.arange(8)[:, None] < 3, a * 2, 0))

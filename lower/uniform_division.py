@@ -1,0 +1,132 @@
+"""Divide vectors by a number that all lanes share: one scalar division for all of them, then products, which cost a tenth.
+
+`x * (1 / b)` is at most 1.5 ulp off where the reciprocal is a normal number.  It is useless where b is denormal (1 / b is infinite) or huge
+(1 / b has lost digits), so a loop over vectors is made twice, one with products and one with divisions, and the reciprocal chooses:
+
+    for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] / b
+  ->
+    r = 1 / b
+    if 2**-126 <= |r| <= 2**126: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] * r
+    else: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] / b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, call, cast, compare, conjunction, const
+from tunesmith.ir.poly import ZERO, Poly
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt, seq
+from tunesmith.ir.visit import fresh_copy, walk
+from tunesmith.support import dtype as dt
+
+_NORMAL = {"float32": 126, "float64": 1022}
+"""Numbers of magnitude 2**-n to 2**n have a normal reciprocal."""
+
+
+class UniformDivision:
+    """Quotients of vectors in one loop; float16 and bfloat16 are multiplied in float32 and rounded once.
+
+    Args:
+        loop: whose iterations become lanes.
+        versions: whether two versions may be made; else only what needs none becomes a product.
+    """
+
+    def __init__(self, loop: Stmt, versions: bool) -> None:
+        self._written = {n.buffer for n in walk(loop) if type(n) is BufferStore}
+        self._reciprocals: dict[Expr, BufferLoad] = {}
+        self._by_product = versions
+
+    def __call__(self, x: Expr, b: Expr, can_be_first: Callable[[Expr], bool]) -> Expr:
+        """`x / b`.
+
+        Args:
+            x: a vector.
+            b: a scalar of its element type.
+            can_be_first: whether it may be computed in front of everything else in the loop, wherever the loop runs.
+        """
+        if has_normal_reciprocal(b):
+            return _product(x, _reciprocal(b))
+        known = self._reciprocals.get(b)
+        if known is None and self._by_product and not self._changes(b) and can_be_first(b):
+            known = BufferLoad(Buffer("reciprocal", (1,), _wide(b.dtype), "register"), (ZERO,))
+            self._reciprocals[b] = known
+        return _product(x, known) if known is not None and self._by_product else Binary("div", x, Broadcast(b, dt.lanes(x.dtype)))
+
+    def _changes(self, b: Expr) -> bool:
+        return any(type(n) is BufferLoad and n.buffer in self._written for n in walk(b))
+
+    def versions(self, make: Callable[[], Stmt]) -> Versions | Stmt:
+        """What `make` makes with these quotients, in two versions where that is needed."""
+        fast = make()
+        if not self._reciprocals:
+            return fast
+        self._by_product = False
+        return Versions(self._reciprocals, fast, fresh_copy(make()))
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """One statement with products and with divisions.
+
+    Attributes:
+        reciprocals: where those of the divisors are held.
+        fast: for normal reciprocals.
+        exact: for others.
+    """
+
+    reciprocals: Mapping[Expr, BufferLoad]
+    fast: Stmt
+    exact: Stmt
+
+    def under(self, loop: For) -> Versions | None:
+        """The versions of a loop that runs at least once and holds nothing but this statement; None where it changes a divisor."""
+        variables = {v for b in self.reciprocals for n in walk(b) if type(n) is Poly for v in n.vars}
+        if loop.kind not in ("serial", "unrolled") or loop.var in variables:
+            return None
+        return Versions(self.reciprocals, loop.with_(body=self.fast), fresh_copy(loop.with_(body=self.exact)))
+
+    def stmt(self) -> Stmt:
+        """The statement that computes the reciprocals and chooses."""
+        normal = conjunction(tuple([c for r in self.reciprocals.values() for c in _is_normal(r)]))
+        first = [BufferStore(r.buffer, (ZERO,), _reciprocal(b)) for b, r in self.reciprocals.items()]
+        out = seq([*first, If(normal, self.fast, self.exact)])
+        for r in self.reciprocals.values():
+            out = Allocate(r.buffer, out)
+        return out
+
+
+def _wide(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _product(x: Expr, reciprocal: Expr) -> Expr:
+    lanes = dt.lanes(x.dtype)
+    return cast(x.dtype, Binary("mul", cast(dt.vector(reciprocal.dtype, lanes), x), Broadcast(reciprocal, lanes)))
+
+
+def _reciprocal(b: Expr) -> Expr:
+    wide = cast(_wide(b.dtype), b)
+    return Binary("div", const(1, wide.dtype), wide)
+
+
+def _is_normal(r: Expr) -> tuple[Expr, Expr]:
+    size, n = call("abs", r), _NORMAL[r.dtype]
+    return compare("ge", size, 2.0**-n), compare("le", size, 2.0**n)
+
+
+def has_normal_reciprocal(b: Expr) -> bool:
+    """Whether 1 / b, in float32 for types of 16 bits, is known to be normal, or zero, infinite or NaN as that of the exact number is."""
+    kind = type(b)
+    if b.dtype == "float16":
+        return True
+    n = _NORMAL[_wide(b.dtype)]
+    if kind is Const:
+        v = abs(float(b.value))  # type: ignore[attr-defined]
+        return not 0 < v < float("inf") or 2.0**-n <= v <= 2.0**n
+    if kind is Cast:
+        a: Expr = b.a  # type: ignore[attr-defined]
+        return not dt.is_float(a.dtype) or a.dtype == "float16" or (b.dtype == "float64" and a.dtype != "float64")
+    return kind is Call and b.name in ("sqrt", "rsqrt")  # type: ignore[attr-defined]
