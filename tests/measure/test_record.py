@@ -135,7 +135,7 @@ REFUSED: list[tuple[str, object, str]] = [
     ("versions", "1", "`versions`: expected a JSON object"),
     ("seed", 1.0, "`seed`: expected a 64-bit integer, got 1.0"),
     ("seed", 1 << 64, "`seed`: expected a 64-bit integer"),
-    ("timestamp", "now", "`timestamp`: expected finite seconds since 1970, got 'now'"),
+    ("timestamp", "now", "`timestamp`: expected seconds since 1970, before the year 10000, got 'now'"),
     ("timestamp", -1.0, "`timestamp`:"),
     ("timestamp", math.inf, "`timestamp`:"),
     ("timestamp", False, "`timestamp`:"),
