@@ -36,9 +36,9 @@ def compile_records(
         RecordError: the pass is strict, and a function has no record that can be used.
         BuildError: the module cannot be compiled, whatever the records.
     """
+    applied = passes.apply(mod, target)
     if passes.strict:
         _remark(passes.database)
-    applied = passes.apply(mod, target)
     try:
         return build(applied.mod), applied
     except Exception as error:  # lowering meets whatever a trace can make
