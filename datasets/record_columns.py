@@ -104,8 +104,7 @@ def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
 
     Args:
         frame: the lines.
-        whole: False leaves out what identities, candidates and verdicts do not depend on, most of the work: the trace of a sketch's
-            row, host, versions, policy, extra.
+        whole: False leaves out what identities, candidates and verdicts do not depend on: host, versions, policy, extra.
     Raises:
         RecordError: a line is not one that a record can have; the message names it.
     """
@@ -114,11 +113,13 @@ def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
     for at, cells in enumerate(zip(*[frame[c].tolist() for c in COLUMNS], strict=True)):
         line = dict(zip(COLUMNS, cells, strict=True))
         if not whole:
-            line |= {name: "{}" for name in _JSON if name != "trace"} | ({"trace": "[]"} if line["sketch"] else {})
+            line |= {name: "{}" for name in _JSON if name != "trace"}
         try:
             for name in ("target", *_JSON):
                 text = line[name]
-                line[name] = _json(name, text) if whole and name in ("trace", "extra") else _remembered(parsed, name, text)
+                line[name] = _json(name, text) if name == "trace" or (whole and name == "extra") else _remembered(parsed, name, text)
+            if isinstance(line["trace"], list):
+                line["trace"] = [pool.one(step) for step in line["trace"]]
             yield Record.from_json(_record_line(line), pool)
         except RecordError as error:
             raise RecordError(f"line {at} of the table: {error}") from error

@@ -187,17 +187,16 @@ class RecordTable:
         return taken
 
     def standing(self) -> RecordTable:
-        """One line for each candidate: the one that speaks for it, as `measure.database.Database` judges (verified before unverified,
-        quiet before noisy, then the latest); the latest failure for a candidate that never ran well."""
+        """One line for each candidate: the measurement that counts, as `measure.standing` defines it; the last line of a candidate of which
+        none counts, mostly a failure."""
         records = list(records_of(self.frame, whole=False))
         database = Database(records)
         chosen: set[str] = set()
         for workload, target in database.tasks():
             judged = database.top(workload, target, len(records), unverified=True)
             chosen |= {r.identity for r in judged}
-            fine = {r.candidate for r in judged}
-            failed = [r for r in database.records(workload, target) if r.candidate not in fine]
-            last = {r.candidate: r for r in sorted(failed, key=lambda r: (r.timestamp, r.identity))}
+            fine = {r.schedule for r in judged}
+            last = {r.schedule: r for r in database.records(workload, target) if r.schedule not in fine}
             chosen |= {r.identity for r in last.values()}
         return self.take(np.flatnonzero([r.identity in chosen for r in records]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
@@ -41,7 +42,15 @@ def module_pass(run: Callable[[IRModule], IRModule]) -> ModulePass:
     return ModulePass(run.__name__, lambda mod, target: run(mod))
 
 
-AnyPass = ModulePass | Pass | Pipeline
+class NamedPass(Protocol):
+    """Whatever is called as a module pass is and has a name, such as `ApplyRecords`."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, mod: IRModule, target: Target, /) -> IRModule: ...
+
+
+AnyPass = ModulePass | Pass | Pipeline | NamedPass
 
 
 class ModulePipeline:
@@ -49,16 +58,20 @@ class ModulePipeline:
 
     Args:
         passes: module passes, and TIR passes, which are applied to every PrimFunc.
+    Raises:
+        UserError: one is no pass.
     """
 
     def __init__(self, *passes: AnyPass) -> None:
-        self.passes = tuple([p if isinstance(p, ModulePass) else _on_functions(p) for p in passes])
+        self.passes = tuple([_module_pass(p) for p in passes])
 
     def __call__(self, mod: IRModule, target: Target, watch: Watch | None = None) -> IRModule:
-        """The module after all passes."""
+        """The module after all passes.  UserError if one of them returns anything else."""
         for p in self.passes:
             start = time.perf_counter()
             out = p(mod, target)
+            if not isinstance(out, IRModule):
+                raise UserError(f"the pass {p.name!r} returned {_shown(out)}: a module pass returns the IRModule that it makes")
             if watch is not None:
                 watch(p.name, mod, out, time.perf_counter() - start)
             mod = out
@@ -86,8 +99,36 @@ class ModulePipeline:
                 raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(self.names)}")
 
 
-def _on_functions(p: Pass | Pipeline) -> ModulePass:
-    def run(mod: IRModule, target: Target) -> IRModule:
-        return mod.update({name: p(f, target) for name, f in mod.items() if isinstance(f, PrimFunc)})
+def _module_pass(p: AnyPass) -> ModulePass:
+    if isinstance(p, ModulePass):
+        return p
+    if isinstance(p, (Pass, Pipeline)):
+        return _on_functions(p)
+    name = getattr(p, "name", None)
+    if not callable(p) or not isinstance(name, str):
+        raise UserError(
+            f"{p!r} is no pass: a module pass is ModulePass(name, run), with run(mod, target), or module_pass(run), with run(mod); a pass "
+            "of functions is what lower.passes.function_pass makes"
+        )
+    return ModulePass(name, p)
 
-    return ModulePass(p.name if isinstance(p, Pass) else "lower", run)
+
+def _on_functions(p: Pass | Pipeline) -> ModulePass:
+    name = p.name if isinstance(p, Pass) else "lower"
+
+    def run(mod: IRModule, target: Target) -> IRModule:
+        functions = {}
+        for key, f in mod.items():
+            if isinstance(f, PrimFunc):
+                functions[key] = out = p(f, target)
+                if not isinstance(out, PrimFunc):
+                    raise UserError(
+                        f"the pass {name!r} returned {_shown(out)} for {key}: a pass of functions returns the PrimFunc that it makes"
+                    )
+        return mod.update(functions)
+
+    return ModulePass(name, run)
+
+
+def _shown(out: object) -> str:
+    return "None" if out is None else f"a {type(out).__name__}"

@@ -80,13 +80,14 @@ class Pipeline:
         self.passes = passes
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
+        """The function after all passes.  UserError if one of them returns anything else."""
         for p in self.passes:
             watchers = _instruments.get()
-            if not watchers:
-                func = p(func, target)
-                continue
             start = time.perf_counter()
             out = p(func, target)
+            if not isinstance(out, PrimFunc):
+                found = "None" if out is None else f"a {type(out).__name__}"
+                raise UserError(f"the pass {p.name!r} returned {found} for {func.name}: a pass returns the PrimFunc that it makes")
             for w in watchers:
                 w.after(p.name, func, out, time.perf_counter() - start)
             func = out

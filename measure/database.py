@@ -1,65 +1,84 @@
 """The best known candidate of a workload on a target, and which candidates were measured already.
 
-Everything is keyed by workload *and* target: a record of one target is never an answer for another.  A candidate that
-was measured more than once is judged by one record, its standing (see `Database`).
+Everything is keyed by workload *and* target: a record of one target is never an answer for another.  Which measurement of a candidate
+counts and which candidate is best is defined in `standing`.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.target import Target
 from tunesmith.measure.record import CandidateKey, Record, WorkloadLine, target_key
 from tunesmith.measure.record_log import LogReport, PathLike, load, verdict
-
-_Standing = tuple[float, float, str]
+from tunesmith.measure.standing import Standing, leader_of, standing_of
+from tunesmith.measure.time_floor import SHORTEST, least_seconds
+from tunesmith.support.errors import UserError
 
 
 @dataclass(slots=True)
 class _Task:
-    """The records of one workload on one target."""
+    """The records of one workload on one target.
+
+    Attributes:
+        records: by identity, in order.
+        by_candidate: those of each candidate, by the digest of its schedule: two schedules that have the name of the sketch and the row
+            in common, as after a change of the rules, are two candidates.
+        least: seconds below which a time is impossible.
+        standings: of candidates whose records were not added to since.
+        changed: the other candidates.
+        ordered: all standings in the order of the records that count, if `changed` is empty.
+        leader: the best, if `changed` is empty.
+        bounded_by: what `least` follows from: "line" for the program in the log, "program" for one that was given, "" for neither yet.
+    """
 
     records: dict[str, Record] = field(default_factory=dict)
-    by_candidate: dict[CandidateKey, dict[str, Record]] = field(default_factory=dict)
-    standing: dict[CandidateKey, Record] = field(default_factory=dict)
-    leader: CandidateKey | None = None
+    by_candidate: dict[str, dict[str, Record]] = field(default_factory=dict)
+    least: float = SHORTEST
+    standings: dict[str, Standing] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    ordered: list[Standing] = field(default_factory=list)
+    leader: Standing | None = None
+    bounded_by: str = ""
 
     def add(self, record: Record) -> bool:
         known = self.records.get(record.identity)
         if known is not None and verdict(record) <= verdict(known):
             return False
         self.records[record.identity] = record
-        candidate = record.candidate
-        measured = self.by_candidate.setdefault(candidate, {})
-        measured[record.identity] = record
-        self._settle(candidate, _standing(measured.values()))
+        self.by_candidate.setdefault(record.schedule, {})[record.identity] = record
+        self.changed.add(record.schedule)
         return known is None
 
-    def _settle(self, candidate: CandidateKey, record: Record | None) -> None:
-        """Note the candidate's standing and who leads now."""
-        if record is None:
-            self.standing.pop(candidate, None)
-        else:
-            self.standing[candidate] = record
-        if candidate == self.leader:  # it may have lost the lead: only now are all candidates compared
-            self.leader = min(self._eligible(), key=lambda key: _rank(self.standing[key]), default=None)
-        elif record is not None and record.verified:
-            if self.leader is None or _rank(record) < _rank(self.standing[self.leader]):
-                self.leader = candidate
-
-    def _eligible(self) -> Iterable[CandidateKey]:
-        return (key for key, record in self.standing.items() if record.verified)
+    def judged(self, least: float) -> list[Standing]:
+        """The standings of all candidates that have one, in the order of the records that count; `leader` is then up to date."""
+        if least != self.least:
+            self.least = least
+            self.changed = set(self.by_candidate)
+        if self.changed:
+            for key in self.changed:
+                standing = standing_of(self.by_candidate[key].values(), least)
+                if standing is None:
+                    self.standings.pop(key, None)
+                else:
+                    self.standings[key] = standing
+            self.changed.clear()
+            place = {identity: n for n, identity in enumerate(self.records)}
+            self.ordered = sorted(self.standings.values(), key=lambda s: place[s.record.identity])
+            self.leader = leader_of(self.ordered)
+        return self.ordered
 
 
 class Database:
     """Records in memory, kept in order as they arrive.  All methods may be called from any thread.
 
-    The *standing* of a candidate is one of its records without an error: a verified one before an unverified one, a
-    clean one before a noisy one, then the latest.  So the interleaved comparison at the end of a search overrules a
-    lucky first measurement.  A wrong result ends the standing of everything measured up to then.
+    Each candidate is judged by one of its measurements, its standing, and the best is chosen among them, as `standing` defines it.
 
     Args:
         records: records to begin with.
@@ -107,35 +126,67 @@ class Database:
         with self._lock:
             self._workloads.setdefault(line.digest, line)
 
-    def best(self, workload: str, target: Mapping[str, object]) -> Record | None:
-        """The standing of the fastest candidate that is verified and free of errors, in constant time.
+    def best(self, workload: str, target: Mapping[str, object], program: PrimFunc | None = None) -> Record | None:
+        """The measurement of the best candidate (see `standing.leader_of`), in constant time if nothing was added since.
 
-        Equal times are decided by age, then by identity: the order of `add` does not matter.
+        Of equal times the first counts.  Times that the target cannot reach count nothing (see `time_floor`).
+
+        Args:
+            workload: digest.
+            target: plain JSON of the target.
+            program: the workload, if it is at hand; otherwise the program in the log, if it is there.
         """
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
-            return task.standing[task.leader] if task is not None and task.leader is not None else None
+            if task is None:
+                return None
+            task.judged(self._least(task, workload, target, program))
+            return None if task.leader is None else task.leader.record
 
     def top(self, workload: str, target: Mapping[str, object], k: int, *, unverified: bool = False) -> list[Record]:
-        """The standings of the k fastest candidates, fastest first.
+        """The standings of the best and of the next k - 1 fastest candidates.
 
         Args:
             workload: digest.
             target: plain JSON of the target.
             k: so many at most.
-            unverified: take candidates in whose output nobody compared, as a search does to choose whom to verify.
+            unverified: the k fastest, including candidates in whose output nobody compared, as a search does to choose whom to verify.
         """
+        return [s.record for s in self._top(workload, target, k, unverified)]
+
+    def evidence(self, workload: str, target: Mapping[str, object], k: int) -> list[Record]:
+        """The records by which `top` judges: a database of these alone judges the k candidates alike."""
+        chosen = {id(r): r for s in self._top(workload, target, k, False) for r in (s.first, s.again) if r is not None}
+        return list(chosen.values())
+
+    def _top(self, workload: str, target: Mapping[str, object], k: int, unverified: bool) -> list[Standing]:
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
             if task is None:
                 return []
-            return heapq.nsmallest(k, (r for r in task.standing.values() if unverified or r.verified), key=_rank)
+            judged = task.judged(self._least(task, workload, target, None))
+            if unverified:
+                return sorted(judged, key=lambda s: s.seconds)[:k]
+            verified = [s for s in judged if s.record.verified]
+            return sorted(verified, key=lambda s: (s is not task.leader, s.seconds))[:k]  # the leader is not always the fastest
+
+    def _least(self, task: _Task, workload: str, target: Mapping[str, object], program: PrimFunc | None) -> float:
+        """Seconds that every schedule of the workload takes; worked out once from the log's program, and once from a given one."""
+        line = self._workloads.get(workload)
+        if task.bounded_by == "program" or (program is None and (line is None or task.bounded_by == "line")):
+            return task.least
+        task.bounded_by = "line" if program is None else "program"
+        try:
+            func = _program_of(line) if program is None and line is not None else program
+            return SHORTEST if func is None else least_seconds(func, Target(target))
+        except (UserError, RecursionError):  # no program, or no target
+            return SHORTEST
 
     def measured(self, workload: str, target: Mapping[str, object]) -> set[CandidateKey]:
         """All candidates that were tried, failures included: what a search that resumes need not try again."""
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
-            return set(task.by_candidate) if task is not None else set()
+            return {r.candidate for r in task.records.values()} if task is not None else set()
 
     def records(self, workload: str | None = None, target: Mapping[str, object] | None = None) -> list[Record]:
         """All records, or those of a workload, of a target or of both, in the order of arrival within each."""
@@ -159,13 +210,7 @@ class Database:
             return [(digest, next(iter(task.records.values())).target) for (digest, _), task in self._tasks.items()]
 
 
-def _standing(records: Iterable[Record]) -> Record | None:
-    """The record that speaks for a candidate, see `Database`."""
-    records = list(records)
-    wrong = max((r.timestamp for r in records if r.error is not None and r.error.kind == "wrong_result"), default=-1.0)
-    valid = [r for r in records if r.error is None and r.timestamp > wrong]
-    return max(valid, key=lambda r: (r.verified, r.clean, r.timestamp, r.identity), default=None)
-
-
-def _rank(record: Record) -> _Standing:
-    return record.seconds, record.timestamp, record.identity
+def _program_of(line: WorkloadLine) -> PrimFunc | None:
+    """The program of a line; None if it is not the one that the line says."""
+    func = parse(line.script)
+    return func if isinstance(func, PrimFunc) and structural.digest(func) == line.digest else None

@@ -17,7 +17,7 @@ from tunesmith.measure.database import Database
 from tunesmith.measure.line_reader import LineReader
 from tunesmith.measure.record import Record, WorkloadLine
 from tunesmith.measure.record_fields import NewerRecordError
-from tunesmith.measure.record_log import LogReport, PathLike, entry_of, verdict
+from tunesmith.measure.record_log import LogReport, PathLike, entry_of, merged_order, verdict
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, UserError
 
@@ -59,9 +59,9 @@ class PruneReport:
 def merge(paths: Sequence[PathLike], out: PathLike) -> LogReport:
     """Write the distinct lines of several logs to a new one, which does not depend on the order of the logs.
 
-    Programs come first, by digest, then records by time, then lines of a newer version, which count among the bad lines of the
-    report all the same.  Of several lines for one measurement the gravest verdict is kept, of equal ones that
-    whose text has the least digest; so with two scripts for one workload digest.
+    Programs come first, by digest, then records as `record_log.merged_order` orders them, then lines of a newer version, which count among
+    the bad lines of the report all the same.  Of several lines for one measurement the gravest verdict is kept, of equal ones that whose
+    text has the least digest; so with two scripts for one workload digest.
 
     Args:
         paths: logs; one may be named twice.
@@ -79,10 +79,11 @@ def merge(paths: Sequence[PathLike], out: PathLike) -> LogReport:
 
 
 def prune(path: PathLike, out: PathLike, keep: int) -> PruneReport:
-    """Write the best verified records of each workload and target of a log, and the programs they are for, to another log.
+    """Write the best verified candidates of each workload and target of a log, and the programs they are for, to another log.
 
-    A candidate that was measured several times counts by its standing (see `Database`), so that both logs have the same best.
-    All failures go, and what is not verified; whoever trains models wants the whole log.  Lines of a newer version stay.
+    Of a candidate that was measured several times, the first record and the one that overrules or confirms it are kept (see `standing`),
+    so that both logs have the same best.  All failures go, and what is not verified; whoever trains models wants the whole log.  Lines of a
+    newer version stay.
 
     Args:
         path: the log.
@@ -110,7 +111,8 @@ def _chosen(paths: Sequence[PathLike], report: LogReport) -> list[_Line]:
     """The lines that a merge keeps, in order, and the counts of all others."""
     programs: dict[str, _Line] = {}
     scripts: dict[str, bytes] = {}
-    records: dict[str, tuple[int, float, _Line]] = {}
+    records: dict[str, tuple[int, _Line]] = {}
+    orders: list[list[tuple[float, str]]] = [[] for _ in paths]
     newer: dict[bytes, _Line] = {}
     for line, entry in _entries(paths, report):
         if isinstance(entry, NewerRecordError):
@@ -128,13 +130,13 @@ def _chosen(paths: Sequence[PathLike], report: LogReport) -> list[_Line]:
         else:
             grave, known = verdict(entry), records.get(entry.identity)
             report.duplicates += known is not None
-            if known is None or (-grave, line.digest) < (-known[0], known[2].digest):
-                records[entry.identity] = (grave, entry.timestamp, line)
+            orders[line.file].append((entry.timestamp, entry.identity))
+            if known is None or (-grave, line.digest) < (-known[0], known[1].digest):
+                records[entry.identity] = (grave, line)
     report.records, report.workloads = len(records), len(programs)
-    by_time = sorted(records.items(), key=lambda item: (item[1][1], item[0]))
     return [
         *[programs[digest] for digest in sorted(programs)],
-        *[line for _, (_, _, line) in by_time],
+        *[records[identity][1] for identity in merged_order(orders)],
         *[newer[digest] for digest in sorted(newer)],
     ]
 
@@ -157,7 +159,7 @@ def _best_lines(path: Path, keep: int) -> tuple[list[_Line], PruneReport]:
             report.duplicates += known is not None
             if known is None or verdict(entry) > known[0]:
                 places[entry.identity] = (verdict(entry), line)
-    best = [r for workload, target in database.tasks() for r in database.top(workload, target, keep)]
+    best = [r for workload, target in database.tasks() for r in database.evidence(workload, target, keep)]
     present = {r.workload for r in best}
     kept += [places[r.identity][1] for r in best] + [line for digest, line in programs.items() if digest in present]
     report.records, report.workloads = len(places), len(programs)

@@ -74,12 +74,13 @@ class Record:
     policy: Mapping[str, object]
     extra: Mapping[str, object] = field(default_factory=dict)
     unknown: Mapping[str, object] = field(default_factory=dict)
-    _identity: str = field(default="", init=False, repr=False, compare=False)
+    _identity: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # A row of a population is a numpy array: keys and JSON want Python's integers.
         object.__setattr__(self, "row", tuple(map(operator.index, self.row)))
         object.__setattr__(self, "samples", tuple(map(float, self.samples)))
+        object.__setattr__(self, "timestamp", float(self.timestamp))
 
     @property
     def seconds(self) -> float:
@@ -92,19 +93,35 @@ class Record:
 
     @property
     def identity(self) -> str:
-        """Digest of the measurement itself: equal for copies of a record, also when verdict, tags or host facts were amended."""
-        if not self._identity:
-            what = [self.sketch, self.row] if self.sketch else [self.trace, self.row]  # a row of a sketch stands for its trace
-            text = canonical("target, trace or samples", [self.workload, self.target, what, self.samples, self.seed, self.timestamp])
-            object.__setattr__(self, "_identity", blake2b(text.encode(), digest_size=16).hexdigest())
-        return self._identity
+        """Digest of the measurement: target, schedule, samples, seed and time.
+
+        Equal for copies of a record, also when verdict, tags or host facts were amended.
+        """
+        if not self._identity[0]:
+            schedule = self.schedule
+            text = canonical("target or samples", [self.target, schedule, self.samples, self.seed, self.timestamp])
+            object.__setattr__(self, "_identity", (_digest(text), schedule))
+        return self._identity[0]
+
+    @property
+    def schedule(self) -> str:
+        """Digest of what was measured: workload, sketch, row, and the trace with its decisions.
+
+        A line carries it, and a line whose fields give another one was changed after it was written: it is refused.  Lines of earlier
+        versions carry none; their fields are taken as they are.
+        """
+        if not self._identity[1]:
+            self._note_schedule(canonical("trace", self.trace))
+        return self._identity[1]
+
+    def _note_schedule(self, trace: str) -> None:
+        text = f"{self.workload} {canonical('sketch', self.sketch)} {self.row} {trace}"
+        object.__setattr__(self, "_identity", ("", _digest(text)))
 
     @property
     def candidate(self) -> CandidateKey:
-        """Which candidate was measured: sketch and row, or the digest of the trace when there is no sketch."""
-        if self.sketch:
-            return self.sketch, self.row
-        return "trace:" + blake2b(canonical("trace", self.trace).encode(), digest_size=16).hexdigest(), self.row
+        """Which candidate was measured: sketch and row, or the digest of the schedule when there is no sketch."""
+        return (self.sketch, self.row) if self.sketch else (f"trace:{self.schedule}", self.row)
 
     def to_json(self) -> dict[str, object]:
         """The line as plain JSON.  Raises RecordError if the record could not be read back."""
@@ -128,7 +145,7 @@ class Record:
             "extra": self.extra,
         }
         complete = _with_unknown(line, self.unknown)
-        Record.from_json(complete)
+        complete["schedule"] = Record.from_json(complete).schedule  # of the fields as they are read back
         return complete
 
     @classmethod
@@ -145,6 +162,7 @@ class Record:
             RecordError: a field is missing, or has the wrong type, size or value.
         """
         fields = Fields("record", line, pool)
+        written = fields.rest.pop("schedule", None)
         record = cls(
             workload=fields.digest("workload"),
             target=fields.mapping("target"),
@@ -167,9 +185,14 @@ class Record:
             fields.refuse("samples", "at least one sample, as `error` is null", [])
         if record.error is not None and record.verified:
             fields.refuse("verified", "false, as `error` is set", True)
-        if pool is None:
+        if pool is not None:
+            record._note_schedule(pool.text(record.trace))
+        else:
             for name in ("target", "trace", "host", "versions", "policy", "extra", "unknown"):
                 canonical(name, getattr(record, name))
+        if written is not None and written != record.schedule:
+            expected = f"{record.schedule}, the digest of workload, sketch, row and trace, which were changed after the line was written"
+            fields.refuse("schedule", expected, written)
         return record
 
 
@@ -219,6 +242,10 @@ def target_key(target: Mapping[str, object]) -> str:
         RecordError: the target is not plain JSON.
     """
     return canonical("target", target)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _error(fields: Fields) -> ErrorInfo | None:

@@ -11,7 +11,7 @@ import marshal
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ _DIGEST = re.compile(r"[0-9A-Za-z_.:-]{1,128}")
 _CANONICAL = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
+_YEAR_10000 = 253_402_300_800
 
 
 class NewerRecordError(RecordError):
@@ -44,11 +45,19 @@ class Pool:
 
     def __init__(self) -> None:
         self._parts: dict[bytes, object] = {}
+        self._texts: dict[int, tuple[object, str]] = {}
 
     def one(self, part: T) -> T:
         """The first part that was equal to this one.  The bytes tell 1 from 1.0 and True, which `==` does not."""
         key = marshal.dumps(part, 2)  # type: ignore[arg-type]  # of version 2, in which equal parts have equal bytes
         return self._parts.setdefault(key, part)  # type: ignore[return-value]
+
+    def text(self, items: Sequence[object]) -> str:
+        """What `canonical` gives for a list whose items are held once, here or by the reader of the log, and never change."""
+        known = [self._texts.get(id(item)) for item in items]
+        if None in known:
+            known = [self._texts.setdefault(id(item), (item, canonical("trace", item))) for item in items]
+        return f"[{','.join([text for _, text in known])}]"  # type: ignore[misc]  # none is None
 
 
 class Fields:
@@ -153,8 +162,12 @@ class Fields:
 
     def timestamp(self, name: str) -> float:
         """A time since 1970."""
-        expected = "finite seconds since 1970"
-        return self._number(name, expected, self.take(name, expected), positive=False)
+        expected = "seconds since 1970, before the year 10000"
+        value = self.take(name, expected)
+        number = self._number(name, expected, value, positive=False)
+        if number >= _YEAR_10000:
+            self.refuse(name, expected, value)
+        return number
 
     def _number(self, name: str, expected: str, value: object, positive: bool) -> float:
         if type(value) is not float and type(value) is not int:

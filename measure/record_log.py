@@ -7,7 +7,9 @@ reported by number, copies of one measurement count once, and of two copies the 
 from __future__ import annotations
 
 import gc
+import heapq
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,7 +111,7 @@ class RecordLog:
 
 
 def load(paths: Sequence[PathLike]) -> LogContents:
-    """Load several logs as one.
+    """Load several logs as one, whose records are in the order of `merged_order`: which log is named first does not matter.
 
     Raises:
         RecordError: a file is not there or cannot be read.  No content of it raises.
@@ -117,9 +119,11 @@ def load(paths: Sequence[PathLike]) -> LogContents:
     report = LogReport()
     records: dict[str, Record] = {}
     workloads: dict[str, WorkloadLine] = {}
+    orders: list[list[tuple[float, str]]] = []
     reader = LineReader()
     with _collector_paused():
         for path in paths:
+            orders.append([])
             for number, line in json_lines.read(path, decode=reader.read):
                 try:
                     entry = entry_of(line, reader.pool)
@@ -134,6 +138,7 @@ def load(paths: Sequence[PathLike]) -> LogContents:
                     if known.script != entry.script:
                         report.add_bad(path, number, _conflict(entry.digest))
                     continue
+                orders[-1].append((entry.timestamp, entry.identity))
                 kept = records.setdefault(entry.identity, entry)
                 if kept is entry:
                     continue
@@ -141,7 +146,43 @@ def load(paths: Sequence[PathLike]) -> LogContents:
                 if verdict(entry) > verdict(kept):
                     records[entry.identity] = entry
     report.records, report.workloads = len(records), len(workloads)
-    return LogContents(list(records.values()), workloads, report)
+    ordered = list(records.values()) if len(paths) == 1 else [records[identity] for identity in merged_order(orders)]
+    return LogContents(ordered, workloads, report)
+
+
+def merged_order(logs: Sequence[Sequence[tuple[float, str]]]) -> list[str]:
+    """The records of several logs in one order, which does not depend on the order of the logs.
+
+    The records of a log keep their order, whatever their clock says: of the records that are next in all logs that hold them, the earliest
+    comes first.  Logs that contradict each other give way where nothing else goes on.
+
+    Args:
+        logs: time and identity of each record, in the order of the log.
+    Returns:
+        Each identity once.
+    """
+    ordered: dict[str, None] = {}
+    rest = [iter(dict.fromkeys(log)) for log in logs]
+    holders = Counter([identity for log in logs for _, identity in dict.fromkeys(log)])
+    waiting: dict[tuple[float, str], list[int]] = {}
+    ready: list[tuple[float, str]] = []
+
+    def advance(n: int) -> None:
+        head = next((record for record in rest[n] if record[1] not in ordered), None)
+        if head is not None:
+            at = waiting.setdefault(head, [])
+            at.append(n)
+            if len(at) == holders[head[1]]:
+                heapq.heappush(ready, head)
+
+    for n in range(len(logs)):
+        advance(n)
+    while waiting:
+        head = heapq.heappop(ready) if ready else min(waiting)
+        ordered[head[1]] = None
+        for n in waiting.pop(head):
+            advance(n)
+    return list(ordered)
 
 
 def verdict(record: Record) -> int:

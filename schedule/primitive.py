@@ -48,6 +48,9 @@ class Primitive(Generic[P, R]):
             n: frozenset(re.findall(r"\w+", inspect.formatannotation(p.annotation))) for n, p in self.signature.parameters.items()
         }
         """The words of each parameter's annotation: which of bool, float, int and str it takes."""
+        texts = {n: inspect.formatannotation(p.annotation).strip("'") for n, p in self.signature.parameters.items() if n not in UNRECORDED}
+        self.lists = {n: text.endswith("| None") for n, text in texts.items() if text.startswith("Sequence[")}
+        """The parameters that take a list, and whether None will do."""
         functools.update_wrapper(self, function)
 
     @overload
@@ -65,6 +68,11 @@ class Primitive(Generic[P, R]):
             bound = self.signature.bind(s, *args, **kwargs)
         except TypeError as e:
             raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}") from None
+        for k, optional in self.lists.items():
+            v = bound.arguments.get(k, ())
+            if not isinstance(v, (list, tuple, range, np.ndarray)) and not (v is None and optional):
+                shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not optional else f"[{v!r}]"
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed there, such as {shown}")
         # A decision is judged where it is used: it may also come from the schedule's own list of them.
         plain = [(k, v, v if type(v) in _PLAIN or k in ("s", "decision") else self._normal(k, v, k)) for k, v in bound.arguments.items()]
         changed = {k: new for k, old, new in plain if new is not old}

@@ -23,6 +23,9 @@ from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Decision, Instruction, Trace
 from tunesmith.support.errors import ScheduleError, ScriptError
 
+MAX_INTEGER = 2**31 - 1
+"""Factors and decisions beyond it are refused: products of a few of them would leave the 64 bits of an index."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -160,6 +163,13 @@ class ScheduleState:
         if not any(c.kind == kind and c.expr == expr for c in self.constraints):
             self.constraints.append(Constraint(kind, expr, label))
 
+    def require_at_most(self, expr: Poly, most: int, label: str, message: str) -> None:
+        """Demand `expr <= most`; a Param whose domain says so already needs no constraint."""
+        param = next(iter(expr.vars), None)
+        if isinstance(param, Param) and expr == poly(param) and max(param.domain) <= most:
+            return
+        self.require("le0", expr - most, label, message)
+
     # ---- sampling -----------------------------------------------------------------------------------------------------
 
     def sample(
@@ -187,6 +197,8 @@ class ScheduleState:
         values = [n for x in given if (n := as_integer(x)) is not None and n >= 0]
         if len(given) != len(names) or len(values) < len(names) or not isinstance(decision, Iterable):
             raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {given}")
+        if max(values, default=0) > MAX_INTEGER:
+            raise self.refuse("decision", f"a decision is at most {MAX_INTEGER}, as sizes of programs are, got {given}")
         self.decision = tuple(values)
         return [self.new_int(poly(x)) for x in values]
 

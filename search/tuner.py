@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.record import Record
+from tunesmith.measure.time_floor import least_seconds
 from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.search.known_records import known_records
 from tunesmith.search.proposals import check_admissible, check_new
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
@@ -19,6 +21,8 @@ PHASES = ("draft", "verify", "build", "measure", "train")
 """Where the time of a search goes."""
 RANKING = TimingPolicy(limit_s=1.0)
 """How leaders are timed: in turn, in quiet windows, for seconds in all."""
+RANKING_ROUNDS = 6
+"""How often leaders are timed at most: times of equal candidates would overtake each other for long."""
 
 
 @dataclass(slots=True)
@@ -98,8 +102,11 @@ class Tuning:
         self._database = database if database is not None else Database()
         self._batch, self._seed, self._callbacks = batch, seed, tuple(callbacks)
         self._drafted = 0.0
+        self._target = task.target.to_json()
+        self._candidates: dict[str, Candidate] = {}
         known = known_results(task, self._database)
-        for record, _ in known:
+        for record, result in known:
+            self._candidates[record.schedule] = result.candidate
             self.progress.add(record)
         self.progress.resumed = len(known)
         best = self._standing()
@@ -139,6 +146,7 @@ class Tuning:
         records: list[Record] = []
         with self._phase("build"):
             for record in self.measurer.stream(self.task.measured, [(c.sketch, c.row) for c in candidates], seed=self._seed):
+                self._candidates[record.schedule] = candidates[len(records)]
                 records.append(record)
                 self._database.add(record)
                 p.add(record)
@@ -150,26 +158,38 @@ class Tuning:
         return True
 
     def rank(self, leaders: int = 4) -> None:
-        """Verify the leaders and time them in turn: what is best in the end is not the luckiest of many measurements.
+        """Verify the leaders and time them in turn, until the fastest is one of those just timed: the best is not the luckiest.
 
-        It adds a record for each to log and database; they are no trials.
+        It adds a record for each to log and database; they are no trials.  At the end `measure.standing` decides, from the log alone.
         """
-        names = {s.name: k for k, s in enumerate(self.task.space.sketches)}
-        top = self._database.top(self.task.digest, self.task.target.to_json(), leaders, unverified=True)
-        candidates = [(names[r.sketch], r.row) for r in top if r.sketch in names]
-        if not candidates:
-            return
-        with self._phase("build"):
-            records = self.measurer.compare(self.task.measured, candidates, policy=RANKING, seed=self._seed)
-        for record in records:
-            self._database.add(record)
-        self._ran(records)
+        timed: set[str] = set()
+        noisy = False
+        for _ in range(RANKING_ROUNDS):
+            top = self._mine(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
+            best = self._mine([r for r in [self._standing()] if r is not None])
+            # Times that noise made longer say nothing against those of other candidates: then the judgement of the log ends the ranking.
+            leading = best if noisy else top
+            if not top or (timed and (not leading or leading[0].schedule in timed)):
+                break
+            chosen = list(dict.fromkeys([self._candidates[r.schedule] for r in [*top[:leaders], *best]]))
+            with self._phase("build"):
+                compared = [(c.sketch, c.row) for c in chosen]
+                records = self.measurer.compare(self.task.measured, compared, policy=RANKING, seed=self._seed)
+            for record in records:
+                self._database.add(record)
+            self._ran(records)
+            noisy = not all(r.clean for r in records if r.error is None)
+            timed = {r.schedule for r in records}
         self._standing()
         self._show()
 
+    def _mine(self, records: Sequence[Record]) -> list[Record]:
+        """Those of candidates of the space."""
+        return [r for r in records if r.schedule in self._candidates]
+
     def _standing(self) -> Record | None:
         """The best by the judgement of the database, where later and quieter measurements count for more."""
-        self.progress.best = self._database.best(self.task.digest, self.task.target.to_json())
+        self.progress.best = self._database.best(self.task.digest, self._target, self.task.func)
         return self.progress.best
 
     def _show(self) -> None:
@@ -230,15 +250,17 @@ def result_of(candidate: Candidate, record: Record) -> Result:
 
 
 def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]:
-    """Records of earlier runs that belong to candidates of this task's space, one for each candidate, in the order of the log."""
-    names = {s.name: k for k, s in enumerate(task.space.sketches)}
-    out: list[tuple[Record, Result]] = []
-    seen: set[Candidate] = set()
-    for r in database.records(task.digest, task.target.to_json()):
-        k = names.get(r.sketch)
-        if k is not None and len(r.row) == len(task.space.sketches[k].params):
-            candidate = Candidate(k, tuple(r.row))
-            if candidate not in seen:  # a second record is a leader's, compared with others
-                seen.add(candidate)
-                out.append((r, result_of(candidate, r)))
-    return out
+    """Records of earlier runs that belong to candidates of this task's space (see `known_records`), one for each candidate: its first, in
+    the order of the log.
+
+    A time that the target cannot reach is left out: such a candidate may be measured again.  One whose last run failed is a failure.
+    """
+    least = least_seconds(task.func, task.target)
+    first: dict[Candidate, Record] = {}
+    failed: set[Candidate] = set()
+    for candidate, r in known_records(task, database.records(task.digest, task.target.to_json())):
+        if r.error is None and r.seconds < least:
+            continue
+        first.setdefault(candidate, r)  # a second record is a leader's, compared with others
+        (failed.discard if r.error is None else failed.add)(candidate)
+    return [(r, Result(c, None) if c in failed else result_of(c, r)) for c, r in first.items()]

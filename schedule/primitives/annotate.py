@@ -17,6 +17,11 @@ KEYS = {
 }
 """Annotations that lowering understands."""
 
+MOST = {"prefetch": 1 << 24, "prefetch_ahead": 1 << 16, "double_buffer": 2}
+"""The annotations whose value is an integer from 0, and the largest that makes sense."""
+TEXTS = ("prefetch_operand",)
+"""The annotations whose value is text."""
+
 
 def _set(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: str | Poly | None) -> None:
     if isinstance(target, BlockRV):
@@ -32,12 +37,22 @@ def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV 
 
     Requires:
         known-key: lowering understands the key (see KEYS).
+        value: of a distance, a number of iterations or of versions it is an integer from 0 to the most that makes sense (see MOST); of an
+            operand it is a name.
         block-exists: a block target is still in the program.
         loop-exists: a loop target is still in the program.
     Keeps: everything.
     """
     if key not in KEYS:
         raise s.refuse("known-key", f"unknown annotation {key!r}; known are {', '.join(sorted(KEYS))}")
+    if isinstance(value, str) if key in MOST else key in TEXTS and not isinstance(value, str):
+        wanted = f"an integer from 0 to {MOST[key]}" if key in MOST else "the name of a buffer"
+        raise s.refuse("value", f"the value of {key} is {value!r}; it is {wanted}")
+    if key in MOST:
+        number = s.value(value)  # type: ignore[arg-type]  # no text
+        if number.const is not None:
+            s.require("le0", -number, "value", f"{key} is at least 0")
+        s.require_at_most(number, MOST[key], "value", f"{key} is at most {MOST[key]}")
     _set(s, target, key, value if isinstance(value, str) else s.value(value))
 
 

@@ -8,6 +8,8 @@ from tunesmith.schedule.handles import BlockRV, IntRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
+MAX_PAD = 1024
+
 
 @primitive
 def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
@@ -22,6 +24,7 @@ def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
     Requires:
         intermediate: the block writes one buffer, which is not a parameter of the function.
         positive: the padding is no negative number.
+        bounded: it is at most 1024 elements, which is more than the banks of any memory.
         block-exists: the block is still in the program.
     Keeps: results (source: TVM's storage_align, which asks for a remainder of the distance of rows instead).
     """
@@ -31,6 +34,7 @@ def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
         raise s.refuse("intermediate", f"block {b.name} does not write a single intermediate buffer", b)
     value = s.value(pad)
     s.require("le0", -value, "positive", "rows are padded by 0 elements or more")
+    s.require_at_most(value, MAX_PAD, "bounded", f"rows are padded by at most {MAX_PAD} elements")
     new = outs[0].like(pad=value)
     s.set_body(substitute(s.func.body, {}, {outs[0]: new}))
     s.replace_alloc(outs[0], new)

@@ -22,7 +22,7 @@ def sample_categorical(s: ScheduleState, candidates: Sequence[int], name: str = 
 
     Requires:
         admissible: there is at least one candidate, and none is negative.
-        decision: a given decision is one integer.
+        decision: a given decision is one integer, from 0 to 2**31 - 1.
     """
     if not candidates:
         raise s.refuse("admissible", "there are no candidates to choose from")
@@ -56,7 +56,7 @@ def sample_tile(
         waste: the tiles cover at most (1 + waste) * extent + slack iterations.
         loop-exists: the loop is still in the program.
         admissible: no domain is empty, and some draw meets the waste bound.
-        decision: a given decision is n - 1 integers >= 1.
+        decision: a given decision is n - 1 integers from 1 to 2**31 - 1.
     """
     extent = s.loop(loop).extent
     domains = [TILE_DOMAIN] * (n - 1) if domains is None else domains
@@ -90,7 +90,7 @@ def sample_perfect_tile(
         divides: the product of the factors divides the extent.
         loop-exists: the loop is still in the program.
         admissible: no domain is empty, and some draw divides the extent.
-        decision: a given decision is n - 1 integers >= 1.
+        decision: a given decision is n - 1 integers from 1 to 2**31 - 1.
     """
     extent = s.loop(loop).extent
     if n < 2:

@@ -9,7 +9,7 @@ from tunesmith.ir.stmt import Block, For, Stmt, nest
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.primitive import primitive
-from tunesmith.schedule.state import ScheduleState
+from tunesmith.schedule.state import MAX_INTEGER, ScheduleState
 
 
 @primitive
@@ -29,6 +29,7 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         serial: the loop is serial and carries no annotation.
         one-unknown: only the first factor is None.
         positive: every factor is at least 1.
+        bounded: every factor is at most 2**31 - 1.
         covers: a given first factor is large enough for the extent.
         loop-exists: the loop is still in the program.
     Keeps: the order of executed block instances.  The guard is attached also when the factors divide the extent;
@@ -42,6 +43,7 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
     inner = [s.value(f) for f in factors[1:] if f is not None]
     for f in inner:
         s.require("le0", 1 - f, "positive", "a factor must be at least 1")
+        s.require_at_most(f, MAX_INTEGER, "bounded", f"a factor must be at most {MAX_INTEGER}")
     extents = [ceildiv(target.extent, product(inner)), *inner]
     if factors[0] is not None:
         s.require("le0", extents[0] - s.value(factors[0]), "covers", "the factors do not cover the loop")

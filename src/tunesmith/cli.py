@@ -5,6 +5,7 @@ the data on standard output.  Exit status: 0 done, 1 some task failed and was na
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 
 import click
@@ -174,10 +175,15 @@ def compile_(
     """
     from tunesmith.compile import compile as run
     from tunesmith.compile_model import CompiledModel
+    from tunesmith.compile_records import DamagedLogWarning
     from tunesmith.compiled_device import CompiledDeviceModule
     from tunesmith.workloads import find_module
 
-    made = run(find_module(workloads), target, records, strict, executor, name=name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DamagedLogWarning)
+        made = run(find_module(workloads), target, records, strict, executor, name=name)
+    for warning in caught:
+        say(f"! {warning.message}")
     if isinstance(made, CompiledModel):
         path = made.export_library(library, parameters, header)
         functions = [c.function for c in made.coverage]

@@ -18,6 +18,7 @@ from tunesmith.codegen.backends import check_kind
 from tunesmith.codegen.device_host import detect_device
 from tunesmith.codegen.llvm_export import export_library
 from tunesmith.compile_model import CompiledModel, compile_model
+from tunesmith.compile_records import compile_records
 from tunesmith.compiled_device import CompiledDeviceModule
 from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
@@ -118,10 +119,10 @@ def compile(
             operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
             Schedule.
         target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
-        records: the log.  A function with no record that can be used gets a plain schedule, and `coverage` says so.  Without
-            a log programs are compiled as they are, and what nobody can have scheduled (text, tensors; for GPUs all that binds no loop)
-            gets a plain schedule.
-        strict: refuse, instead of compiling anything that has no record.
+        records: the log.  A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
+            `coverage` says so.  Without a log programs are compiled as they are, and what nobody can have scheduled (text, tensors; for
+            GPUs all that binds no loop) gets a plain schedule.
+        strict: refuse, instead of compiling anything that has no record; a log with lines that cannot be read is a warning.
         executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,
             makes one C function of the whole model.
         offload: of a model: external code generators that get what they support, such as ("blas",).
@@ -154,15 +155,21 @@ def compile(
     if executor is not None or offload or name is not None:
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
-    coverage: tuple[Coverage, ...] = ()
     if records is not None:
-        applied = ApplyRecords(open_records(records), target, strict).apply(module)
-        module, coverage = applied.mod, applied.coverage
-    elif strict:
+        passes = ApplyRecords(open_records(records), target, strict)
+        artifact, applied = compile_records(
+            passes,
+            module,
+            target,
+            lambda m: _artifact(m, target, bounds_check),
+            lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
+        )
+        return _load(artifact, target, applied.coverage)
+    if strict:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
-    elif isinstance(mod, (str, list, tuple)) or target.is_gpu:
+    if isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target, bounds_check), target, coverage)
+    return _load(_artifact(module, target, bounds_check), target)
 
 
 def build(

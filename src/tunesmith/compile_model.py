@@ -14,6 +14,7 @@ import numpy as np
 from tunesmith.codegen.llvm_aot import build_aot
 from tunesmith.codegen.llvm_build import build
 from tunesmith.codegen.llvm_export import export_library, export_object
+from tunesmith.compile_records import compile_records
 from tunesmith.graph import structural
 from tunesmith.graph.apply_records import ApplyRecords, Coverage, Untuned
 from tunesmith.graph.emit_graph_program import emit_graph_program
@@ -153,17 +154,22 @@ def compile_model(
     codegens = [find_codegen(c) for c in offload]
     lowered = offloading(codegens, pipeline)(mod, target)
     kind = executor or _suitable(lowered)
-    applied = ApplyRecords(Database() if records is None else records, target, strict, untuned).apply(lowered)
-    packed = dead_code(pack_constants(applied.mod, target))
-    program, constants = EMITTERS[kind](packed)
-    functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
-    data: bytes | None
-    if kind == "aot":
-        program, data = build_aot(functions, program, constants, name, target, lowering)
-    else:
-        data = build(functions, target, lowering).data if functions else None
-    objects, libraries = compile_external(packed, target, codegens)
-    return CompiledModel(Executable(kind, program, constants, data, objects, libraries), (*applied.coverage, *_external(packed)), packed)
+    passes = ApplyRecords(Database() if records is None else records, target, strict, untuned)
+
+    def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
+        packed = dead_code(pack_constants(scheduled, target))
+        program, constants = EMITTERS[kind](packed)
+        functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
+        data: bytes | None
+        if kind == "aot":
+            program, data = build_aot(functions, program, constants, name, target, lowering)
+        else:
+            data = build(functions, target, lowering).data if functions else None
+        objects, libraries = compile_external(packed, target, codegens)
+        return Executable(kind, program, constants, data, objects, libraries), packed
+
+    (executable, packed), applied = compile_records(passes, lowered, target, built, lambda f: build(f, target, lowering, packing="both"))
+    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed)
 
 
 def _external(mod: IRModule) -> list[Coverage]:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tunesmith.codegen.llvm_host import check_runs_here
 from tunesmith.dataset_pool import PoolPlan
-from tunesmith.datasets.record_columns import gave_up, template
+from tunesmith.datasets.record_columns import gave_up
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.ir.target import Target
 from tunesmith.measure.builder import InProcessBuilder
@@ -27,10 +27,11 @@ from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.machine_rates import calibrated
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
-from tunesmith.measure.record import Record, target_key
+from tunesmith.measure.record import Record
 from tunesmith.measure.record_log import LogContents, RecordLog
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.progress import ProgressView
+from tunesmith.search.known_records import known_records
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
@@ -282,7 +283,7 @@ class TaskPool:
         parts = [str(self._records[c].extra.get(PART, "")) for c in batch]
         for part in dict.fromkeys(parts):
             for c, record in self._stream([c for c, p in zip(batch, parts, strict=True) if p == part], part):
-                self._records[c] = max(self._records[c], record, key=_weight)
+                self._records[c] = max(record, self._records[c], key=_weight)
         return list(zip(batch, parts, strict=True))
 
     def _stream(self, candidates: Sequence[Candidate], part: str) -> Iterator[tuple[Candidate, Record]]:
@@ -300,19 +301,11 @@ class TaskPool:
 def fair_records(task: Task, records: Iterable[Record]) -> dict[Candidate, Record]:
     """The measurement of each candidate of a task's space that counts, of those that were timed to the end or failed.
 
-    A record belongs to the space if its sketch is there under the same name with the same steps.  A wrong result counts before a time, a
-    time before another failure, a quiet time before a disturbed one, then the latest.
+    A record belongs to the space as `known_records` defines it.  A wrong result counts before a time, a time before another failure, a
+    quiet time before a disturbed one, then the latest in the log.
     """
-    sketches = {s.name: (k, len(s.params), template(s.trace.to_json())) for k, s in enumerate(task.space.sketches)}
-    key = target_key(task.target.to_json())
-    out: dict[Candidate, Record] = {}
-    for r in sorted(records, key=_weight):
-        k, width, steps = sketches.get(r.sketch, (-1, 0, []))
-        if r.workload != task.digest or k < 0 or len(r.row) != width or gave_up(r):
-            continue
-        if target_key(r.target) == key and template(r.trace) == steps:
-            out[Candidate(k, r.row)] = r
-    return out
+    fair = [r for r in records if not gave_up(r)]
+    return dict(known_records(task, sorted(fair, key=_weight)))
 
 
 def _table(pools: Sequence[TaskPool], log: LogContents) -> RecordTable:
@@ -326,10 +319,10 @@ def _seconds(record: Record) -> float:
     return math.inf if record.error is not None else record.seconds
 
 
-def _weight(record: Record) -> tuple[bool, bool, bool, float]:
+def _weight(record: Record) -> tuple[bool, bool, bool]:
     """Of several records of a candidate the one with the greatest weight counts, see `fair_records`."""
     wrong = record.error is not None and record.error.kind == "wrong_result"
-    return wrong, record.error is None, record.clean, record.timestamp
+    return wrong, record.error is None, record.clean
 
 
 def _part(record: Record, seed: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,8 @@ from tunesmith.tables import as_text, counted, microseconds, plain_table, printa
 
 __all__ = ["Fault", "Stats", "Verdict", "merge", "prune", "render_merge", "render_prune", "stats", "verify"]
 
+_MOST_SECONDS = 1e12
+"""Longer times of one record are none."""
 MAX_FAULTS = 1000
 """So many faults are kept to be shown; all are counted."""
 
@@ -303,8 +304,12 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
 
 def _total(records: Sequence[Record], name: str) -> float:
     """Sum of a fact of the records; a log may hold anything in its place."""
-    values = [r.extra.get(name) for r in records]
-    return math.fsum(v for v in values if isinstance(v, (int, float)))
+    total = 0.0
+    for r in records:
+        value = r.extra.get(name)
+        if isinstance(value, (int, float)) and abs(value) <= _MOST_SECONDS:
+            total += value
+    return total
 
 
 def _stats_row(t: Mapping[str, Any]) -> list[str]:

@@ -224,7 +224,7 @@ class _Search:
         failure = self._failures.get(task.name, "")
         if tuning is None:
             return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it began")
-        best = self._database.best(task.digest, task.target.to_json())
+        best = self._database.best(task.digest, task.target.to_json(), task.func)
         examples = examples_of(self._database.records(task.digest, task.target.to_json()))
         if best is None and not failure:
             failure = "no candidate was built, ran and gave the right result"

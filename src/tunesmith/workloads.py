@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.datasets.suites import expand
+from tunesmith.graph.apply_records import why_plain
 from tunesmith.graph.function import GraphFunc
 from tunesmith.graph.pipelines import GRAPH
 from tunesmith.graph.tasks import extract_tasks
 from tunesmith.ir import structural
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Var
 from tunesmith.ir.target import Target
 from tunesmith.measure.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
@@ -67,8 +69,12 @@ class Subject:
         Args:
             target: where it will run.
             rules: of the space, names or functions; by default those of the target.
+        Raises:
+            UserError: its sizes come with the call.
         """
         op = self.operator
+        if any(isinstance(p, Var) for p in self.func.params):
+            raise UserError(f"{self.name} cannot be tuned: {why_plain(self.func)}. Give it fixed sizes to tune it, or compile it as it is")
         return Task(
             self.name,
             self.func,
@@ -171,9 +177,22 @@ def _of_found(text: str, found: Any) -> list[Subject]:
 def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
     """The functions of a module; of one with a graph function `main`, the tasks of that model."""
     if isinstance(mod.get("main"), GraphFunc):
-        tasks = extract_tasks(GRAPH(mod, Target.detect()))
+        lowered = GRAPH(mod, Target.detect())
+        tasks = extract_tasks(lowered)
+        if not tasks:
+            raise UserError(_why_no_tasks(lowered))
         return [Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True) for t in tasks]
     return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]
+
+
+def _why_no_tasks(mod: IRModule) -> str:
+    """Why a lowered model has no function that a search knows schedules of."""
+    reasons = dict.fromkeys([why_plain(f) for f in mod.values() if isinstance(f, PrimFunc)])
+    if not reasons:
+        return "the model has no functions, and so nothing to tune"
+    sized = any(isinstance(p, Var) for f in mod.values() if isinstance(f, PrimFunc) for p in f.params)
+    advice = "Import it with fixed sizes to tune it, or compile it as it is" if sized else "Compile it as it is"
+    return f"nothing of the model can be tuned; of its functions, each says: {'; or: '.join(reasons)}. {advice}"
 
 
 def _subjects_of(given: object) -> list[Subject]:

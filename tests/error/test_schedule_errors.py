@@ -120,6 +120,20 @@ def test_annotate_known_key(on: On, refuse: Refuse) -> None:
     refuse("annotate", "known-key", "unknown annotation 'unrol'; known are", s, lambda: s.annotate(s.get_block("C"), "unrol", 4))
 
 
+def test_annotate_value(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    b = s.get_block("C")
+    for key, value, message in (
+        ("prefetch", 2**62, "prefetch is at most 16777216"),
+        ("prefetch", -1, "prefetch is at least 0 (1 <= 0 does not hold)"),
+        ("prefetch", "x", "the value of prefetch is 'x'; it is an integer from 0 to 16777216"),
+        ("prefetch_ahead", 2**17, "prefetch_ahead is at most 65536"),
+        ("double_buffer", 3, "double_buffer is at most 2"),
+        ("prefetch_operand", 3, "the value of prefetch_operand is 3; it is the name of a buffer"),
+    ):
+        refuse("annotate", "value", message, s, lambda key=key, value=value: s.annotate(b, key, value))
+
+
 def test_unannotate_present(on: On, refuse: Refuse) -> None:
     s = on("row")
     refuse("unannotate", "present", "there is no annotation 'prefetch'", s, lambda: s.unannotate(loops(s, "C")[0], "prefetch"))

@@ -48,6 +48,12 @@ def test_split_positive(on: On, refuse: Refuse) -> None:
     refuse("split", "positive", "a factor must be at least 1 (1 <= 0 does not hold)", s, lambda: s.split(i, [None, 2, 0]))
 
 
+def test_split_bounded(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    refuse("split", "bounded", "a factor must be at most 2147483647 (1 <= 0 does not hold)", s, lambda: s.split(i, [None, 2**31]))
+
+
 def test_split_covers(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
@@ -195,6 +201,15 @@ def test_sample_categorical_decision(on: On, refuse: Refuse) -> None:
     refuse(
         "sample_categorical", "decision", "1 integers >= 0 are needed, got [1, 2]", s, lambda: s.sample_categorical([1, 2], decision=[1, 2])
     )
+
+
+def test_sample_categorical_decision_3(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    message = "a decision is at most 2147483647, as sizes of programs are, got [2147483648]"
+    refuse("sample_categorical", "decision", message, s, lambda: s.sample_categorical([1, 2], decision=[2**31]))
+    (i,) = loops(s, "C")
+    message = "a decision is at most 2147483647, as sizes of programs are, got [1099511627776]"
+    refuse("sample_tile", "decision", message, s, lambda: s.sample_tile(i, 2, waste=1e30, decision=[2**40]))
 
 
 def test_sample_categorical_decision_2(on: On, refuse: Refuse) -> None:

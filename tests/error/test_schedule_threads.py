@@ -232,6 +232,14 @@ def test_pad_rows_positive(on: On, refuse: Refuse) -> None:
     refuse("pad_rows", "positive", "rows are padded by 0 elements or more (1 <= 0 does not hold)", s, lambda: s.pad_rows(b, -1))
 
 
+def test_pad_rows_bounded(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    b = s.get_block("B")
+    refuse("pad_rows", "bounded", "rows are padded by at most 1024 elements (1 <= 0 does not hold)", s, lambda: s.pad_rows(b, 1025))
+    refuse("pad_rows", "bounded", "rows are padded by at most 1024 elements", s, lambda: s.pad_rows(b, 2**36))
+    s.pad_rows(b, 1024)
+
+
 def test_pad_rows_block_exists(on: On, refuse: Refuse) -> None:
     s = on("chain")
     b = s.get_block("B")

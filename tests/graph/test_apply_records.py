@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -10,16 +11,19 @@ import pytest
 from tunesmith.codegen.llvm_build import build
 from tunesmith.graph.apply_records import ApplyRecords, apply_record
 from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.pipeline import ModulePipeline, module_pass
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
+from tunesmith.lower.lower_blocks import lower_blocks
 from tunesmith.measure.database import Database
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.support.errors import RecordError, ScheduleError
+from tunesmith.support.errors import RecordError, ScheduleError, UserError
 
 
 def test_the_best_record_is_applied_under_the_name_of_the_function(hand: ModuleType) -> None:
@@ -94,7 +98,9 @@ def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
         ([["get_block", {"name": 3}, ["b0"]]], "block"),
         ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": [None, 2]}, ["l1"]]], "loop handle"),
         ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
-          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "breaks with"),
+          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "a list is needed there"),
+        ([["get_block", {"name": {"rv": []}}, ["b0"]]], "which no earlier step defined"),
+        ([], "its trace decides [], and its row is [16]"),
         ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),
         ([{"kind": "split"}], "is not [kind, args, outputs"),
     ],
@@ -153,3 +159,49 @@ def test_apply_record_refuses_with_the_error_of_the_step(hand: ModuleType) -> No
     trace = [*hand.record_of(func).trace, ["vectorize", {"loop": {"rv": "l0"}}, []]]
     with pytest.raises(ScheduleError, match="vectorize refused"):
         apply_record(hand.record_of(func, trace=trace), func)
+
+
+def test_a_record_whose_fields_contradict_each_other_is_refused(hand: ModuleType) -> None:
+    func = hand.matmul()
+    good = hand.record_of(func, sketch="tile")
+    for change in ({"trace": []}, {"row": (8,)}, {"row": ()}, {"trace": hand.record_of(func, lambda s: hand.tiled(s, 8)).trace}):
+        record = replace(good, **change)
+        assert record.identity != good.identity
+        (found,) = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func])).coverage
+        assert found.status == "refused" and f"the record {record.identity} contradicts itself: its trace decides" in found.reason
+        with pytest.raises(RecordError, match="contradicts itself"):
+            ApplyRecords(Database([record]), hand.TARGET, strict=True).apply(IRModule([func]))
+    by_hand = replace(good, sketch="", row=())  # a schedule without a sketch needs no row
+    assert ApplyRecords(Database([by_hand]), hand.TARGET).apply(IRModule([func])).coverage[0].status == "used"
+
+
+def test_times_that_no_machine_reaches_are_not_believed(hand: ModuleType) -> None:
+    func = workload("matmul(m=256,n=256,k=256)").func
+    bogus = hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=3e-9)
+    (found,) = ApplyRecords(Database([bogus]), hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing" and "its time is one that the target cannot reach" in found.reason
+    right = hand.record_of(func)
+    (found,) = ApplyRecords(Database([bogus, right]), hand.TARGET).apply(IRModule([func])).coverage
+    assert (found.status, found.record) == ("used", right.identity)
+
+
+def test_replay_is_a_pass_like_any_other(hand: ModuleType) -> None:
+    func = hand.matmul()
+    database, mod = Database([hand.record_of(func)]), IRModule([func])
+    named: list[str] = []
+    for p in (ApplyRecords(database), ApplyRecords(database, hand.TARGET)):
+        pipeline = ModulePipeline(module_pass(dead_code)).insert_after("dead_code", p, lower_blocks)
+        assert pipeline.names == ("dead_code", "apply_records", lower_blocks.name)
+        out = pipeline(mod, hand.TARGET, lambda name, before, after, seconds: named.append(name))
+        scheduled = ApplyRecords(database, hand.TARGET)(mod)
+        assert structural.equal(out["matmul"], lower_blocks(scheduled["matmul"], hand.TARGET))
+        assert structural.equal(p(mod, hand.TARGET)["matmul"], scheduled["matmul"])
+        assert pipeline.without("apply_records").names == ("dead_code", lower_blocks.name)
+    assert named.count("apply_records") == 2
+    with pytest.raises(UserError, match=r"apply_records needs a target"):
+        ApplyRecords(database)(mod)
+    other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
+    with pytest.raises(UserError, match="was made for .* and is called for .*num-cores=7"):
+        ModulePipeline(ApplyRecords(database, hand.TARGET))(mod, other)
+    with pytest.raises(UserError, match="gave NoneType for matmul"):
+        ApplyRecords(Database(), untuned=lambda f, t: None)(mod, other)  # type: ignore[arg-type,return-value]

@@ -17,8 +17,9 @@ from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.lower_blocks import lower_blocks
-from tunesmith.lower.passes import Pipeline
+from tunesmith.lower.passes import Pass, Pipeline
 from tunesmith.lower.simplify import simplify
+from tunesmith.ops.workload import workload
 from tunesmith.support.errors import UserError
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
@@ -81,3 +82,23 @@ def test_the_compiler_leaves_calls_and_views(capsys: pytest.CaptureFixture[str])
     operations = [b.operation for b in all_bindings(done["main"].body)]
     assert all(isinstance(o, CallFunction) or GRAPH_OPERATORS.get(o.operator).view for o in operations)
     assert capsys.readouterr().out == ""
+
+
+def test_a_pass_that_returns_no_module_is_named() -> None:
+    for made, text in ((None, "None"), (3, "a int"), (workload("relu(shape=4)").func, "a PrimFunc")):
+        broken = ModulePass("mine", lambda mod, target, made=made: made)  # type: ignore[misc]
+        with pytest.raises(UserError, match=f"the pass 'mine' returned {text}: a module pass returns the IRModule"):
+            ModulePipeline(module_pass(dead_code), broken, module_pass(dead_code))(module(), TARGET)
+    functions = IRModule([workload("relu(shape=4)").func])
+    forgetful = Pass("lower.mine", lambda func, target: None, "SCHEDULED", "SCHEDULED")  # type: ignore[arg-type,return-value]
+    for pipeline in (ModulePipeline(forgetful), ModulePipeline(Pipeline(forgetful))):
+        with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu: .*returns the PrimFunc"):
+            pipeline(functions, TARGET)
+    with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu"):
+        Pipeline(forgetful, lower_blocks)(functions["relu"], TARGET)
+
+
+def test_what_is_no_pass_is_refused() -> None:
+    for wrong in (None, 3, lambda mod: mod):
+        with pytest.raises(UserError, match=r"is no pass: a module pass is ModulePass\(name, run\)"):
+            ModulePipeline(wrong)  # type: ignore[arg-type]

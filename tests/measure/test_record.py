@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tunesmith.ir.target_detect import detect_host
 from tunesmith.measure.environment import environment
 from tunesmith.measure.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine, parse_line, target_key
-from tunesmith.measure.record_fields import MAX_MESSAGE, MAX_ROW, MAX_SAMPLES, NewerRecordError
+from tunesmith.measure.record_fields import MAX_MESSAGE, MAX_ROW, MAX_SAMPLES, NewerRecordError, Pool
 from tunesmith.support.errors import RecordError
 
 Make = Callable[..., Record]
@@ -69,12 +69,13 @@ def test_identity_is_of_the_measurement_not_of_the_verdict(make_record: Make) ->
         {"sketch": "", "trace": []},
         {"sketch": "", "trace": [1]},
         {"sketch": "s"},
+        {"trace": []},
         {"row": (1,)},
         {"samples": (1.0,)},
         {"seed": 8},
         {"timestamp": 1.0},
     ]
-    assert len({dataclasses.replace(record, **change).identity for change in changes} | {record.identity}) == 10  # type: ignore[arg-type]
+    assert len({dataclasses.replace(record, **change).identity for change in changes} | {record.identity}) == 11  # type: ignore[arg-type]
 
 
 def test_candidate_without_a_sketch_is_its_trace(make_record: Make) -> None:
@@ -135,7 +136,7 @@ REFUSED: list[tuple[str, object, str]] = [
     ("versions", "1", "`versions`: expected a JSON object"),
     ("seed", 1.0, "`seed`: expected a 64-bit integer, got 1.0"),
     ("seed", 1 << 64, "`seed`: expected a 64-bit integer"),
-    ("timestamp", "now", "`timestamp`: expected finite seconds since 1970, got 'now'"),
+    ("timestamp", "now", "`timestamp`: expected seconds since 1970, before the year 10000, got 'now'"),
     ("timestamp", -1.0, "`timestamp`:"),
     ("timestamp", math.inf, "`timestamp`:"),
     ("timestamp", False, "`timestamp`:"),
@@ -242,3 +243,36 @@ def test_environment_tells_machine_and_versions() -> None:
     assert set(versions) == {"tunesmith", "llvmlite", "numpy", "python"}
     host["cpu"] = "changed"
     assert environment().host["cpu"] != "changed"
+
+
+def test_a_line_whose_schedule_was_changed_is_refused(make_record: Make) -> None:
+    line = json.loads(json.dumps(make_record().to_json()))
+    assert line["schedule"] == make_record().schedule
+    for changes in ({"trace": []}, {"row": [1]}, {"sketch": "other"}, {"workload": "w1"}, {"trace": [], "row": [], "sketch": ""}):
+        for pool in (None, Pool()):
+            with pytest.raises(RecordError, match="`schedule`: expected .*, which were changed after the line was written"):
+                Record.from_json({**line, **changes}, pool)
+    with pytest.raises(RecordError, match="`schedule`"):
+        Record.from_json({**line, "schedule": 3})
+    amended = Record.from_json({**line, "verified": False, "samples": [1.0], "extra": {}})
+    assert amended.schedule == make_record().schedule and amended.to_json()["schedule"] == line["schedule"]
+    old = {name: value for name, value in line.items() if name != "schedule"}  # of an earlier version
+    assert Record.from_json(old) == make_record() and Record.from_json(old).identity == make_record().identity
+    assert Record.from_json({**old, "trace": []}).identity != make_record().identity
+
+
+def test_the_schedule_of_a_record_does_not_depend_on_how_it_was_read(make_record: Make) -> None:
+    trace = [["split", {"b": [1, 2.0, None], "a": "\u00e4"}, ["l0"]], ("as", {"tuple": (1,)}), 1, "x"]
+    record = make_record(trace=trace)
+    line = json.loads(json.dumps(record.to_json()))
+    line["trace"][0][1] = dict(reversed(line["trace"][0][1].items()))
+    pool = Pool()
+    assert {Record.from_json(line, p).schedule for p in (None, pool, pool)} == {record.schedule}
+    assert make_record(trace=[["split", {"b": [1, 2, None], "a": "\u00e4"}, ["l0"]], *trace[1:]]).schedule != record.schedule
+
+
+def test_times_after_the_calendar_are_refused(make_record: Make) -> None:
+    for late in (1e300, 253402300800):
+        with pytest.raises(RecordError, match="`timestamp`: expected seconds since 1970, before the year 10000"):
+            Record.from_json({**make_record().to_json(), "timestamp": late})
+    assert make_record(timestamp=1000).to_json()["timestamp"] == 1000.0
