@@ -123,8 +123,8 @@ class ArenaReport:
             better = p.better(s.level)
             verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
             rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
-        columns = ["A", "B", "slowdown A/B", "p (Holm)", "verdict"]
-        return plain_table("all pairs; the verdict goes by p, not by the interval", columns, rows, left=["B", "verdict"])
+        columns = ["A", "B", "typical slowdown A/B", "p (Holm)", "verdict"]
+        return plain_table("all pairs; the verdict goes by p; ratio, p and direction come from the signed ranks of paired differences", columns, rows, left=["B", "verdict"])
 
     def _meaning(self) -> str:
         """Of what the p-values speak."""

@@ -212,6 +212,26 @@ def test_with_six_pools_the_tests_are_over_pools(oracle: str) -> None:
     assert s.unit == "pool" and s.pairs[0].p >= 2 / 2**6
 
 
+def test_the_verdict_points_where_its_test_does(pools: list[Pool]) -> None:
+    """One entrant is ahead in 19 of 20 replays and finds nothing in one: its mean is worse, and the signed ranks are for it."""
+    pool = pools[0]
+    seconds = [np.full(len(s.seconds), 1e-3) for s in pool.sketches]
+    seconds[0][:3] = 1.00e-5, 1.02e-5, 1.10e-5
+    pool = replace(pool, sketches=tuple(replace(s, seconds=x) for s, x in zip(pool.sketches, seconds, strict=True)))
+    others = list(range(5, 20))
+    asked = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
+    asked |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
+    run = ArenaRun((pool,), (Entrant("random"), Entrant("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
+    s = summarise(run)
+    (pair,) = s.pairs
+    assert pair.adjusted < 0.001 and pair.better(0.95) == 0 and pair.ratio.high < 1.0
+    assert [r.entrant for r in s.ranking] == [1, 0] and s.ranking[1].p == 1.0
+    (note,) = s.notes
+    assert note.startswith("evolutionary + none has the lowest mean slowdown, and random is better in the typical replay")
+    back = summarise(replace(run, asked={Job(0, 1 - j.entrant, j.seed): found for j, found in asked.items()}))
+    assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
+
+
 def test_wrong_arguments_are_refused(pools: list[Pool]) -> None:
     with pytest.raises(UserError, match="at least 1 trial, in batches of at least 1; got trials=0"):
         ArenaSettings(0)
