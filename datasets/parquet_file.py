@@ -6,10 +6,8 @@ version is refused.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tunesmith.measure.record_fields import show
-from tunesmith.support import json_lines
+from tunesmith.support import atomic_file, json_lines
 from tunesmith.support.errors import RecordError
 
 PathLike = str | os.PathLike[str]
@@ -40,22 +38,15 @@ def write(path: PathLike, table: pa.Table, kind: str, version: int, metadata: Ma
         RecordError: the file cannot be written, or the metadata is not JSON.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         text = json.dumps({"kind": kind, "v": version, **metadata}, allow_nan=False, separators=(",", ":"))
         described = table.replace_schema_metadata({_KEY: text.encode("ascii")})
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "xb") as file:
+        with atomic_file.replacing(path) as file:
             pq.write_table(described, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise RecordError(f"cannot write the table {path}: {why}. Check the path, its permissions and the free space") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def read(path: PathLike, kind: str, version: int, schema: pa.Schema) -> tuple[pa.Table, dict[str, object]]:

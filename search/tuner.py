@@ -14,6 +14,7 @@ from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.proposals import check_admissible, check_new
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
+from tunesmith.support.seeds import recorded_seed
 
 PHASES = ("draft", "verify", "build", "measure", "train")
 """Where the time of a search goes."""
@@ -96,7 +97,7 @@ class Tuning:
         self.progress = Progress(task, trials)
         self.task, self.sampler, self.measurer = task, sampler, measurer
         self._database = database if database is not None else Database()
-        self._batch, self._seed, self._callbacks = batch, seed, tuple(callbacks)
+        self._batch, self._seed, self._callbacks = batch, recorded_seed(seed), tuple(callbacks)
         self._drafted = 0.0
         known = known_results(task, self._database)
         for record, _ in known:

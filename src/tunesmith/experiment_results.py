@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from tunesmith.measure.run_manifest import read_manifest
 from tunesmith.search.tuner import PHASES
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError
 
 VERSION = 1
@@ -292,11 +293,9 @@ def load_result(folder: Path, cell: Cell) -> CellResult:
 
 def write_json(path: Path, data: object) -> None:
     """Write the file whole or not at all.  RecordError if it cannot be written."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+        atomic_file.write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
 

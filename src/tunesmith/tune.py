@@ -41,6 +41,7 @@ from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.seeds import recorded_seed
 from tunesmith.tensorboard_scalars import TensorBoardScalars
 from tunesmith.workloads import Subject, WorkloadLike, find_subjects
 
@@ -117,6 +118,7 @@ def tune(
     found = find_subjects(workloads)
     if policy is None and any(s.in_model for s in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
+    seed = recorded_seed(seed)
     kind, maker = find_sampler(sampler), find_model(model)
     target = _target_there(target) if isinstance(workers, str) else _target_here(target)
     tasks = _weighted([s.task(target, rules) for s in found], weights or {})
