@@ -24,6 +24,7 @@ from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.external_codegen import Codegen
 from tunesmith.graph.function import GraphFunc
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.remarks import checked
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
 from tunesmith.measure.packed_call import load_call
@@ -42,10 +43,12 @@ class CompiledModule(Module):
     Attributes:
         artifact: the object code.
         coverage: for each function that records were looked up for, what was found.
+        remarks: what is odd about the programs, see `ir.remarks`; for example an accumulation into an argument.
     """
 
     artifact: Artifact
     coverage: tuple[Coverage, ...]
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
@@ -131,6 +134,7 @@ def compile(
         UserError: `mod` is nothing that can be compiled.
     """
     target = as_target(target)
+    check_kind(target)
     module = _module(mod)
     if isinstance(module.get("main"), GraphFunc):
         if target.is_gpu:
@@ -146,6 +150,7 @@ def compile(
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
     coverage: tuple[Coverage, ...] = ()
+    found = _remarks(module)
     if records is not None:
         applied = ApplyRecords(open_records(records), target, strict).apply(module)
         module, coverage = applied.mod, applied.coverage
@@ -153,7 +158,7 @@ def compile(
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
     elif isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target), target, coverage)
+    return _load(_artifact(module, target), target, coverage, found)
 
 
 def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None) -> CompiledModule | CompiledDeviceModule:
@@ -169,7 +174,9 @@ def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = No
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
     target = as_target(target)
-    return _load(_artifact(_module(func), target), target)
+    check_kind(target)
+    module = _module(func)
+    return _load(_artifact(module, target), target, (), _remarks(module))
 
 
 def as_target(target: str | Target | None) -> Target:
@@ -191,13 +198,23 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
     return mod.mod if isinstance(mod, Schedule) else find_module(mod)
 
 
-def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...] = ()) -> CompiledModule | CompiledDeviceModule:
-    return CompiledDeviceModule(artifact, coverage) if target.is_gpu else CompiledModule.from_artifact(artifact, coverage)
+def _remarks(module: IRModule) -> tuple[str, ...]:
+    """What is odd about the functions of a module.  Raises ScriptError for what has no meaning."""
+    return tuple([f"{f.name}: {r}" for f in module.values() if isinstance(f, PrimFunc) for r in checked(f)])
+
+
+def _load(
+    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...]
+) -> CompiledModule | CompiledDeviceModule:
+    if target.is_gpu:
+        return CompiledDeviceModule(artifact, coverage)
+    module = CompiledModule.from_artifact(artifact, coverage)
+    module.remarks = found
+    return module
 
 
 def _artifact(module: IRModule, target: Target) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
-    check_kind(target)
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
     return build_any(functions, target, packing="both")

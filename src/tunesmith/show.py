@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from tunesmith.compile import Records, as_target, open_records
 from tunesmith.error_examples import examples_of, render_example_data
 from tunesmith.graph.apply_records import apply_record
+from tunesmith.ir.remarks import remarks
 from tunesmith.ir.script.printer import script as print_script
 from tunesmith.ir.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -100,6 +101,9 @@ def show_workload(
     task = subject.task(machine)
     data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
     parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {subject.flops:,} operations")]
+    odd = [str(remark) for remark in remarks(subject.func)]
+    data["remarks"] = odd
+    parts += [printable(f"! {remark}", style="yellow") for remark in odd]
     if script:
         data["script"] = print_script(subject.func)
         parts.append(printable(f"\n{data['script']}"))
