@@ -102,12 +102,10 @@ _lent: dict[int, tuple[object, ...]] = {}
 """What keeps exported tensors, by the address of their description, until their consumer calls the deleter."""
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _deleter(address: int, _lent: dict[int, tuple[object, ...]] = _lent) -> None:
+def _give_back(address: int, _lent: dict[int, tuple[object, ...]] = _lent) -> None:
     _lent.pop(address, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _capsule_gone(capsule: int, _lent: dict[int, tuple[object, ...]] = _lent, api: Any = _API) -> None:
     """Of a capsule that nobody has consumed: a consumer renames it."""
     for name in (b"dltensor", b"dltensor_versioned"):
@@ -116,7 +114,9 @@ def _capsule_gone(capsule: int, _lent: dict[int, tuple[object, ...]] = _lent, ap
             _lent.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
 
 
-for _callback in (_deleter, _capsule_gone):
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_give_back)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
+for _callback in (_deleter, _destructor):
     # Consumers may outlive this module when the process ends, and then call what must still be there.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
@@ -146,7 +146,7 @@ def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, .
     managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
     _lent[ctypes.addressof(managed)] = (managed, extents, strides, owner)
     name = _VERSIONED if versioned else _PLAIN
-    return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_capsule_gone, ctypes.c_void_p))
+    return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
 def _typed(dtype: str) -> tuple[int, int]:
