@@ -37,8 +37,8 @@ def check_kind(target: Target) -> None:
     advice = "give a target such as Target.detect()"
     if target.base == "c":
         advice = (
-            f"there is no code generator for C yet. Give the target {str(target).replace('c', 'llvm', 1)!r} for this processor; for C programs, "
-            'a model compiled with executor="aot" exports an object file and a header'
+            f"there is no code generator for C yet. Give the target {str(target).replace('c', 'llvm', 1)!r} for this processor; for C "
+            'programs, a model compiled with executor="aot" exports an object file and a header'
         )
     raise BuildError(f"code is generated for targets of kind {', '.join(KINDS)}, not {target.kind}: {advice}")
 
