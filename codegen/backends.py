@@ -41,10 +41,15 @@ def build(funcs: Functions, target: Target, packing: str = "call", bounds_check:
 
 def check_kind(target: Target) -> None:
     """Refuse a target that no code is generated for.  Raises BuildError."""
-    if target.base not in KINDS:
-        raise BuildError(
-            f"code is generated for targets of kind {', '.join(KINDS)}, not {target.kind}: give a target such as Target.detect()"
+    if target.base in KINDS:
+        return
+    advice = "give a target such as Target.detect()"
+    if target.base == "c":
+        advice = (
+            f"there is no code generator for C yet. Give the target {str(target).replace('c', 'llvm', 1)!r} for this processor; for C "
+            'programs, a model compiled with executor="aot" exports an object file and a header'
         )
+    raise BuildError(f"code is generated for targets of kind {', '.join(KINDS)}, not {target.kind}: {advice}")
 
 
 def check_runs_here(target: Target) -> None:

@@ -18,7 +18,7 @@ from tunesmith.codegen.llvm_compile import compile_object
 from tunesmith.codegen.llvm_cuda_launcher import CALL, launcher_text
 from tunesmith.codegen.llvm_host import generic_options
 from tunesmith.codegen.llvm_host_entry import begin_entry, emit_signature
-from tunesmith.runtime.device_operand import ALIGNMENT
+from tunesmith.runtime.device_array import ALIGNMENT
 from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram
 from tunesmith.support.errors import BuildError
 

@@ -1,7 +1,8 @@
 """How good a model is on programs that it has not learned from, beside controls that show what the numbers are worth.
 
 Four ways to hold programs out ask four questions.  *within*: measured some of a task, which of the others are fast?  *task*, *family*,
-*target*: what does it know about tasks, operators, machines that it has never met?  Each program is held out once.  Three controls
+*target*: what does it know about workloads, operators, machines that it has never met?  A workload that is held out is so on all
+targets and under all of its names, as in `datasets.splits`.  Each program is held out once.  Three controls
 stand beside the model: random scores, the same model taught with times shuffled within each task (what it gets from the features of
 a task alone), and the analytic cost, which needs no data.
 """
@@ -69,7 +70,7 @@ def evaluate(
         model: as `find_model` takes it.  A pretrained one is updated with what is not held out.
         data: the programs.
         holdout: one of `HOLDOUTS`; None judges a pretrained model on all programs as it is.
-        folds: rounds; fewer if there are fewer tasks, families or targets.
+        folds: rounds; fewer if there are fewer programs, families or targets.
         seed: of the model and of what is held out when.
     Raises:
         UserError: the programs cannot be held out this way, or a model that has learned nothing is to be judged as it is.
@@ -112,7 +113,7 @@ def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) ->
             mine = rng.permutation(np.flatnonzero(data.groups == g))
             turn[mine] = np.arange(len(mine)) % folds
     else:
-        names = {"task": lambda t: (t.workload, t.target), "family": lambda t: t.family, "target": lambda t: t.target}
+        names = {"task": lambda t: t.workload, "family": lambda t: t.family, "target": lambda t: t.target}
         key: Callable[[TaskKey], object] = names[holdout]
         kinds = list(dict.fromkeys(key(t) for t in data.tasks))
         if len(kinds) < 2:

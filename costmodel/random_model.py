@@ -12,7 +12,7 @@ from tunesmith.costmodel.model import CostModel, Features, Scores, check_trainin
 from tunesmith.costmodel.saved_model import not_saved, read_json, write_json
 from tunesmith.costmodel.store_features import SCHEMA_VERSION
 from tunesmith.support.errors import UserError
-from tunesmith.support.seeds import stream
+from tunesmith.support.seeds import plain_seed, stream
 
 
 class RandomModel(CostModel):
@@ -23,7 +23,7 @@ class RandomModel(CostModel):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
+        self.seed = plain_seed(seed)
 
     def score(self, features: Features) -> Scores:
         if features.ndim != 2:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 
 from tunesmith.costmodel.model import CostModel
-from tunesmith.costmodel.saved_model import is_model_file, model_of_file
+from tunesmith.costmodel.saved_model import SUFFIXES, is_model_file, model_of_file
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import Registry
@@ -30,22 +30,19 @@ def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]
 
     Args:
         spec: a registered name; `path.py:Class`; a file of a saved model (a text that ends with .json or .safetensors), from which
-            each model is loaded afresh; or what makes a model, which is returned.
+            each model is loaded afresh; `path.py:Class@FILE`, the same for a file that this class wrote; or what makes a model, which
+            is returned.
     Raises:
         UserError: there is no model of that name, or no such file or class in it, or it is no `CostModel`.
         RecordError: the file holds no model.
     """
     if not isinstance(spec, str):
         return spec
-    if names_a_file(spec):
-        found = load_from_file(spec)
-        if not (isinstance(found, type) and issubclass(found, CostModel)):
-            raise UserError(f"the model {spec!r} is {found!r}, not a class that derives from tunesmith.costmodel.model.CostModel")
-        return found
-    if is_model_file(spec):
-        load_model(spec)  # what is wrong with the file is told now, not when the first task wants its model
-        return partial(load_model, spec)
-    return COST_MODELS.get(spec)
+    kind, file = model_class(spec)
+    if file is None:
+        return kind
+    kind.load(file)  # what is wrong with the file is told now, not when the first task wants its model
+    return partial(kind.load, file)
 
 
 def load_model(path: str | PathLike[str]) -> CostModel:
@@ -55,7 +52,42 @@ def load_model(path: str | PathLike[str]) -> CostModel:
         RecordError: the file is not there, was changed, is of another version, or holds no model.
         UserError: it holds one that is not registered here, or that needs a package which is not installed.
     """
-    return COST_MODELS.get(model_of_file(path)).load(path)
+    return _class_of_file(path).load(path)
+
+
+def model_class(spec: str) -> tuple[type[CostModel], str | None]:
+    """The class that a text names, see `find_model`, and the file to load it from, if it names one.
+
+    Raises:
+        UserError: see `find_model`.
+        RecordError: the file does not say which model it holds.
+    """
+    if names_a_file(spec):
+        path, _, rest = spec.rpartition(".py:")
+        name, at, file = rest.partition("@")
+        named = f"{path}.py:{name}"
+        if at and not is_model_file(file):
+            raise UserError(f"the model {spec!r}: {file!r} is no file of a saved model: its name ends with none of {', '.join(SUFFIXES)}")
+        found = load_from_file(named)
+        if not (isinstance(found, type) and issubclass(found, CostModel)):
+            raise UserError(f"the model {named!r} is {found!r}, not a class that derives from tunesmith.costmodel.model.CostModel")
+        return found, file if at else None
+    if is_model_file(spec):
+        return _class_of_file(spec), spec
+    return COST_MODELS.get(spec), None
+
+
+def _class_of_file(path: str | PathLike[str]) -> type[CostModel]:
+    """The registered class whose name a file holds.  A class of a Python file is never run because a model's file names it."""
+    name = model_of_file(path)
+    try:
+        return COST_MODELS.get(name)
+    except UserError as error:
+        if name in COST_MODELS:
+            raise
+        raise UserError(
+            f"{fspath(path)}: {error} If a class in a file of your own wrote it, name both: path.py:Class@{fspath(path)}"
+        ) from None
 
 
 def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel:

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.costmodel.store_features import SCHEMA_VERSION
+from tunesmith.support import atomic_file, json_lines
 from tunesmith.support.errors import RecordError, UserError
 
 SUFFIXES = (".json", ".safetensors")
 """What the names of files of models end with."""
 MAX_HEADER = 1 << 20
 """Bytes of the header of a safetensors file; ours have a few thousand."""
+MAX_BYTES = 1 << 28
+"""Bytes of a JSON file; a hundred trees have a million."""
 
 
 def is_model_file(spec: str) -> bool:
@@ -39,7 +42,10 @@ def model_of_file(path: str | os.PathLike[str]) -> str:
             raise ValueError('it has no field "model"')
         return found
     except (OSError, ValueError) as error:
-        raise RecordError(f"{os.fspath(path)} is no saved cost model: {_reason(error)}") from None
+        raise RecordError(
+            f"{os.fspath(path)} is no saved cost model: {_reason(error)}. If a class in a file of your own wrote it, name both: "
+            f"path.py:Class@{os.fspath(path)}"
+        ) from None
 
 
 def check_schema(path: str | os.PathLike[str], schema: object) -> None:
@@ -61,7 +67,7 @@ def write_json(path: str | os.PathLike[str], data: Mapping[str, object]) -> None
     check_suffix(path, ".json")
     text = json.dumps(data) + "\n"
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        atomic_file.write_text(path, text)
     except OSError as error:
         raise unwritable(path, error) from None
 
@@ -73,14 +79,14 @@ def read_json(path: str | os.PathLike[str], model: str, kind: type) -> dict[str,
         RecordError: the file is not there, holds something else, or is of another version.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = _parsed(Path(path).read_bytes())
         if not isinstance(data, dict) or "model" not in data:
             raise ValueError('it is no JSON object with a field "model"')
         if data["model"] != model:
             raise ValueError(f"it holds a model {data['model']!r}")
         if "schema" not in data:
             raise ValueError('it has no field "schema"')
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise not_saved(path, kind, error) from None
     check_schema(path, data["schema"])
     return data
@@ -102,15 +108,23 @@ def _reason(error: Exception) -> str:
     return f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
 
 
+def _parsed(data: bytes) -> object:
+    """The JSON of a file.  ValueError if it is none, or too deep or too large for one of ours."""
+    found = json_lines.parse(data, max_line_bytes=MAX_BYTES)
+    if isinstance(found, json_lines.BadLine):
+        raise ValueError(found.reason)
+    return found
+
+
 def _metadata(path: Path) -> Mapping[str, object]:
     if path.suffix != ".safetensors":
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = _parsed(path.read_bytes())
     else:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > MAX_HEADER:
                 raise ValueError(f"its header would have {size} bytes")
-            data = json.loads(file.read(size))
+            data = _parsed(file.read(size))
         data = data.get("__metadata__") if isinstance(data, dict) else None
     if not isinstance(data, dict):
         raise ValueError("it holds no description of a model")

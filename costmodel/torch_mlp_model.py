@@ -34,8 +34,9 @@ from tunesmith.costmodel.metrics import normalized_throughput
 from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.saved_model import check_schema, check_suffix, not_saved, unwritable
 from tunesmith.costmodel.store_features import SCHEMA_VERSION
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
-from tunesmith.support.seeds import stream
+from tunesmith.support.seeds import plain_seed, stream
 
 try:
     import torch
@@ -99,7 +100,7 @@ class TorchMLPModel(CostModel):
 
     def __init__(self, *, seed: int = 0, settings: MLPSettings | None = None) -> None:
         given = asdict(settings or MLPSettings())
-        self.settings = MLPSettings(**{**given, "seed": seed})
+        self.settings = MLPSettings(**{**given, "seed": plain_seed(seed)})
         self._state: dict[str, torch.Tensor] | None = None
         self._kept: dict[str, torch.Tensor] | None = None
 
@@ -188,7 +189,7 @@ class TorchMLPModel(CostModel):
         settings = json.dumps(asdict(self.settings))
         metadata = {"model": "mlp", "schema": str(SCHEMA_VERSION), "settings": settings, "digest": _digest(self._state, settings)}
         try:
-            Path(path).write_bytes(save({k: v.contiguous() for k, v in self._state.items()}, metadata))
+            atomic_file.write_bytes(path, save({k: v.contiguous() for k, v in self._state.items()}, metadata))
         except OSError as error:
             raise unwritable(path, error) from None
 
@@ -258,7 +259,7 @@ def _settings_of(data: Any) -> MLPSettings:
     if (
         not isinstance(data, dict)
         or {k: type(v) for k, v in data.items()} != kinds
-        or not all(v >= (k == "threads") for k, v in data.items())
+        or not all(k == "seed" or v >= (k == "threads") for k, v in data.items())
     ):
         raise ValueError("its settings are not those of such a network")
     return MLPSettings(**data)

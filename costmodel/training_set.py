@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel.feature_program import FeatureProgram, gather
+from tunesmith.datasets.family import family
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.lower.lift_constants import lift_constants
@@ -66,8 +67,8 @@ class TaskKey:
 
     @property
     def family(self) -> str:
-        """The operator: the name up to its arguments."""
-        return self.name.partition("(")[0]
+        """The operators: see `datasets.family`."""
+        return family(self.name)
 
 
 @dataclass(slots=True)

@@ -19,12 +19,14 @@ residuals without weight did not get rid of useless trees (0.32, 0.45, 0.47); th
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +36,9 @@ from tunesmith.costmodel.feature_program import vector_names
 from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data, log_throughput
 from tunesmith.costmodel.saved_model import not_saved, read_json, write_json
 from tunesmith.costmodel.store_features import SCHEMA_VERSION
+from tunesmith.costmodel.xgb_trees import checked_trees
 from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import derive, plain_seed
 
 FLOOR = -6.0
 """Log throughput below which programs are all alike: 400 times slower than the best."""
@@ -46,6 +50,8 @@ ONLINE = {"reg_lambda": 10.0}
 """What differs for trees that are added to pretrained ones: a handful of noisy measurements must not undo what thousands taught."""
 _COLUMNS, _ANALYTIC = len(vector_names()), vector_names().index(COLUMN)
 """Columns of the vectors that searches use, and which one is the analytic cost."""
+_MOST = {"threads": 1024, "max_depth": 64, "eta": 1.0, "colsample": 1.0, "subsample": 1.0}
+"""Of settings that a file may hold; the others are smaller than 2 ** 20."""
 _SETTINGS = ("rounds", "max_depth", "eta", "colsample", "subsample", "seed", "threads")
 
 
@@ -87,7 +93,7 @@ class XGBModel(CostModel):
     ) -> None:
         self._xgb = _xgboost()
         self.rounds, self.max_depth, self.eta = rounds, max_depth, eta
-        self.colsample, self.subsample, self.seed, self.threads = colsample, subsample, seed, threads
+        self.colsample, self.subsample, self.seed, self.threads = colsample, subsample, plain_seed(seed), threads
         self._parts: tuple[_Part, ...] = ()
         self._kept: tuple[_Part, ...] = ()
 
@@ -142,7 +148,7 @@ class XGBModel(CostModel):
             "eta": self.eta,
             "colsample_bytree": self.colsample,
             "subsample": self.subsample,
-            "seed": self.seed,
+            "seed": self.seed if 0 <= self.seed < 1 << 31 else derive(self.seed, "xgb", bits=31),
             "nthread": self.threads,
             "verbosity": 0,
         }
@@ -164,14 +170,13 @@ class XGBModel(CostModel):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         data = read_json(path, "xgb", cls)
         try:
-            # XGBoost aborts the process over trees that are not well-formed: they must be the very ones that were saved.
             if data["digest"] != _digest(data["parts"]):
                 raise ValueError("its trees have been changed")
-            out = cls(**{name: data["settings"][name] for name in _SETTINGS})
-            parts = [(float(p["weight"]), p["trees"] and _text(p["trees"])) for p in data["parts"]]
-        except (ValueError, KeyError, TypeError) as error:
+            out = cls(**_settings(data["settings"]))
+            parts = [(_weight(p["weight"]), p["trees"] and _text(checked_trees(p["trees"]))) for p in data["parts"]]
+            out._parts = tuple([(weight, trees and out._booster(trees)) for weight, trees in parts])
+        except (ValueError, KeyError, TypeError) as error:  # XGBoostError is a ValueError
             raise not_saved(path, cls, error) from None
-        out._parts = tuple([(weight, trees and out._booster(trees)) for weight, trees in parts])
         out.keep()
         return out
 
@@ -196,6 +201,23 @@ def _slope(known: Scores, labels: Scores) -> float:
         return 1.0
     n = len(known)
     return float(np.clip((n * float((known * labels).mean()) / spread + TRUST) / (n + TRUST), 0.0, 1.0))
+
+
+def _settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file, each of the type of its default and within what training takes."""
+    defaults = {name: p.default for name, p in inspect.signature(XGBModel).parameters.items()}
+    out = {name: data[name] for name in _SETTINGS}
+    for name, value in out.items():
+        kinds = (int,) if type(defaults[name]) is int else (int, float)
+        if type(value) not in kinds or not (name == "seed" or 0 <= value <= _MOST.get(name, 1 << 20)):
+            raise ValueError(f"its setting {name} is {value!r:.40}")
+    return out
+
+
+def _weight(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(weight := float(cast(float, value))):
+        raise ValueError(f"the weight of its trees is {value!r:.40}, not a finite number")
+    return weight
 
 
 def _text(trees: object) -> str:

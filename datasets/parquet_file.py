@@ -6,18 +6,17 @@ version is refused.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tunesmith.measure.record_fields import show
-from tunesmith.support import json_lines
+from tunesmith.support import atomic_file, json_lines
 from tunesmith.support.errors import RecordError
 
 PathLike = str | os.PathLike[str]
@@ -25,6 +24,12 @@ PathLike = str | os.PathLike[str]
 _KEY = b"tunesmith"
 _MAX_METADATA = 1 << 28
 """Bytes; the script of a workload is a few thousand."""
+MAX_BYTES = 1 << 30
+MAX_RATIO = 100
+"""Of the memory of a table's cells and the size of its file: measured tables have 5 to 30."""
+_CELL = 4
+_BATCH = 8192
+"""Bytes that a cell needs at least, and rows that are unpacked at once."""
 
 
 def write(path: PathLike, table: pa.Table, kind: str, version: int, metadata: Mapping[str, object]) -> None:
@@ -40,48 +45,84 @@ def write(path: PathLike, table: pa.Table, kind: str, version: int, metadata: Ma
         RecordError: the file cannot be written, or the metadata is not JSON.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         text = json.dumps({"kind": kind, "v": version, **metadata}, allow_nan=False, separators=(",", ":"))
         described = table.replace_schema_metadata({_KEY: text.encode("ascii")})
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "xb") as file:
+        with atomic_file.replacing(path) as file:
             pq.write_table(described, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise RecordError(f"cannot write the table {path}: {why}. Check the path, its permissions and the free space") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
-def read(path: PathLike, kind: str, version: int, schema: pa.Schema) -> tuple[pa.Table, dict[str, object]]:
+def read(path: PathLike, kind: str, version: int, schema: pa.Schema, max_bytes: int | None = None) -> tuple[pa.Table, dict[str, object]]:
     """The columns and the metadata of a file that `write` made.
 
     Args:
         path: the file.
         kind: what it must be.
         version: the newest version that can be read.
-        schema: columns that must be there, with their types; a field that is not nullable may hold no null.  Others are kept as they are.
+        schema: columns that must be there, with their types; a field that is not nullable may hold no null, and no list any.  Others are
+            kept as they are.
+        max_bytes: that its cells may need unpacked; by default the larger of `MAX_BYTES` and `MAX_RATIO` times the size of the file.
     Raises:
-        RecordError: there is no such file, it is damaged, of another kind, of a newer version, or its columns are others.
+        RecordError: there is no such file, it is damaged, of another kind, of a newer version, its columns are others, or it would need
+            more memory than it may.
     """
     path = Path(path)
     if not path.is_file():
         raise RecordError(f"cannot read the table {path}: there is no such file. Check the path")
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path) as file:
             metadata = _metadata(path, (file.schema_arrow.metadata or {}).get(_KEY), kind, version)
-            table = file.read(use_threads=False)
+            texts = [f.name for f in file.schema_arrow if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size) if max_bytes is None else max_bytes
+        # Texts that repeat are stored once: they are read as they are stored, and written out when their size is known to be fine.
+        with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
+            table = _bounded(path, file, limit)
             table.validate(full=True)
+        for at, field in enumerate(table.schema):
+            if pa.types.is_dictionary(field.type):
+                table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
     except (OSError, EOFError, pa.ArrowException, ValueError, OverflowError) as error:
         raise RecordError(
             f"cannot read the table {path}: {error}. It is no parquet file, or damaged; make it again from its log"
         ) from error
     return _conforming(path, table, schema), metadata
+
+
+def _bounded(path: Path, file: pq.ParquetFile, limit: int) -> pa.Table:
+    """The whole table, its texts as dictionaries; what a file says of itself is looked at first, and then what it turns out to be."""
+    about = file.metadata
+    stored = sum(
+        about.row_group(g).column(c).total_uncompressed_size for g in range(about.num_row_groups) for c in range(about.num_columns)
+    )
+    needed = max(stored, about.num_rows * about.num_columns * _CELL)
+    _refuse_large(path, needed, limit)
+    batches, needed = [], 0
+    for batch in file.iter_batches(_BATCH, use_threads=False):
+        needed += sum(_unpacked(column) for column in batch.columns)
+        _refuse_large(path, needed, limit)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, file.schema_arrow)
+
+
+def _unpacked(column: pa.Array) -> int:
+    """Bytes of the column with texts written out."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
+    return int(pc.sum(lengths.take(column.indices)).as_py() or 0) + len(column) * _CELL
+
+
+def _refuse_large(path: Path, needed: int, limit: int) -> None:
+    if needed > limit:
+        raise RecordError(
+            f"{path} would need at least {needed >> 20} MB unpacked, and may need {limit >> 20} MB: a table of "
+            f"{path.stat().st_size >> 10} KB does not become that large unless it was made to. If it is right, load it with "
+            "RecordTable.load(path, max_bytes=...)"
+        )
 
 
 def kind_of(path: PathLike) -> str:
@@ -120,6 +161,8 @@ def _conforming(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
         if len(at) != 1:
             raise RecordError(f"{path}: it has {len(at)} columns named {field.name!r}, and one is wanted")
         column = table.column(at[0])
+        if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
+            raise RecordError(f"{path}: the column {field.name!r} has lists with empty elements, and none is allowed")
         if not field.nullable and column.null_count:
             raise RecordError(f"{path}: the column {field.name!r} has {column.null_count} empty cells, and none is allowed")
         if column.type != field.type:

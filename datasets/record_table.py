@@ -23,6 +23,7 @@ from tunesmith.measure import record_log
 from tunesmith.measure.database import Database
 from tunesmith.measure.record import ERROR_KINDS, Record, WorkloadLine, target_key
 from tunesmith.measure.record_log import LogReport, verdict
+from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, UserError
 
 KIND = "records"
@@ -121,13 +122,16 @@ class RecordTable:
         return cls.from_records(contents.records, contents.workloads.values(), targets, contents.report)
 
     @classmethod
-    def load(cls, path: PathLike) -> RecordTable:
+    def load(cls, path: PathLike, max_bytes: int | None = None) -> RecordTable:
         """The table that `save` wrote.
 
+        Args:
+            path: the file.
+            max_bytes: that it may need unpacked; by default 1 GB, or 100 times the size of the file if that is more.
         Raises:
-            RecordError: there is no such file, it is damaged, of a newer version, or no record table.
+            RecordError: there is no such file, it is damaged, of a newer version, no record table, or too large when unpacked.
         """
-        from_file, metadata = parquet_file.read(path, KIND, VERSION, SCHEMA)
+        from_file, metadata = parquet_file.read(path, KIND, VERSION, SCHEMA, max_bytes)
         table = cls(frame_from(from_file), *_provenance(path, metadata))
         table._check(path)
         notes = metadata.get("notes")
@@ -231,6 +235,14 @@ class RecordTable:
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
             raise RecordError(f"{path}: line {at}: seconds are {seconds[at]!r}; they are positive, or inf where there is an error")
+        medians = _medians(frame["samples"].tolist())
+        other = ~failed & ~(np.abs(medians - seconds) <= 1e-9 * np.abs(seconds))
+        if other.any():
+            at = int(np.flatnonzero(other)[0])
+            raise RecordError(
+                f"{path}: line {at}: seconds are {float(seconds[at])!r}, and its samples have the median "
+                f"{float(medians[at])!r}: it was changed"
+            )
         kinds = sorted(set(frame["error"].dropna()) - set(ERROR_KINDS))
         if kinds:
             raise RecordError(f"{path}: unknown class of error {kinds[0]!r}; known: {', '.join(ERROR_KINDS)}")
@@ -283,6 +295,16 @@ def load_any(path: PathLike, targets: Iterable[Target] = ()) -> RecordTable:
     return RecordTable.load(path) if is_parquet else RecordTable.from_log(path, targets)
 
 
+def _medians(samples: Sequence[tuple[float, ...]]) -> npt.NDArray[np.float64]:
+    """`Record.seconds` of each line; NaN where there are no samples."""
+    lengths = np.array([len(s) for s in samples], np.int64)
+    out = np.full(len(samples), np.nan)
+    for n in np.unique(lengths[lengths > 0]):
+        lines = np.flatnonzero(lengths == n)
+        out[lines] = np.median(np.array([samples[i] for i in lines.tolist()], np.float64), axis=1)
+    return out
+
+
 def _provenance(
     path: PathLike, metadata: Mapping[str, object]
 ) -> tuple[dict[str, Program], dict[str, dict[str, object]], dict[SketchKey, list[object]]]:
@@ -296,6 +318,9 @@ def _provenance(
             workloads[digest] = Program(line.name, line.script)
         for key, target in dict(metadata["targets"]).items():  # type: ignore[call-overload]
             targets[key] = {str(k): v for k, v in dict(target).items()}
+            identity = json_lines.parse(str(key).encode())
+            if not isinstance(identity, dict) or target_key(identity) != key:
+                raise ValueError(f"the key {str(key)[:80]!r} of a target is not the JSON of its identity")
         for workload, name, steps in metadata["sketches"]:  # type: ignore[attr-defined]
             sketches[str(workload), str(name)] = list(steps)
     except (KeyError, TypeError, ValueError, RecordError) as error:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.datasets.family import family
 from tunesmith.datasets.record_columns import groups
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.support.errors import UserError
@@ -64,11 +65,6 @@ def assign(table: RecordTable, by: str, *, train: float = 0.9, valid: float = 0.
             raise UserError("hold_out names whole tasks, families or targets: split by one of these, not within-task")
         return _within_task(table, train, valid, seed)
     return _by_group(table, by, train, valid, seed, hold_out)
-
-
-def family(name: str) -> str:
-    """The operator of a workload's name: `conv2d` of `conv2d(n=1,...)`; the whole name where it is no operator's."""
-    return name.partition("(")[0] if name.endswith(")") else name
 
 
 def _within_task(table: RecordTable, train: float, valid: float, seed: int) -> Parts:

@@ -17,6 +17,7 @@ from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
+from tunesmith.ir.remarks import refuse_uninitialised
 from tunesmith.ir.stmt import FOR_KINDS, THREADS, Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -27,11 +28,13 @@ def verify(func: PrimFunc) -> None:
 
     Checked: every variable and buffer is used inside its binder, and no binder binds twice; block names are unique; the
     body of a block uses its iteration variables only, its init no reduction variable; indices match the buffer's rank;
-    types and lanes of values agree; loop kinds, thread tags and annotations are known and well typed.
+    types and lanes of values agree; loop kinds, thread tags and annotations are known and well typed; and no buffer of the
+    function's own is only ever updated.
     """
     if type(func) is not PrimFunc:
         raise ScriptError(f"verify takes a PrimFunc, got {type(func).__name__}")
     _Verifier(func).function()
+    refuse_uninitialised(func)
 
 
 _INT_RANGES = {

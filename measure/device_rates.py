@@ -27,6 +27,7 @@ from tunesmith.ir.target_gpus import OPENCL_FLOOR
 from tunesmith.measure.device_lease import device_lease
 from tunesmith.measure.device_probe import CHUNK, FMAS, THREADS, Probe, compiled
 from tunesmith.runtime.device import Allocation, Device, DeviceAttributes, DeviceLost
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError, RunError, TunesmithError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -382,6 +383,4 @@ def _store(path: Path, target: Target, rates: DeviceRates) -> None:
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")

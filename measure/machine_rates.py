@@ -25,6 +25,7 @@ from tunesmith.codegen.llvm_probe import OUT_BYTES, ProbeKernels, load_probe
 from tunesmith.ir.target import Target
 from tunesmith.ir.target_detect import detect_host
 from tunesmith.runtime.threads import pin_threads
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -263,6 +264,4 @@ def _store(path: Path, target: Target, rates: MachineRates) -> None:
     content = {"cpu": detect_host().model_name, "target": target.to_json(), "probe_version": PROBE_VERSION, "rates": rates.to_json()}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")

@@ -14,13 +14,10 @@ import numpy as np
 
 from tunesmith.runtime import dlpack
 from tunesmith.runtime.device import Allocation, Device, cpu
-from tunesmith.runtime.device_array import DeviceArray
+from tunesmith.runtime.device_array import ALIGNMENT, DeviceArray
 from tunesmith.runtime.dlpack import TensorView
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import RunError
-
-ALIGNMENT = 16
-"""Bytes: the widest access of a thread.  Kernels use it wherever shapes allow, so that an argument must begin at a multiple."""
 
 
 @dataclass(frozen=True, slots=True)

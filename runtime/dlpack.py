@@ -1,4 +1,4 @@
-"""DLPack capsules, read: what an array of any library is and where it lies, without importing the library.
+"""DLPack capsules, read and written: an array of any library, its type and its memory, without importing the library.
 
 Offsets are those of `DLTensor` in the stable C ABI of DLPack 0.x: {data 0, device type 8, id 12, ndim 16, type code 20, bits 21, lanes 22,
 shape 24, strides 32, byte_offset 40}.
@@ -10,9 +10,13 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-CPU, CUDA = 1, 2
+CPU, CUDA, OPENCL = 1, 2, 4
 """Device types."""
+KINDS = {"cpu": CPU, "cuda": CUDA, "opencl": OPENCL}
+"""Device types of our kinds of devices."""
 
+_PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
+"""Names of capsules, which keep a pointer to them."""
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
@@ -29,6 +33,25 @@ class _Tensor(ctypes.Structure):
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor of DLPack 0.x."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _ManagedVersioned(ctypes.Structure):
+    """DLManagedTensorVersioned of DLPack 1.0."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
     )
 
 
@@ -72,6 +95,67 @@ def read(array: Any, stream: int | None = None) -> TensorView:
     dtype = f"{dtype}x{t.lanes}" if t.lanes != 1 else dtype
     device = (t.device_type, t.device_index)
     return TensorView((t.data or 0) + t.byte_offset, device, dtype, shape, strides, capsule)
+
+
+_API = ctypes.PyDLL(None)
+_lent: dict[int, tuple[object, ...]] = {}
+"""What keeps exported tensors, by the address of their description, until their consumer calls the deleter."""
+
+
+def _give_back(address: int, _lent: dict[int, tuple[object, ...]] = _lent) -> None:
+    _lent.pop(address, None)
+
+
+def _capsule_gone(capsule: int, _lent: dict[int, tuple[object, ...]] = _lent, api: Any = _API) -> None:
+    """Of a capsule that nobody has consumed: a consumer renames it."""
+    for name in (b"dltensor", b"dltensor_versioned"):
+        if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), name):
+            api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+            _lent.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
+
+
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_give_back)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
+for _callback in (_deleter, _destructor):
+    # Consumers may outlive this module when the process ends, and then call what must still be there.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+
+
+def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], owner: object, versioned: bool = False) -> object:
+    """A capsule of a contiguous array.
+
+    Args:
+        address: of its first element.
+        device: DLPack's device type and index.
+        dtype: a scalar type as in `support.dtype`.
+        shape: extents.
+        owner: keeps the memory; it is kept as long as the consumer, or the capsule if there is none, needs it.
+        versioned: as DLPack 1.0 describes arrays, and not as 0.x.
+    """
+    extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.insert(0, steps[0] * max(extent, 1))
+    strides = (ctypes.c_int64 * len(steps))(*steps)
+    managed: _Managed | _ManagedVersioned = _ManagedVersioned() if versioned else _Managed()
+    if isinstance(managed, _ManagedVersioned):
+        managed.major, managed.minor = 1, 0
+    code, bits = _typed(dtype)
+    managed.tensor = _Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0)
+    managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
+    _lent[ctypes.addressof(managed)] = (managed, extents, strides, owner)
+    name = _VERSIONED if versioned else _PLAIN
+    return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_destructor, ctypes.c_void_p))
+
+
+def _typed(dtype: str) -> tuple[int, int]:
+    """DLPack's code and bits of a type."""
+    if dtype == "bool":
+        return 6, 8
+    word = dtype.rstrip("0123456789")
+    codes = {name: code for code, name in _CODES.items()}
+    return codes[word], int(dtype.removeprefix(word))
 
 
 def contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:

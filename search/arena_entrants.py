@@ -6,7 +6,6 @@ models.  The text is the entrant: it can be sent to another process, written int
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from tunesmith.costmodel.model import CostModel
-from tunesmith.costmodel.registry import find_model
+from tunesmith.costmodel.registry import find_model, model_class
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.samplers import find_sampler
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
-from tunesmith.support.load_from_file import names_a_file
+from tunesmith.support.source_closure import source_closure
 
 NO_MODEL = "none"
 """The model that is none: the sampler searches without, for which it has a setting `learning`."""
@@ -66,14 +65,16 @@ class Entrant:
 
     @cached_property
     def code(self) -> str:
-        """Digest of the files that hold the classes: results of a class that was edited since are no longer its results."""
-        h = hashlib.blake2b(digest_size=16)
-        parts: list[tuple[str, object]] = [(self.sampler, self._sampler[0])]
+        """Digest of all that the classes run: their files, the modules outside of installed packages that these import, the versions of
+        installed packages, and tunesmith's own sources.  Results of code that was changed since are no longer its results."""
+        kinds: list[type] = [self._sampler[0]]
+        files: list[Path] = []
         if self.model not in ("", NO_MODEL):
-            parts.append((self.model, self._model[0]))
-        for spec, kind in parts:
-            h.update(_source(spec, kind))
-        return h.hexdigest()
+            kind, saved = model_class(parse_spec(self.model)[0])
+            kinds.append(kind)
+            files += [] if saved is None else [Path(saved)]
+        sources = [inspect.getsourcefile(kind) for kind in kinds]
+        return source_closure([*files, *[Path(s) for s in sources if s is not None]]).digest()
 
     @property
     def takes_model(self) -> bool:
@@ -227,14 +228,3 @@ def _settings_class(make: Callable[..., object]) -> Any:
     else:
         found = [scope.get(name) for name in re.findall(r"\w+", annotation)]
     return next((c for c in found if isinstance(c, type) and is_dataclass(c)), None)
-
-
-def _source(spec: str, kind: object) -> bytes:
-    """The file that holds a class, or that a saved model is."""
-    name = parse_spec(spec)[0]
-    path = name.rpartition(":")[0] if names_a_file(name) else name if Path(name).is_file() else None
-    try:
-        path = path or inspect.getsourcefile(cast(Any, kind))
-    except TypeError:
-        path = None
-    return Path(path).read_bytes() if path else repr(kind).encode()

@@ -13,12 +13,14 @@ from tunesmith.search.arena import ArenaRun
 from tunesmith.search.arena_statistics import (
     RESAMPLES,
     Interval,
+    ahead,
     bootstrap_medians,
     chance_trials,
     holm,
     mean_interval,
     mean_ranks,
     median_interval,
+    pseudomedian,
     signed_rank,
     trials_to,
 )
@@ -90,7 +92,8 @@ class Rank:
         rank: mean rank over the blocks.
         slowdown: geometric mean, over pools, seeds and trials, of the best so far over the pool's best: how much is lost to the search if
             it may be stopped at any trial.
-        p: that it is as good as the first of the ranking; adjusted for all pairs, 1 for the first itself.
+        p: that it is no worse than the first of the ranking; adjusted for all pairs, 1 for the first itself and where the test points
+            the other way, which `ArenaSummary.notes` says then.
     """
 
     entrant: int
@@ -101,19 +104,27 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two entrants: `ratio` of their geometric mean slowdowns with its interval, p-value, and that adjusted for all pairs (Holm)."""
+    """Two entrants.  Ratio, direction and p come from one statistic, the signed ranks of the paired differences.
+
+    Attributes:
+        first, second: positions in the run.
+        ratio: of their slowdowns, first by second, of a typical pair: the pseudomedian, with its interval.
+        p, adjusted: of the signed-rank test, and that adjusted for all pairs (Holm).
+        ahead: -1 where the ranks say that the first loses less, 1 the second, 0 neither.
+    """
 
     first: int
     second: int
     ratio: Interval
     p: float
     adjusted: float
+    ahead: int
 
     def better(self, level: float) -> int | None:
-        """The entrant that loses less, None where the adjusted p does not show it."""
-        if self.adjusted > 1.0 - level or self.ratio.value == 1.0:
+        """The entrant that loses less, None where the adjusted p does not show it, or ties leave no typical difference."""
+        if self.adjusted > 1.0 - level or not self.ahead or (self.ratio.value - 1.0) * self.ahead <= 0.0:
             return None
-        return self.first if self.ratio.value < 1.0 else self.second
+        return self.first if self.ahead < 0 else self.second
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +155,14 @@ class ArenaSummary:
             out.append(f"few seeds ({run.seeds}): intervals and tests say little below {FEW_SEEDS}, and rankings settle with about 20")
         if run.settings.batch >= run.settings.trials:
             out.append(asked_once(run.settings.batch, run.settings.trials))
+        first, labels = (self.ranking[0].entrant, self.labels) if self.ranking else (-1, [])
+        for pair in self.pairs:
+            better = pair.better(self.level)
+            if better is not None and better != first and first in (pair.first, pair.second):
+                out.append(
+                    f"{labels[first]} has the lowest mean slowdown, and {labels[better]} is better in the typical {self.unit} "
+                    f"(p {pair.adjusted:.3g}): a few large losses decide the mean, and the verdict of the pair goes by the ranks"
+                )
         return out
 
     def seconds_of(self, entrant: int) -> float | None:
@@ -207,7 +226,7 @@ def summarise(run: ArenaRun, level: float = 0.95, resamples: int = RESAMPLES) ->
     scores = {e: [losses(run.pools[p], run.curves(p, e)) for p in range(len(run.pools))] for e in complete}
     unit = "pool" if len(run.pools) >= POOLS_TO_GENERALISE else "replay"
     blocks = {e: np.array([g.mean() for g in s]) if unit == "pool" else np.concatenate(s) for e, s in scores.items()}
-    pairs = _pairs(complete, scores, blocks, level, resamples)
+    pairs = _pairs(complete, blocks, level)
     return ArenaSummary(run, tuple(standings), _ranking(complete, scores, blocks, pairs, level, resamples), pairs, unit, level)
 
 
@@ -232,16 +251,14 @@ def _standing(pool: Pool, p: int, e: int, curves: Floats, level: float, resample
     return Standing(p, e, len(curves), tuple(goals), end, points, curve)
 
 
-def _pairs(
-    entrants: Sequence[int], scores: Mapping[int, Sequence[Floats]], blocks: Mapping[int, Floats], level: float, resamples: int
-) -> tuple[Pair, ...]:
+def _pairs(entrants: Sequence[int], blocks: Mapping[int, Floats], level: float) -> tuple[Pair, ...]:
     found = []
     for i, a in enumerate(entrants):
         for b in entrants[i + 1 :]:
-            apart = [x - y for x, y in zip(scores[a], scores[b], strict=True)]
-            found.append((a, b, _exp(mean_interval(apart, level, resamples=resamples)), signed_rank(blocks[a] - blocks[b])))
-    adjusted = holm([p for *_, p in found])
-    return tuple(Pair(a, b, ratio, p, q) for (a, b, ratio, p), q in zip(found, adjusted, strict=True))
+            apart = blocks[a] - blocks[b]
+            found.append((a, b, _exp(pseudomedian(apart, level)), signed_rank(apart), ahead(apart)))
+    adjusted = holm([p for *_, p, _ in found])
+    return tuple(Pair(a, b, ratio, p, q, side) for (a, b, ratio, p, side), q in zip(found, adjusted, strict=True))
 
 
 def _ranking(
@@ -257,7 +274,11 @@ def _ranking(
     ranks = dict(zip(entrants, mean_ranks(np.stack([blocks[e] for e in entrants], axis=1)).tolist(), strict=True))
     slowdowns = {e: _exp(mean_interval(scores[e], level, resamples=resamples)) for e in entrants}
     order = sorted(entrants, key=lambda e: (slowdowns[e].value, e))
-    against_first = {p.second if p.first == order[0] else p.first: p.adjusted for p in pairs if order[0] in (p.first, p.second)}
+    against_first = {}
+    for p in pairs:
+        if order[0] in (p.first, p.second):
+            other, side = (p.second, -1) if p.first == order[0] else (p.first, 1)
+            against_first[other] = p.adjusted if p.ahead in (side, 0) else 1.0
     return tuple(Rank(e, ranks[e], slowdowns[e], against_first.get(e, 1.0)) for e in order)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.search.arena_report import ArenaSummary
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
 
 
@@ -38,7 +39,15 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
     if summary.ranking:
         pages.append(("ranking.svg", lambda axes: _ranking(axes, summary)))
     out: list[Path] = []
-    with rc_context({"svg.hashsalt": "tunesmith", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}):
+    with rc_context(
+        {
+            "text.parse_math": False,
+            "svg.hashsalt": "tunesmith",
+            "svg.fonttype": "none",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    ):
         for name, draw in pages:
             figure = Figure(figsize=(8, 5), layout="constrained")
             FigureCanvasSVG(figure)
@@ -46,7 +55,8 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
             out.append(folder / name)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(out[-1], metadata={"Date": None})
+                with atomic_file.replacing(out[-1]) as file:
+                    figure.savefig(file, format="svg", metadata={"Date": None})
             except OSError as error:
                 raise UserError(f"cannot write {out[-1]}: {error.strerror or error}") from error
     return out

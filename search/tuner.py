@@ -16,6 +16,7 @@ from tunesmith.search.known_records import known_records
 from tunesmith.search.proposals import check_admissible, check_new
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
+from tunesmith.support.seeds import recorded_seed
 
 PHASES = ("draft", "verify", "build", "measure", "train")
 """Where the time of a search goes."""
@@ -100,7 +101,7 @@ class Tuning:
         self.progress = Progress(task, trials)
         self.task, self.sampler, self.measurer = task, sampler, measurer
         self._database = database if database is not None else Database()
-        self._batch, self._seed, self._callbacks = batch, seed, tuple(callbacks)
+        self._batch, self._seed, self._callbacks = batch, recorded_seed(seed), tuple(callbacks)
         self._drafted = 0.0
         self._target = task.target.to_json()
         self._candidates: dict[str, Candidate] = {}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
 from tunesmith.support.errors import UserError
+from tunesmith.support.source_closure import search_path, source_closure
+
+_loaded: dict[Path, bytes] = {}
+"""Modules beside loaded files, and the digest of their source when it was run."""
 
 
 def names_a_file(spec: str) -> bool:
@@ -18,11 +25,13 @@ def names_a_file(spec: str) -> bool:
 def load_from_file(spec: str) -> object:
     """What `path.py:name` names: the file is run as Python, as if it were imported.
 
-    It is run anew for each call.  Only what the user has named on the command line or in a call may come here, never a text from
-    a log, a dataset or a saved model.
+    It is run anew for each call.  It may import the modules and packages beside it; these are run once, and again after they were
+    edited.  Only what the user has named on the command line or in a call may come here, never a text from a log, a dataset or a
+    saved model.
 
     Raises:
-        UserError: there is no such file, it fails, or it holds no such name.
+        UserError: there is no such file, it fails, it holds no such name, or a module beside it has the name of another one that is
+            loaded already.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
@@ -34,12 +43,51 @@ def load_from_file(spec: str) -> object:
     module_spec = importlib.util.spec_from_file_location(module_name, file)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_name] = module  # dataclasses look their module up
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[module_name]
-        raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
+    with _modules_beside(spec, file.resolve()):
+        sys.modules[module_name] = module  # dataclasses look their module up
+        try:
+            module_spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         raise UserError(f"{spec!r}: {path} holds no {name!r}")
     return getattr(module, name)
+
+
+@contextmanager
+def _modules_beside(spec: str, file: Path) -> Iterator[None]:
+    """Let a file import what is beside it: before installed packages while it runs, and last afterwards, for functions that import."""
+    folder = str(file.parent)
+    beside = [path for path in source_closure([file]).files if path != file and path.is_relative_to(folder)]
+    edited = False
+    for path in beside:
+        digest = blake2b(path.read_bytes(), digest_size=16).digest()
+        edited |= _loaded.get(path, digest) != digest
+        _loaded[path] = digest
+    for path in beside:
+        name = _module_name(path, file.parent)
+        known = sys.modules.get(name)
+        if known is not None and Path(getattr(known, "__file__", None) or "").resolve() != path:
+            raise UserError(
+                f"{spec!r} imports {name}, which is {path}; but a module of that name is loaded already, from "
+                f"{getattr(known, '__file__', None) or 'Python itself'}. Give one of them another name"
+            )
+        if known is not None and edited:  # all of them: others may have taken values from the edited one
+            del sys.modules[name]
+    before, written = list(sys.path), sys.dont_write_bytecode
+    importlib.invalidate_caches()
+    sys.path[:] = search_path(folder)
+    sys.dont_write_bytecode = True  # compiled files are told apart by seconds: an edit within one would not be seen
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        sys.dont_write_bytecode = written
+        sys.path[:] = [*before, *([folder] if done and beside and folder not in before else [])]
+
+
+def _module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -31,6 +31,19 @@ def derive(seed: int, *names: str | int, bits: int = 63) -> int:
     return _key(seed, names) >> (128 - bits)
 
 
+def recorded_seed(seed: int) -> int:
+    """The seed of something whose records hold it.  UserError unless 64 bits, with or without a sign, hold it."""
+    value = _integer(seed, "the seed")
+    if not -(1 << 63) <= value < 1 << 64:
+        raise UserError(f"records hold seeds of 64 bits, from -2^63 to 2^64 - 1, and {value} is none: choose a smaller one")
+    return value
+
+
+def plain_seed(seed: int) -> int:
+    """The seed as Python's integer, as files of models hold it.  UserError if it is no integer."""
+    return _integer(seed, "the seed")
+
+
 def stream(seed: int, *names: str | int) -> np.random.Generator:
     """The generator of `seed` and `names`, at its start.
 

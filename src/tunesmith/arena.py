@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -15,7 +16,6 @@ from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.text import Text
 
 from tunesmith.progress import clock
 from tunesmith.search.arena import ArenaSettings, Failure, run_arena
@@ -25,9 +25,10 @@ from tunesmith.search.arena_statistics import Interval
 from tunesmith.search.plot_arena import plot_arena
 from tunesmith.search.pool import Pool
 from tunesmith.search.pool_file import load_pools
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import names_a_file
-from tunesmith.tables import as_text, microseconds, plain_table, plural
+from tunesmith.tables import as_text, microseconds, plain_table, plural, printable
 
 JOURNAL = "replays.jsonl"
 """In the folder of a run: what was replayed."""
@@ -58,7 +59,7 @@ class ArenaReport:
         parts: list[RenderableType] = [self._pool_table(i) for i in range(len(run.pools))]
         parts += [self._ranking_table()] if self.summary.ranking else []
         parts += [self._pairs_table()] if self.summary.pairs else []
-        parts += [Text(f"! {note}", style="yellow") for note in self.summary.notes]
+        parts += [printable(f"! {note}", style="yellow") for note in self.summary.notes]
         for f in run.failures[:5]:
             why = "\n".join([f.message, *self._place(f)])
             parts.append(plain_table("", ["failed", "why"], [[self._who(f), why]], left=["why"]))
@@ -123,8 +124,13 @@ class ArenaReport:
             better = p.better(s.level)
             verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
             rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
-        columns = ["A", "B", "slowdown A/B", "p (Holm)", "verdict"]
-        return plain_table("all pairs; the verdict goes by p, not by the interval", columns, rows, left=["B", "verdict"])
+        columns = ["A", "B", "typical slowdown A/B", "p (Holm)", "verdict"]
+        return plain_table(
+            "all pairs; the verdict goes by p: ratio, p and direction are of one signed-rank test",
+            columns,
+            rows,
+            left=["B", "verdict"],
+        )
 
     def _meaning(self) -> str:
         """Of what the p-values speak."""
@@ -152,10 +158,11 @@ class ArenaReport:
         try:
             out.mkdir(parents=True, exist_ok=True)
             for name, text in texts.items():
-                (out / name).write_text(text + "\n", encoding="utf-8")
+                atomic_file.write_text(out / name, text + "\n")
             for path, rows in zip(paths[len(texts) :], tables.values(), strict=True):
-                with path.open("w", encoding="utf-8", newline="") as file:
-                    csv.writer(file, lineterminator="\n").writerows(rows)
+                lines = io.StringIO(newline="")
+                csv.writer(lines, lineterminator="\n").writerows(rows)
+                atomic_file.write_text(path, lines.getvalue())
         except OSError as error:
             raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
         return paths

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from tunesmith.tables import as_text, microseconds, plain_table, rate
+from tunesmith.tables import as_text, microseconds, plain_table, printable, rate
 
 OURS = "tunesmith"
 
@@ -95,9 +94,9 @@ class BenchReport:
     def render(self) -> RenderableType:
         """Tables for a terminal, the fastest first."""
         parts: list[RenderableType] = [self._table(w) for w in dict.fromkeys(r.workload for r in self.rows)]
-        parts += [Text(f"! {r.workload}: {r.system}: {r.note}", style="red") for r in self.rows if not r.ok]
-        parts += [Text(f"left out: {name}: {why}", style="dim") for name, why in self.skipped.items()]
-        parts += [Text(f"left out: {text}", style="dim") for text in self.absent]
+        parts += [printable(f"! {r.workload}: {r.system}: {r.note}", style="red") for r in self.rows if not r.ok]
+        parts += [printable(f"left out: {name}: {why}", style="dim") for name, why in self.skipped.items()]
+        parts += [printable(f"left out: {text}", style="dim") for text in self.absent]
         return Group(*parts)
 
     def __str__(self) -> str:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console, RenderableType
 
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import BuildError, InternalError, RunError, UserError
-from tunesmith.tables import console
+from tunesmith.tables import console, printable
 
 FAILED, MISUSED = 1, 2
 """Exit statuses: some task failed and was named; wrong use."""
@@ -53,14 +54,14 @@ def target_option(command: F) -> F:
 
 def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
     """Give the result to people, and to a script that asked for it; exit with 1 unless all is well."""
-    console(stderr=out == "-").print(shown)
+    console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown)
     if out is not None:
         text = json.dumps(data, indent=2) + "\n"
         if out == "-":
             click.echo(text, nl=False)
         else:
             try:
-                Path(out).write_text(text, encoding="utf-8")
+                atomic_file.write_text(out, text)
             except OSError as error:
                 raise click.UsageError(f"cannot write {out}: {error.strerror}") from error
     if not ok:
@@ -69,9 +70,9 @@ def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> No
 
 def say(text: str) -> None:
     """A line of progress, on standard error."""
-    Console(stderr=True).print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(printable(text, "dim"), soft_wrap=True)
 
 
 def complain(text: str) -> None:
     """A message of an error, on standard error."""
-    Console(stderr=True).print(f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(printable(f"error: {text}", "red"), soft_wrap=True)

@@ -26,6 +26,7 @@ from tunesmith.graph.external_codegen import Codegen
 from tunesmith.graph.function import GraphFunc
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.remarks import checked
 from tunesmith.ir.target import Target
 from tunesmith.lower.pipelines import CPU, CPU_CHECKED
 from tunesmith.measure.database import Database
@@ -45,10 +46,12 @@ class CompiledModule(Module):
     Attributes:
         artifact: the object code.
         coverage: for each function that records were looked up for, what was found.
+        remarks: what is odd about the programs, see `ir.remarks`; for example an accumulation into an argument.
     """
 
     artifact: Artifact
     coverage: tuple[Coverage, ...]
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
@@ -138,6 +141,7 @@ def compile(
         UserError: `mod` is nothing that can be compiled.
     """
     target = as_target(target)
+    check_kind(target)
     module = _module(mod)
     if isinstance(module.get("main"), GraphFunc):
         if target.is_gpu:
@@ -155,6 +159,7 @@ def compile(
     if executor is not None or offload or name is not None:
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
+    found = _remarks(module)
     if records is not None:
         passes = ApplyRecords(open_records(records), target, strict)
         artifact, applied = compile_records(
@@ -164,12 +169,12 @@ def compile(
             lambda m: _artifact(m, target, bounds_check),
             lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
         )
-        return _load(artifact, target, applied.coverage)
+        return _load(artifact, target, applied.coverage, found)
     if strict:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
     if isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target, bounds_check), target)
+    return _load(_artifact(module, target, bounds_check), target, (), found)
 
 
 def build(
@@ -189,7 +194,9 @@ def build(
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
     target = as_target(target)
-    return _load(_artifact(_module(func), target, bounds_check), target)
+    check_kind(target)
+    module = _module(func)
+    return _load(_artifact(module, target, bounds_check), target, (), _remarks(module))
 
 
 def as_target(target: str | Target | None) -> Target:
@@ -211,13 +218,23 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
     return mod.mod if isinstance(mod, Schedule) else find_module(mod)
 
 
-def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...] = ()) -> CompiledModule | CompiledDeviceModule:
-    return CompiledDeviceModule(artifact, coverage) if target.is_gpu else CompiledModule.from_artifact(artifact, coverage)
+def _remarks(module: IRModule) -> tuple[str, ...]:
+    """What is odd about the functions of a module.  Raises ScriptError for what has no meaning."""
+    return tuple([f"{f.name}: {r}" for f in module.values() if isinstance(f, PrimFunc) for r in checked(f)])
+
+
+def _load(
+    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...]
+) -> CompiledModule | CompiledDeviceModule:
+    if target.is_gpu:
+        return CompiledDeviceModule(artifact, coverage)
+    module = CompiledModule.from_artifact(artifact, coverage)
+    module.remarks = found
+    return module
 
 
 def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
-    check_kind(target)
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
     for f in functions:

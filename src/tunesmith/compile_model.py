@@ -5,12 +5,13 @@ Nothing is searched for and nothing is drawn without a fixed seed: equal models,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from tunesmith.codegen.backends import check_kind
 from tunesmith.codegen.llvm_aot import build_aot
 from tunesmith.codegen.llvm_build import build
 from tunesmith.codegen.llvm_export import export_library, export_object
@@ -70,6 +71,20 @@ class CompiledModel:
     def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """The results for these inputs.  RunError if an input is not what the model takes."""
         return self.executor(*arrays)
+
+    def __getitem__(self, name: str) -> Callable[..., object]:
+        """The call `name`, as modules of functions have it: a model has one, `main`.
+
+        Raises:
+            UserError: another name.
+        """
+        if name != "main":
+            calls = ", ".join(f for f in self.module if isinstance(self.module[f], PrimFunc))
+            raise UserError(
+                f"a compiled model is called as a whole, model(...) or model['main'](...), and has no function {name!r} to call. It calls "
+                f"{calls or 'no function'}: compile one of them alone with tunesmith.compile(model.module[{name!r}])"
+            )
+        return self
 
     def set_input(self, which: str | int, array: object) -> None:
         """Give an input, by name or position, for `run`."""
@@ -146,6 +161,7 @@ def compile_model(
     """
     if executor is not None and executor not in EMITTERS:
         raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
+    check_kind(target)
     if strict and records is None:
         raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
     for f in mod.values():

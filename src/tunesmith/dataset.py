@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.codegen.llvm_host import check_runs_here
 from tunesmith.dataset_pool import PoolPlan
@@ -37,7 +36,7 @@ from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
 from tunesmith.search.tuner import Callback, Progress
 from tunesmith.support.errors import TunesmithError, UserError
-from tunesmith.tables import as_text, counted, microseconds, plain_table, rate
+from tunesmith.tables import as_text, counted, microseconds, plain_table, printable, rate
 from tunesmith.workloads import WorkloadLike, find_subjects
 
 POOL_POLICY = MeasurePolicy(race=RacePolicy(give_up=math.inf, patience_s=0.5), verify="always")
@@ -122,9 +121,9 @@ class BuildReport:
             )
         columns = ["workload", "candidates", "of them known", "best us", "GFLOP/s", "errors"]
         parts: list[RenderableType] = [plain_table(f"{self.path}: {len(self.table)} records", columns, cells, left=["errors"])]
-        parts += [Text(f"! {p.progress.task.name}: {p.failure}", style="yellow") for p in self.pools if p.failure]
+        parts += [printable(f"! {p.progress.task.name}: {p.failure}", style="yellow") for p in self.pools if p.failure]
         if self.interrupted:
-            parts.append(Text("interrupted: what was measured is kept; run again to go on"))
+            parts.append(printable("interrupted: what was measured is kept; run again to go on"))
         return Group(*parts)
 
     def __str__(self) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 import tunesmith
 from tunesmith.codegen.device_host import detect_device
@@ -26,6 +24,7 @@ from tunesmith.runtime.threads import load_openmp
 from tunesmith.runtime.timing import CpuClock, TimingPolicy
 from tunesmith.runtime.timing import measure as time_call
 from tunesmith.support.errors import TunesmithError
+from tunesmith.tables import facts_table, printable
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "core": ("numpy", "llvmlite", "pandas", "pyarrow", "apache-tvm-ffi", "rich", "xgboost-cpu", "xgboost"),
@@ -148,7 +147,7 @@ def render(found: Mapping[str, Any]) -> RenderableType:
     """The report as tables for a terminal."""
     cpu = found["cpu"]
     parts: list[RenderableType] = [
-        _table(
+        facts_table(
             "Machine",
             [
                 *_words(found["versions"]),
@@ -157,7 +156,7 @@ def render(found: Mapping[str, Any]) -> RenderableType:
                 *_words(found["openmp"], prefix="openmp "),
             ],
         ),
-        _table(
+        facts_table(
             "GPUs",
             [
                 (gpu["name"], f"sm_{gpu['compute_capability'].replace('.', '')}, {_size(gpu['memory_bytes'])}, driver {gpu['driver']}")
@@ -165,31 +164,22 @@ def render(found: Mapping[str, Any]) -> RenderableType:
             ]
             or [("none", "no NVIDIA driver answers")],
         ),
-        _table("OpenCL devices", _words(found["opencl"]) or [("none", "no OpenCL device answers (pip install 'tunesmith[opencl]')")]),
-        _table(
+        facts_table("OpenCL devices", _words(found["opencl"]) or [("none", "no OpenCL device answers (pip install 'tunesmith[opencl]')")]),
+        facts_table(
             "Packages",
             [
                 (extra, ", ".join(f"{name} {version or '-'}" for name, version in names.items()))
                 for extra, names in found["packages"].items()
             ],
         ),
-        _table("Tools", [(name, path or "not found") for name, path in found["tools"].items()]),
+        facts_table("Tools", [(name, path or "not found") for name, path in found["tools"].items()]),
     ]
     if "noise" in found:
-        parts.append(_table("Noise", _noise_rows(found["noise"])))
+        parts.append(facts_table("Noise", _noise_rows(found["noise"])))
     if "rates" in found:
-        parts.append(_table("Rates", _rate_rows(found["rates"])))
-    parts += [Text(f"! {sentence}", style="yellow") for sentence in found["advice"]]
+        parts.append(facts_table("Rates", _rate_rows(found["rates"])))
+    parts += [printable(f"! {sentence}", style="yellow") for sentence in found["advice"]]
     return Group(*parts)
-
-
-def _table(title: str, rows: list[tuple[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    return table
 
 
 def _words(section: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.experiment_results import Arm, RunIndex, load_manifest, load_run
 from tunesmith.experiment_statistics import Ratio, adjusted, interval, ratio, verdict
@@ -82,7 +81,7 @@ class Comparison:
         """A table for a terminal."""
         columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", "95 % interval", f"A to {SHARE} %", f"B to {SHARE} %", "p", "B is"]
         table = plain_table(f"A = {self.names[0]}, B = {self.names[1]}", columns, list(map(_row, self.lines)), left=["arm", "B is"])
-        return Group(table, *[Text("! ").append(printable(note)) for note in self.notes])
+        return Group(table, *[printable(f"! {note}") for note in self.notes])
 
     def __str__(self) -> str:
         return as_text(self.render())

@@ -19,6 +19,7 @@ from tunesmith.measure.measurer import MeasurePolicy
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import names_a_file
+from tunesmith.support.seeds import recorded_seed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Names of studies and variants: they stand in the names of folders."""
@@ -120,7 +121,9 @@ class ExperimentConfig:
         """A workload, sampler or model of it, with a path that this process can follow."""
         if not self.base or Path(self.base) == Path.cwd() or not (names_a_file(spec) or spec.endswith(_MODEL_FILES)):
             return spec
-        return str(Path(self.base) / spec)  # which is the spec itself if its path is absolute
+        code, at, file = spec.partition("@") if names_a_file(spec) else (spec, "", "")
+        first, second = (str(Path(self.base) / part) if part else "" for part in (code, file))  # an absolute path stays as it is
+        return f"{first}{at}{second}"
 
     def settings(self) -> dict[str, object]:
         """What all cells share, plain JSON: cells of one run folder agree in it."""
@@ -219,7 +222,7 @@ def _config(t: _Table, name: str, text: str) -> ExperimentConfig:
         question=t.text("question", ""),
         samplers=_texts(t, "samplers", ("evolutionary",)),
         models=_texts(t, "models", ("xgb",)),
-        seeds=tuple([int(str(s)) for s in t.listed("seeds", (0,), int, "integers")]),
+        seeds=tuple([recorded_seed(int(str(s))) for s in t.listed("seeds", (0,), int, "integers")]),
         variants=_variants(t),
         trials=t.integer("trials", 128, 1),
         batch=t.integer("batch", 32, 1),

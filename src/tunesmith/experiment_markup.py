@@ -8,8 +8,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from tunesmith.tables import escaped
+
 VOID = frozenset({"meta", "br"})
 """Elements without an end."""
+_MARK = "\ufffd"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
@@ -35,7 +38,7 @@ def el(tag: str, *content: Content, **attributes: object) -> Html:
         name = name.rstrip("_").replace("_", "-")
         assert _NAME.fullmatch(name), name
         if value is not None:
-            parts.append(f' {name}="{html.escape(_printable(str(value)))}"')
+            parts.append(f' {name}="{html.escape(escaped(str(value), _MARK))}"')
     assert _NAME.fullmatch(tag), tag
     head = f"<{tag}{''.join(parts)}>"
     return Html(head if tag in VOID else f"{head}{joined(content)}</{tag}>")
@@ -48,7 +51,7 @@ def joined(content: Content) -> Html:
     if isinstance(content, Html):
         return content
     if isinstance(content, str):
-        return Html(html.escape(_printable(content)))
+        return Html(html.escape(escaped(content, _MARK)))
     return Html("".join(joined(c) for c in content))
 
 
@@ -88,10 +91,6 @@ def page(title: str, body: Content) -> str:
         el("style", Html(STYLE)),
     )
     return f"<!doctype html>\n{el('html', head, el('body', el('main', body)), lang='en')}\n"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 SERIES = 8

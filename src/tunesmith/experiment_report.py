@@ -14,6 +14,7 @@ from tunesmith.experiment_statistics import MIN_SEEDS, verdict
 from tunesmith.experiment_summary import SHARES, summarise
 from tunesmith.search.proposals import asked_once
 from tunesmith.search.tuner import PHASES
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError
 from tunesmith.tables import plural
 
@@ -37,7 +38,7 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
     path = folder / "report.html" if out is None else Path(out)
     data = summarise(load_run(folder)) | {"runs": load_manifest(folder)}
     try:
-        path.write_text(render(data), encoding="utf-8")
+        atomic_file.write_text(path, render(data))
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
     return path, data

@@ -10,7 +10,6 @@ RUN/cells/ID/result.json   what the cell found, its curve included
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, NoReturn
 
 from tunesmith.measure.run_manifest import read_manifest
 from tunesmith.search.tuner import PHASES
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError
 
 VERSION = 1
@@ -30,6 +30,9 @@ STATES = ("done", "interrupted", "failed", "waiting")
 """Of a cell: only a cell that is done is not run again."""
 MAX_BYTES = 256 << 20
 """A larger file of a run folder is refused."""
+_LONGEST = 1e15
+_DIGITS = 200
+"""Seconds, and digits of integers, that a file may hold: spaces have so many candidates, and a float still holds them."""
 
 Json = Mapping[str, object]
 
@@ -127,14 +130,17 @@ class CellResult:
         seconds = get.take("seconds", "seconds by phase", lambda x: isinstance(x, dict) and all(_finite(y) for y in x.values()))
         if set(seconds) != {"total", *PHASES}:
             get.refuse("seconds", f"seconds of total, {', '.join(PHASES)}")
+        best = get.take("best_s", "seconds or null", lambda x: x is None or _positive(x))
+        if best is not None and not curve:
+            get.refuse("curve", "a list with the trial that found the best program")
         return cls(
             cell,
-            str(get.take("state", f"one of {', '.join(STATES)}", lambda x: x in STATES)),
+            str(get.take("state", f"one of {', '.join(STATES)}", lambda x: isinstance(x, str) and x in STATES)),
             get.text("digest"),
             get.integer("trials"),
             get.integer("timed_trials"),
             errors,
-            get.take("best_s", "seconds or null", lambda x: x is None or _positive(x)),
+            best,
             get.integer("flops"),
             get.text("sketch"),
             get.integer("drafted"),
@@ -257,6 +263,10 @@ def load_run(folder: str | os.PathLike[str]) -> RunIndex:
         cell = Fields(f"{path}, cell {n}", data)
         arm = Arm(cell.text("sampler"), cell.text("model"), cell.text("variant"))
         results.append(load_result(folder, Cell(cell.text("workload"), arm, cell.integer("seed", None))))
+    settings = Fields(f"{path}, settings", get.mapping("settings"))
+    for name, least in (("trials", 1), ("batch", 1), ("leaders", 0)):
+        settings.integer(name, least)
+    settings.take("target", "a text or null", lambda x: x is None or isinstance(x, str))
     return RunIndex(
         get.text("name"),
         get.text("question"),
@@ -292,11 +302,9 @@ def load_result(folder: Path, cell: Cell) -> CellResult:
 
 def write_json(path: Path, data: object) -> None:
     """Write the file whole or not at all.  RecordError if it cannot be written."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+        atomic_file.write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
 
@@ -341,8 +349,8 @@ class Fields:
 
     def integer(self, key: str, least: int | None = 0) -> int:
         """An integer."""
-        wanted = "an integer" if least is None else f"an integer, at least {least}"
-        value = self.take(key, wanted, lambda x: type(x) is int and (least is None or x >= least))
+        wanted = f"an integer{'' if least is None else f', at least {least}'}, of at most {_DIGITS} digits"
+        value = self.take(key, wanted, lambda x: type(x) is int and abs(x) < 10**_DIGITS and (least is None or x >= least))
         return int(value)
 
     def mapping(self, key: str) -> Json:
@@ -351,15 +359,17 @@ class Fields:
 
 
 def _finite(x: object) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    """A number of seconds that a search can take."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) <= _LONGEST
 
 
 def _positive(x: Any) -> bool:
-    return _finite(x) and x > 0
+    """A time of a program: with it and its inverse one can calculate."""
+    return _finite(x) and x >= 1 / _LONGEST
 
 
 def _counted(x: object) -> bool:
-    return type(x) is int and x >= 0
+    return type(x) is int and 0 <= x < 10**_DIGITS
 
 
 def _no_constant(name: str) -> object:

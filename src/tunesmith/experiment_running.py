@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.costmodel.registry import find_model
 from tunesmith.experiment_config import ExperimentConfig
@@ -40,6 +39,7 @@ from tunesmith.report import Report, TaskReport
 from tunesmith.search.proposals import asked_once
 from tunesmith.search.samplers import find_sampler
 from tunesmith.search.tuner import PHASES
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.seeds import stream
 from tunesmith.tables import microseconds, plain_table, printable
@@ -148,7 +148,7 @@ class _Study:
 
     def run(self) -> RunIndex:
         self._write()
-        (self.folder / "config.toml").write_text(self.config.text, encoding="utf-8")
+        atomic_file.write_text(self.folder / "config.toml", self.config.text)
         left = [r.cell for r in self.index.results if r.state != "done"]
         if not left:
             self.say(f"{self.config.name}: all {len(self.index.results)} cells are done")
@@ -201,7 +201,7 @@ class _Study:
         except TunesmithError as error:
             return replace(before, state="failed", failure=str(error))
         except Exception as error:  # a sampler of somebody's own may do anything, and the night is long
-            (folder / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            atomic_file.write_text(folder / "traceback.txt", traceback.format_exc())
             return replace(before, state="failed", failure=f"{type(error).__name__}: {error}; see traceback.txt in the cell's folder")
         (task,) = report.tasks
         curve = judged_curve(Database.from_log(folder / "log.jsonl"), task.digest, target) if task.trials else ()
@@ -298,6 +298,6 @@ def render_run(index: RunIndex) -> RenderableType:
             ends = [microseconds(times[0]), microseconds(median(times)), microseconds(times[-1])] if times else ["-", "-", "-"]
             rows.append([workload, arm.name, f"{sum(r.state == 'done' for r in every)}/{len(every)}", *ends])
     table = plain_table(index.name, ["workload", "arm", "done", "best us", "median", "worst"], rows, left=["arm"])
-    failures = [Text("! ").append(printable(f"{r.cell.id}: {r.failure}")) for r in index.results if r.failure]
-    note = [Text("! interrupted; the same command goes on from here")] if index.interrupted else []
+    failures = [printable(f"! {r.cell.id}: {r.failure}") for r in index.results if r.failure]
+    note = [printable("! interrupted; the same command goes on from here")] if index.interrupted else []
     return Group(table, *failures, *note)

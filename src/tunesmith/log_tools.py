@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.error_examples import examples_of, render_example_data
 from tunesmith.ir import structural
@@ -97,7 +96,7 @@ class Verdict:
         found += f"faults: {counted(self.counts)}" if self.counts else "no fault"
         hidden = sum(self.counts.values()) - len(self.faults)
         shown = [printable(f"{self.path}:{f.line}: {f.kind}: {f.reason}") for f in self.faults]
-        return Group(printable(found), *shown, *([Text(f"... and {hidden} more")] if hidden else []))
+        return Group(printable(found), *shown, *([printable(f"... and {hidden} more")] if hidden else []))
 
     def __str__(self) -> str:
         return as_text(self.render())
@@ -171,7 +170,7 @@ class Stats:
         if runs:
             parts.append(plain_table("Runs", ["started", "ended", "outcome"], runs, left=["ended", "outcome"]))
         if self.report.bad_count:
-            parts.append(Text(f"! {self.report}", style="yellow"))
+            parts.append(printable(f"! {self.report}", style="yellow"))
         return Group(*parts)
 
     def __str__(self) -> str:

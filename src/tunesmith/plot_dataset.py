@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tunesmith.datasets.record_columns import groups
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.measure.record import ERROR_KINDS
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def plot(table: RecordTable, folder: str | PathLike[str], kind: str = "svg") -> 
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_saved(draw(table), folder / f"{name}.{kind}") for name, draw in _PICTURES.items()]
+        return [_saved(draw, table, folder / f"{name}.{kind}") for name, draw in _PICTURES.items()]
     except OSError as error:
         raise UserError(f"cannot write pictures to {folder}: {error.strerror or error}. Check the path and its permissions") from error
 
@@ -133,10 +134,14 @@ def _legend(axes: Axes) -> None:
     axes.grid(alpha=0.3)
 
 
-def _saved(figure: Figure, path: Path) -> Path:
-    import matplotlib
+def _saved(draw: Callable[[RecordTable], Figure], table: RecordTable, path: Path) -> Path:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", "drawing a data set") from None
 
-    # No date and no random names of clip paths: the same table draws the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "tunesmith"}):
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    # No date and no random names of clip paths: the same table draws the same bytes.  Names come from logs, and are no formulas.
+    with matplotlib.rc_context({"svg.hashsalt": "tunesmith", "text.parse_math": False}), atomic_file.replacing(path) as file:
+        kind = path.suffix.removeprefix(".")
+        draw(table).savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     return path

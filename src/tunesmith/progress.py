@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tunesmith.search.tuner import Progress
-from tunesmith.tables import counted, microseconds, plain_table, rate
+from tunesmith.tables import counted, microseconds, plain_table, printable, rate
 
 _COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to", "left"]
 
@@ -45,7 +45,7 @@ class ProgressView:
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
         elif progress.trials:
-            self._console.print(line(progress), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(printable(line(progress)), highlight=False, soft_wrap=True)
 
     def table(self) -> Table:
         """All tasks, and how long all will take."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.backends import build, check_runs_here
@@ -32,7 +31,7 @@ from tunesmith.measure.runner import RunRequest, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, UserError
-from tunesmith.tables import as_text, microseconds, plain_table
+from tunesmith.tables import as_text, microseconds, plain_table, printable
 from tunesmith.workloads import Subject, subject_of_text
 
 _ONCE = RacePolicy(min_repeat_ms=0.0, repeats=1, patience_s=0.0)
@@ -97,7 +96,7 @@ class ReplayReport:
         ]
         columns = ["workload", "replay", "recorded us", "now us", "digest", "program"]
         parts: list[RenderableType] = [plain_table("Replay", columns, cells, left=["replay", "digest", "program"])]
-        parts += [Text(f"! {r.workload} on {r.target}: {r.note}", style="red") for r in self.rows if not r.ok]
+        parts += [printable(f"! {r.workload} on {r.target}: {r.note}", style="red") for r in self.rows if not r.ok]
         return Group(*parts)
 
     def __str__(self) -> str:

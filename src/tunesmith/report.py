@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from tunesmith.error_examples import ErrorExample, render_examples
 from tunesmith.measure.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
-from tunesmith.tables import as_text, counted, microseconds, plain_table, rate, sparkline
+from tunesmith.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,10 @@ class Report:
         """Tables for a terminal."""
         parts: list[RenderableType] = [self._found(), self._time()]
         parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
-        parts += [Text(f"! {note}", style="yellow") for note in self.notes]
-        parts += [Text(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
+        parts += [printable(f"! {note}", style="yellow") for note in self.notes]
+        parts += [printable(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
         if self.interrupted:
-            parts.append(Text("! interrupted; what was measured is in the log, and the next run goes on from there", style="yellow"))
+            parts.append(printable("! interrupted; what was measured is in the log, and the next run goes on from there", style="yellow"))
         return Group(*parts)
 
     def __str__(self) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from tunesmith.compile import Records, as_target, open_records
 from tunesmith.error_examples import examples_of, render_example_data
 from tunesmith.graph.apply_records import apply_record
+from tunesmith.ir.remarks import remarks
 from tunesmith.ir.script.printer import script as print_script
 from tunesmith.ir.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -76,9 +76,9 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
     for e in data:
         parts += [printable(f"\n# {e['workload']}\n{e[key]}") for key in ("script", "trace") if e.get(key)]
     if not data:
-        parts.append(Text("the log holds no record"))
+        parts.append(printable("the log holds no record"))
     if database.report.bad_count:
-        parts.append(Text(f"! {database.report}", style="yellow"))
+        parts.append(printable(f"! {database.report}", style="yellow"))
     return Shown(data, tuple(parts))
 
 
@@ -100,10 +100,13 @@ def show_workload(
     machine = as_target(target)
     task = subject.task(machine)
     data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
-    parts: list[RenderableType] = [Text(f"{subject.name}  digest {task.digest}  {subject.flops:,} operations")]
+    parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {subject.flops:,} operations")]
+    odd = [str(remark) for remark in remarks(subject.func)]
+    data["remarks"] = odd
+    parts += [printable(f"! {remark}", style="yellow") for remark in odd]
     if script:
         data["script"] = print_script(subject.func)
-        parts.append(Text(f"\n{data['script']}"))
+        parts.append(printable(f"\n{data['script']}"))
     if space or trace:
         sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
         data |= {"size": task.space.size(), "sketches": sketches}
@@ -117,7 +120,7 @@ def show_workload(
                 cells,
             )
         )
-        parts += [Text(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
+        parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
     return Shown(data, tuple(parts))
 
 

@@ -31,18 +31,34 @@ def console(stderr: bool = False) -> Console:
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> Table:
     """A table of texts; the columns named in `left`, and the first, are aligned to the left, numbers to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=printable(title, "table.title"), title_justify="left")
     for i, name in enumerate(columns):
         is_left = i == 0 or name in left
-        table.add_column(name, justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold")
+        table.add_column(printable(name), justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold")
     for row in rows:
         table.add_row(*[printable(cell) for cell in row])
     return table
 
 
-def printable(text: str) -> Text:
-    """The text without markup and without control characters: names come from logs, and logs from anywhere."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+def facts_table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """A table of names and what is so called, without headings."""
+    table = Table(title=printable(title, "table.title"), title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(printable(name), printable(value))
+    return table
+
+
+def printable(text: str, style: str = "") -> Text:
+    """The text for a terminal, without markup: see `escaped`.  No other function makes texts for terminals."""
+    return Text(escaped(text), style)
+
+
+def escaped(text: str, mark: str = "?") -> str:
+    """The text with a mark for each character that is not printed, line ends excepted: names, messages and programs come from
+    logs, tables and models, and these from anywhere.  An escape sequence could set a terminal's title, hide text, or change its order."""
+    return "".join(c if c.isprintable() or c == "\n" else mark for c in text)
 
 
 def microseconds(seconds: float | None) -> str:

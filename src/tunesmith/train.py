@@ -23,6 +23,7 @@ from tunesmith.costmodel.training_set import Measured, TrainingSet, training_set
 from tunesmith.datasets.record_table import RecordTable, load_any, merge
 from tunesmith.ir.target import Target
 from tunesmith.measure.machine_rates import calibrated
+from tunesmith.support.load_from_file import names_a_file
 from tunesmith.tables import plain_table, printable
 
 if TYPE_CHECKING:
@@ -33,17 +34,20 @@ Path_ = str | PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What `train` made: the model, what it has learned from, and the seconds that took, reading and features included."""
+    """What `train` made: the model, what it has learned from, the seconds that took, reading and features included, and how a search
+    names it."""
 
     model: CostModel
     path: Path
     data: TrainingSet
     seconds: float
+    named: str = ""
 
     def render(self) -> RenderableType:
         """For people."""
         d = self.data
         text = f"{self.path}: learned from {len(d)} programs of {len(d.tasks)} tasks in {self.seconds:.1f} s"
+        text += f"; use it with --model {self.named}" if self.named not in ("", str(self.path)) else ""
         return printable(text if not d.refused.count else f"{text}\n{d.refused}")
 
     def to_json(self) -> dict[str, object]:
@@ -86,7 +90,7 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
 
     Args:
         files: logs and record tables.
-        out: file to write; `tunesmith tune --model FILE` takes it.
+        out: file to write; `tunesmith tune --model FILE` takes it, and `--model path.py:Class@FILE` that of a class in a file.
         model: as `tune` takes it; a file of a saved model is trained further.
         seed: of the model.
     Raises:
@@ -99,7 +103,8 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
     data = examples(files)
     made.update(data.features(made.inputs), data.seconds, data.groups)
     made.save(out)
-    return Trained(made, Path(out), data, time.perf_counter() - start)
+    code = model.rpartition("@")[0] or model if isinstance(model, str) and names_a_file(model) else ""
+    return Trained(made, Path(out), data, time.perf_counter() - start, f"{code}@{out}" if code else str(out))
 
 
 def evaluate_files(model: str, files: Path_ | Iterable[Path_], holdout: str | None = None, folds: int = FOLDS, seed: int = 0) -> Judged:

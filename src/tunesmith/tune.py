@@ -15,10 +15,11 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.codegen.backends import check_runs_here
+from tunesmith.codegen.backends import check_kind, check_runs_here
 from tunesmith.compile import as_target
 from tunesmith.costmodel.registry import find_model, make_model
 from tunesmith.error_examples import examples_of
+from tunesmith.ir.remarks import checked
 from tunesmith.ir.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
 from tunesmith.measure.database import Database
@@ -41,6 +42,7 @@ from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.seeds import recorded_seed
 from tunesmith.tensorboard_scalars import TensorBoardScalars
 from tunesmith.workloads import Subject, WorkloadLike, find_subjects
 
@@ -117,7 +119,9 @@ def tune(
     found = find_subjects(workloads)
     if policy is None and any(s.in_model for s in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
+    seed = recorded_seed(seed)
     kind, maker = find_sampler(sampler), find_model(model)
+    odd = [f"{s.name}: {remark}" for s in found for remark in checked(s.func)]
     target = _target_there(target) if isinstance(workers, str) else _target_here(target)
     tasks = _weighted([s.task(target, rules) for s in found], weights or {})
     groups = [_group(s) for s in found]
@@ -149,6 +153,7 @@ def tune(
         noted = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         each = trials if trials is not None else None if total_trials is None else total_trials // len(tasks)
         notes = [asked_once(batch, each)] if each is not None and batch >= each else []
+        notes += odd
         search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         noted["tasks"] = [{"workload": t.workload, "digest": t.digest, "trials": t.trials, "resumed": t.resumed} for t in report.tasks]
@@ -251,6 +256,8 @@ def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]
 
 
 def _target_here(target: str | Target | None) -> Target:
+    if target is not None:
+        check_kind(as_target(target))
     if isinstance(target, Target):
         check_runs_here(target)
         return target

@@ -14,7 +14,7 @@ import pytest
 from tunesmith.costmodel.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.registry import COST_MODELS, make_model
 from tunesmith.support.errors import RecordError
-from tunesmith.testing.cost_model_conformance import CostModelConformance
+from tunesmith.testing.cost_model_conformance import CostModelConformance, same_scores
 
 
 class TestRegistered(CostModelConformance):
@@ -60,3 +60,25 @@ def test_the_suite_finds_a_model_that_breaks_the_contract(test: str) -> None:
 def test_the_suite_finds_files_that_are_not_checked(test: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(CostModelConformance(), test)(Forgetful, tmp_path)
+
+
+class Projected(Forgetful):
+    """Sound: sums of float32 in the array's own order, as BLAS has them, differ in the last bits between layouts."""
+
+    def score(self, features: Features) -> Scores:
+        rows = features.astype(np.float32)  # keeps the layout
+        return np.asarray(rows @ np.linspace(0.1, 1.0, rows.shape[1], dtype=np.float32), np.float64)
+
+
+def test_rounding_is_no_fault_and_messages_say_what_was_asked() -> None:
+    suite = CostModelConformance()
+    suite.test_a_score_is_the_programs_own(Projected)
+    message = (
+        r"programs are scored without those beside them, and scores may differ by .* of 10 differ, program \d+ the most: got .*, wanted"
+    )
+    with pytest.raises(AssertionError, match=message):
+        suite.test_a_score_is_the_programs_own(Forgetful)
+    with pytest.raises(AssertionError, match="update forgets earlier ones.*must be equal bit by bit; 160 of 160 differ"):
+        suite.test_updates_forget_earlier_ones(Forgetful)
+    with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is wanted"):
+        same_scores(np.zeros(3), np.zeros(2), "x")

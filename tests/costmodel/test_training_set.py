@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tunesmith.costmodel.evaluation import METRICS, evaluate, judge, split
-from tunesmith.costmodel.training_set import Measured, TaskKey, TrainingSet, training_set
+from tunesmith.costmodel.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target import Target
 from tunesmith.ops.workload import workload
@@ -156,3 +156,14 @@ def test_refusals() -> None:
     failed = TrainingSet(data.tasks, data.groups, np.full(len(data), np.inf), [], data.refused)
     with pytest.raises(UserError, match="no program ran"):
         judge(failed, [np.arange(len(data))], [np.zeros(len(data))])
+
+
+def test_a_workload_that_is_held_out_is_so_on_all_targets() -> None:
+    tasks = [TaskKey(w, f"matmul(m={w})", t) for t in ("a", "b") for w in ("w0", "w1", "w2", "w3")]
+    groups = np.repeat(np.arange(len(tasks)), 4)
+    data = TrainingSet(tasks, groups, np.ones(len(groups)), [], Refused())
+    rounds = list(split(data, "task"))
+    assert len(rounds) == 4
+    for learn, test in rounds:
+        assert not {tasks[g].workload for g in groups[learn]} & {tasks[g].workload for g in groups[test]}
+        assert {tasks[g].target for g in groups[test]} == {"a", "b"}

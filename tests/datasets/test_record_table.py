@@ -224,6 +224,8 @@ def rewritten(table: RecordTable, path: Path, metadata: object = None, columns: 
         (b'{"kind": "records", "v": 1, "workloads": {"../x": ["n", "s"]}, "targets": {}, "sketches": []}', "digest"),
         (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {}, "sketches": []}', "says nothing of the target"),
         (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"t": 3}, "sketches": []}', "its metadata is damaged"),
+        (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"t": {}}, "sketches": []}', "the key 't' of a target is not the JSON"),
+        (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"{ }": {}}, "sketches": []}', "key '{ }' of a target is not the JSON"),
     ],
 )
 def test_metadata_that_is_not_ours_is_refused(table: RecordTable, tmp_path: Path, metadata: bytes, message: str) -> None:
@@ -249,11 +251,31 @@ def replaced(name: str, values: object, kind: object = None) -> Callable[[pa.Tab
         (replaced("seconds", [math.nan]), "line 0: seconds are"),
         (replaced("seconds", [math.inf]), "line 0: seconds are"),
         (replaced("error", ["crash"]), "line 0: seconds are"),
+        (replaced("seconds", [1e-9]), "line 0: seconds are 1e-09, and its samples have the median 2e-06"),
+        (replaced("row", [[None]], pa.list_(pa.int64())), "'row' has lists with empty elements"),
+        (replaced("samples", [[None]], pa.list_(pa.float64())), "'samples' has lists with empty elements"),
     ],
 )
 def test_columns_that_are_not_ours_are_refused(make_record: Make, tmp_path: Path, columns: object, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         RecordTable.load(rewritten(RecordTable.from_records([make_record()]), tmp_path / "t.parquet", columns=columns))
+
+
+def test_tables_that_would_unpack_to_gigabytes_are_refused(make_record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that repeat are stored once: the size of a file says nothing of the memory that its rows need."""
+    table = RecordTable.from_records([make_record()])
+    path = tmp_path / "t.parquet"
+    rewritten(table, path, columns=lambda t: replaced("trace", ["x" * 20_000])(t).take(pa.array([0] * 3000)))
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(parquet_file, "MAX_BYTES", 1 << 20)
+    limits: list[tuple[int | None, str]] = [(None, r"would need at least \d+ MB unpacked, and may need \d MB: a table of \d+ KB")]
+    limits += [(50 << 20, "and may need 50 MB"), (1000, r"RecordTable.load\(path, max_bytes=...\)")]
+    for limit, message in limits:
+        with pytest.raises(RecordError, match=message):
+            RecordTable.load(path, limit)
+    assert len(RecordTable.load(path, 1 << 27)) == 3000
+    with pytest.raises(RecordError, match="would need at least 3 MB unpacked"):
+        RecordTable.load(rewritten(table, path, columns=lambda t: t.take(pa.array([0] * 40_000))), 1 << 20)
 
 
 def test_an_unknown_class_of_error_is_refused(make_record: Make, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tunesmith.costmodel.training_set import TaskKey
+from tunesmith.datasets.family import family
 from tunesmith.datasets.record_table import RecordTable
-from tunesmith.datasets.splits import TEST, TRAIN, VALID, WAYS, assign, family, split
+from tunesmith.datasets.splits import TEST, TRAIN, VALID, WAYS, assign, split
 from tunesmith.support.errors import UserError
 
 
@@ -109,3 +111,11 @@ def test_an_empty_table(table: RecordTable) -> None:
     assert [len(p) for p in split(table.take([]), "within-task")] == [0, 0, 0]
     with pytest.raises(UserError, match="has 0 of them"):
         split(table.take([]), "task")
+
+
+def test_families_of_tasks_of_models() -> None:
+    """Functions of one model differ in a number, those of several in the model's name: none of them may be on both sides."""
+    names = ["net/fused_conv2d_add", "net/fused_conv2d_add_1", "other/fused_conv2d_add_12", "net/op_conv2d", "conv2d_1(n=1)", "_1"]
+    wanted = ["fused_conv2d_add"] * 3 + ["op_conv2d", "conv2d_1", "_1"]
+    assert [family(n) for n in names] == wanted
+    assert [TaskKey("w", n, "t").family for n in names] == wanted

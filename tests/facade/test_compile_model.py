@@ -169,6 +169,29 @@ def test_refusals() -> None:
         compile_model(IRModule([only_tir["relu"].with_(name="main")]), TARGET)
 
 
+def test_targets_without_a_code_generator_are_refused_alike() -> None:
+    w = workload("relu(shape=4)")
+    refusal = "kind llvm, cuda, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
+    target = Target("c -num-cores=2 -mcpu=x86-64-v3")
+    for refused in (
+        lambda: tunesmith.build(w.func, target),
+        lambda: tunesmith.compile(w.func, target),
+        lambda: tunesmith.compile("relu(shape=4)", target),
+        lambda: tunesmith.compile(model(4, 8, 16), target),
+        lambda: compile_model(model(4, 8, 16), target),
+        lambda: tunesmith.tune("relu(shape=4)", target, 1, None, progress=False),
+    ):
+        with pytest.raises(BuildError, match=refusal):
+            refused()
+
+
+def test_a_model_is_the_call_main() -> None:
+    compiled = compile_model(model(4, 8, 16), TARGET, untuned=default_schedule)
+    assert [a.tolist() for a in compiled["main"](X)] == [a.tolist() for a in compiled(X)]
+    with pytest.raises(UserError, match=r"no function 'op_softmax' to call. It calls .*op_softmax: compile one of them alone with"):
+        compiled["op_softmax"]
+
+
 def test_another_pipeline() -> None:
     """Without fusion each operator is a function of its own."""
     made = compile_model(model(), TARGET, pipeline=GRAPH.without("fuse_operators"), untuned=default_schedule)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tunesmith.experiment_results import Arm, Cell, CellResult, load_run, read_json, write_json
+from tunesmith.search.tuner import PHASES
 from tunesmith.support.errors import RecordError
 
 TIMES = {("relu(shape=8)", "random"): [1e-6, 2e-6]}
@@ -46,6 +47,10 @@ def test_cells_have_names_of_their_own_that_are_safe_for_folders() -> None:
         ({"spaces": [{"workload": "x"}]}, "space 0: 'imperfect_tiles'"),
         ({"interrupted": 1}, "'interrupted' must be true or false"),
         ({"settings": []}, "'settings' must be an object"),
+        ({"settings": {}}, "settings: 'trials' must be an integer, at least 1"),
+        ({"settings": {"trials": "many"}}, "settings: 'trials' must be an integer, at least 1"),
+        ({"settings": {"trials": 1, "batch": 1, "leaders": 0, "target": 3}}, "settings: 'target' must be a text or null"),
+        ({"spaces": [{"workload": "x", "imperfect_tiles": True, "sketches": 10**400}]}, "'sketches' must be an integer, .*200 digits"),
     ],
 )
 def test_an_index_that_is_none_is_refused(run: Path, change: dict[str, Any], message: str) -> None:
@@ -67,6 +72,13 @@ def test_an_index_that_is_none_is_refused(run: Path, change: dict[str, Any], mes
         ({"seconds": {"total": 1.0}}, "'seconds' must be seconds of total, draft"),
         ({"seed": 7}, "is the result of"),
         ({"failure": None}, "'failure' must be a text"),
+        ({"state": ["done"]}, "'state' must be one of done"),
+        ({"best_s": 10**400}, "'best_s' must be seconds or null"),
+        ({"best_s": 1e-320}, "'best_s' must be seconds or null"),
+        ({"flops": 10**400}, "'flops' must be an integer"),
+        ({"errors": {"crash": 10**400}}, "'errors' must be counts"),
+        ({"seconds": dict.fromkeys(("total", *PHASES), 10**400)}, "'seconds' must be seconds by phase"),
+        ({"curve": []}, "'curve' must be a list with the trial that found the best program"),
     ],
 )
 def test_a_result_that_is_none_is_refused(run: Path, change: dict[str, Any], message: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +119,74 @@ def test_the_commands(logs: list[Path], tmp_path: Path) -> None:
     assert "within tasks, 3 rounds" in run("eval", "random", *logs, "--folds", 3)
     run("train", logs[0], "--model", file, "-o", tmp_path / "further.json")
     assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 3  # the analytic cost, trees, more trees
+
+
+RIDGE = """
+import json
+import os
+from ridge_solver import solve
+from tunesmith.costmodel.model import CostModel, check_training_data, log_throughput
+from tunesmith.costmodel.saved_model import not_saved, read_json, write_json
+from tunesmith.costmodel.store_features import SCHEMA_VERSION
+import numpy as np
+
+
+class Ridge(CostModel):
+    w = None
+    ready = property(lambda self: self.w is not None)
+
+    def score(self, features):
+        return np.zeros(len(features)) if self.w is None else np.einsum("nf,f->n", np.asarray(features, np.float64), self.w)
+
+    def update(self, features, seconds, groups):
+        check_training_data(features, seconds, groups)
+        if len(seconds):
+            self.w = solve(np.asarray(features, np.float64), log_throughput(seconds, groups, -6.0))
+
+    def save(self, path):
+        write_json(path, {"model": "ridge", "schema": SCHEMA_VERSION, "w": self.w.tolist()})
+
+    @classmethod
+    def load(cls, path):
+        out = cls()
+        out.w = np.array(read_json(path, "ridge", cls)["w"])
+        return out
+"""
+SOLVER = """
+import numpy as np
+
+
+def solve(x, y):
+    return np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
+"""
+
+
+def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "ridge.py").write_text(RIDGE)
+    (tmp_path / "ridge_solver.py").write_text(SOLVER)
+    kind, file = f"{tmp_path}/ridge.py:Ridge", tmp_path / "m.json"
+    path, modules = list(sys.path), set(sys.modules)
+    try:
+        made = train(logs, file, kind)
+        assert f"--model {kind}@{file}" in as_text(made.render(), 1000)
+        loaded = find_model(f"{kind}@{file}")()
+        assert loaded.ready and np.array_equal(loaded.score(made.data.features("program")), made.model.score(made.data.features("program")))
+        assert evaluate_files(f"{kind}@{file}", logs).found.holdout is None
+        quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+        given: dict[str, Any] = {"batch": 4, "workers": 0, "leaders": 0, "progress": False, "policy": quick}
+        report = tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=f"{kind}@{file}", **given)
+        assert report.ok and report.tasks[0].scored > 0
+        # A file never runs code that it names: the class is named beside it.
+        with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
+            tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
+        with pytest.raises(UserError, match=r"'m.txt' is no file of a saved model: its name ends with none of .json, .safetensors"):
+            find_model(f"{kind}@m.txt")
+        with pytest.raises(RecordError, match="none.json is no model that Ridge.save wrote"):
+            find_model(f"{kind}@{tmp_path}/none.json")
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]
 
 
 def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers import SAMPLERS
 from tunesmith.search.synthetic_pool import synthetic_pool
 from tunesmith.search.task import Task
+from tunesmith.support import source_closure
 from tunesmith.support.errors import MissingExtraError, UserError
 
 SMALL = "evolutionary(draft=128,keep=32,generations=1)"
@@ -53,6 +55,16 @@ class Oracle(Sampler):
     def tell(self, results):
         pass
 '''
+
+RIDGE = """
+from tunesmith.costmodel.random_model import RandomModel
+
+
+class Ridge(RandomModel):
+    @classmethod
+    def load(cls, path):
+        return cls()
+"""
 
 
 def make(text: str = "matmul(m=96,n=80,k=64)", rows: int = 40, seed: int = 0) -> Pool:
@@ -210,6 +222,56 @@ def test_with_six_pools_the_tests_are_over_pools(oracle: str) -> None:
     pools = [make("matmul(m=32,n=32,k=32)", rows=12, seed=seed) for seed in range(6)]
     s = summarise(run_arena(pools, line_up(["random", oracle + "(late=0)"], []), 3, ArenaSettings(12, 4), workers=0))
     assert s.unit == "pool" and s.pairs[0].p >= 2 / 2**6
+
+
+def test_the_verdict_points_where_its_test_does(pools: list[Pool]) -> None:
+    """One entrant is ahead in 19 of 20 replays and finds nothing in one: its mean is worse, and the signed ranks are for it."""
+    pool = pools[0]
+    seconds = [np.full(len(s.seconds), 1e-3) for s in pool.sketches]
+    seconds[0][:3] = 1.00e-5, 1.02e-5, 1.10e-5
+    pool = replace(pool, sketches=tuple(replace(s, seconds=x) for s, x in zip(pool.sketches, seconds, strict=True)))
+    others = list(range(5, 20))
+    asked = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
+    asked |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
+    run = ArenaRun((pool,), (Entrant("random"), Entrant("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
+    s = summarise(run)
+    (pair,) = s.pairs
+    assert pair.adjusted < 0.001 and pair.better(0.95) == 0 and pair.ratio.high < 1.0
+    assert [r.entrant for r in s.ranking] == [1, 0] and s.ranking[1].p == 1.0
+    (note,) = s.notes
+    assert note.startswith("evolutionary + none has the lowest mean slowdown, and random is better in the typical replay")
+    back = summarise(replace(run, asked={Job(0, 1 - j.entrant, j.seed): found for j, found in asked.items()}))
+    assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
+
+
+def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays are remembered by all the code that they run: the file of the class is the least of it."""
+    (tmp_path / "greed.py").write_text("GREED = 1\n")
+    (tmp_path / "mine.py").write_text(
+        "from greed import GREED\nfrom tunesmith.search.random_sampler import RandomSampler\n"
+        "class Mine(RandomSampler):\n    greed = GREED\n"
+    )
+    (tmp_path / "ridge.py").write_text(RIDGE)
+    (tmp_path / "ridge.json").write_text('{"model": "ridge", "schema": 3, "w": 1}')
+    entrants = [Entrant(f"{tmp_path}/mine.py:Mine"), Entrant("evolutionary", f"{tmp_path}/ridge.py:Ridge@{tmp_path}/ridge.json")]
+    path, modules = list(sys.path), set(sys.modules)
+
+    def codes() -> list[str]:
+        return [Entrant(e.sampler, e.model).code for e in entrants]
+
+    try:
+        known = [codes()]
+        for name, old, new in (("greed.py", "1", "2"), ("ridge.json", "1", "2"), ("ridge.py", "class", "x = 1\nclass")):
+            (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new, 1))
+            known.append(codes())
+        assert [len({c[i] for c in known}) for i in (0, 1)] == [2, 3]
+        assert Entrant(entrants[0].sampler)._sampler[0].greed == 2  # type: ignore[attr-defined]  # a class of the file
+        monkeypatch.setattr(source_closure, "_own_digest", lambda: b"another tunesmith")
+        assert all(a != b for a, b in zip(codes(), known[-1], strict=True)) and Entrant("random").code != known[0][0]
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]
 
 
 def test_wrong_arguments_are_refused(pools: list[Pool]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tunesmith.search import arena_statistics
 from tunesmith.search.arena_statistics import (
     Interval,
+    ahead,
     bootstrap_medians,
     chance_trials,
     holm,
@@ -18,6 +19,7 @@ from tunesmith.search.arena_statistics import (
     mean_ranks,
     median_interval,
     medians,
+    pseudomedian,
     signed_rank,
     trials_to,
 )
@@ -121,3 +123,29 @@ def test_the_mean_of_groups_weighs_them_alike() -> None:
 def test_trials_to_a_goal() -> None:
     curves = np.array([[5.0, 3.0, 3.0], [np.inf, 5.0, 4.0], [2.0, 2.0, 2.0]])
     assert trials_to(curves, 3.0).tolist() == [2.0, math.inf, 1.0]
+
+
+def test_pseudomedian_of_darwins_plants() -> None:
+    """Its interval holds the shifts that the test does not reject: of 15 pairs, rank sums up to 25 are rejected at 5 %."""
+    darwin = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], np.float64)
+    walsh = sorted((a + b) / 2 for i, a in enumerate(darwin) for b in darwin[i:])
+    found = pseudomedian(darwin)
+    assert found == Interval(float(np.median(walsh)), walsh[25], walsh[-26])
+    assert signed_rank(darwin - (walsh[25] - 1e-9)) < 0.05 < signed_rank(darwin - (walsh[25] + 1e-9))
+
+
+def test_pseudomedian_of_few_pairs_has_no_interval_and_of_many_nearly_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pseudomedian(np.arange(1.0, 6.0)) == Interval(3.0, -np.inf, np.inf)
+    assert pseudomedian(np.arange(1.0, 7.0)) == Interval(3.5, 1.0, 6.0)
+    d = np.random.default_rng(0).normal(0.3, 1.0, 120)
+    exact = pseudomedian(d)
+    monkeypatch.setattr(arena_statistics, "_EXACT", 0)
+    assert pseudomedian(d).low == pytest.approx(exact.low, abs=0.01) and pseudomedian(d).high == pytest.approx(exact.high, abs=0.01)
+
+
+def test_the_pseudomedian_points_where_the_ranks_do() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        d = rng.standard_cauchy(rng.integers(1, 30)) + rng.normal()
+        assert ahead(d) == np.sign(pseudomedian(d).value) or ahead(d) == 0
+    assert ahead(np.zeros(4)) == 0 and pseudomedian(np.zeros(4)).value == 0.0

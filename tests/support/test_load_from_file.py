@@ -43,3 +43,27 @@ def test_refusals(tmp_path: Path) -> None:
     assert set(sys.modules) == before  # a module that failed is none
     with pytest.raises(UserError, match="empty.py holds no 'x'"):
         load_from_file(f"{tmp_path / 'empty.py'}:x")
+
+
+def test_a_file_imports_what_is_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_me.py").write_text("VALUE = 1\ndef late():\n    import beside_late\n    return beside_late.VALUE\n")
+    (tmp_path / "beside_late.py").write_text("VALUE = 3\n")
+    (tmp_path / "mine.py").write_text("import beside_me\nvalue, late = beside_me.VALUE, beside_me.late\n")
+    path, modules = list(sys.path), set(sys.modules)
+    try:
+        assert load_from_file(f"{tmp_path / 'mine.py'}:value") == 1
+        late: Any = load_from_file(f"{tmp_path / 'mine.py'}:late")
+        assert late() == 3 and sys.path[: len(path)] == path
+        # An edit is seen, also within one second and of the same length.
+        (tmp_path / "beside_me.py").write_text((tmp_path / "beside_me.py").read_text().replace("VALUE = 1", "VALUE = 2"))
+        assert load_from_file(f"{tmp_path / 'mine.py'}:value") == 2
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "beside_me.py").write_text("VALUE = 9\n")
+        (other / "mine.py").write_text("from beside_me import VALUE\n")
+        with pytest.raises(UserError, match=r"which is .*other/beside_me\.py; but a module of that name is loaded already"):
+            load_from_file(f"{other / 'mine.py'}:VALUE")
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]

@@ -1,0 +1,87 @@
+"""Programs that are hardly meant: refused where they have no meaning, described where they have another one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.datasets.suites import SUITES
+from tunesmith.ir.remarks import ProgramWarning, checked, refuse_uninitialised, remarks
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.verify import verify
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import ScriptError
+
+
+def matmul(kinds: str, init: str, own: bool = False, value: str = "C[vi] + A[vi, vk]", after: str = "") -> tunesmith.Schedule:
+    """Sums of rows, written in one of many ways."""
+    lines = ["@T.prim_func", 'def f(A: T.Buffer((4, 8), "float32"), D: T.Buffer((4,), "float32")):']
+    buffer = "C" if own else "D"
+    lines += ['    C = T.alloc_buffer((4,), "float32")'] if own else []
+    lines += ["    for i, k in T.grid(4, 8):", '        with T.block("B"):', f'            vi, vk = T.axis.remap("{kinds}", [i, k])']
+    lines += ["            with T.init():", f"                C[vi] = {init}"] if init else []
+    lines += [f"            C[vi] = {value}"]
+    if own:
+        lines += ["    for i in T.serial(4):", '        with T.block("E"):']
+        lines += ["            vi = T.axis.spatial(4, i)", "            D[vi] = C[vi]"]
+    text = "\n".join(lines)
+    return tunesmith.Schedule(parse(text if own else text.replace("C[", f"{buffer}[")))
+
+
+def labels(schedule: tunesmith.Schedule) -> list[str]:
+    return [r.label for r in remarks(schedule.func)]
+
+
+def test_a_buffer_that_is_only_ever_updated_is_refused() -> None:
+    func = matmul("SR", "", own=True).func
+    message = r"the block B updates C\[vi\] .*nothing initialises C(.|\n)*with T.init\(\):\n        C\[vi\] = 0.0"
+    for refuse in (verify, refuse_uninitialised, tunesmith.build, tunesmith.compile):
+        with pytest.raises(ScriptError, match=message):
+            refuse(func)
+    with pytest.raises(ScriptError, match="nothing initialises C"):
+        tunesmith.tune(func, "llvm", 1, None, progress=False)
+    refuse_uninitialised(matmul("SR", "0.0", own=True).func)
+    # Initialised by hand: the load is not always done.
+    refuse_uninitialised(matmul("SR", "", own=True, value="T.select(vk == 0, T.float32(0), C[vi]) + A[vi, vk]").func)
+
+
+def test_a_reduction_without_init_accumulates_into_the_argument() -> None:
+    schedule = matmul("SR", "")
+    assert labels(schedule) == ["accumulates-into-argument"]
+    module = tunesmith.build(schedule, "llvm")
+    assert isinstance(module, tunesmith.CompiledModule)
+    (remark,) = module.remarks
+    assert remark.startswith("f: block B: it adds to what the caller's D holds") and "with T.init(): D[vi] = 0.0" in remark
+    a, d = np.ones((4, 8), np.float32), np.full(4, 5, np.float32)
+    module(a, d)
+    assert d.tolist() == [13.0] * 4, "which is legal"
+    assert labels(matmul("SR", "0.0")) == []
+    schedule = matmul("SR", "0.0")
+    block = schedule.get_block("B")
+    schedule.decompose_reduction(block, schedule.get_loops(block)[1])
+    assert labels(schedule) == [], "the init is a block of its own"
+
+
+def test_a_spatial_axis_that_reduces_is_named() -> None:
+    schedule = matmul("SS", "0.0")
+    with pytest.warns(ProgramWarning, match='the axis vk is spatial .* so the init runs before each .* write "SR" instead of "SS"'):
+        (remark,) = checked(schedule.func)
+    assert remark.label == "init-repeated"
+    with pytest.warns(ProgramWarning, match="init-repeated"):
+        tunesmith.build(schedule, "llvm")
+    assert labels(matmul("SS", "")) == ["accumulates-over-spatial"]
+    assert labels(matmul("SS", "", value="A[vi, vk]")) == ["overwrites"]
+    assert labels(matmul("SS", "", value="T.float32(1)")) == [], "each iteration writes the same"
+
+
+def test_show_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    from tunesmith.show import show_workload
+
+    shown = show_workload(matmul("SR", "").func, target="llvm -mcpu=znver4 -num-cores=2", space=False)
+    assert "! block B: it adds to what the caller's D holds" in str(shown) and shown.data["remarks"]
+
+
+def test_operators_are_as_they_should_be() -> None:
+    for text in SUITES.get("operators"):
+        assert checked(workload(text).func) == [], text

@@ -1,0 +1,44 @@
+"""Files are written whole or not at all, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tunesmith.support import atomic_file
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o640)
+    with pytest.raises(ZeroDivisionError), atomic_file.replacing(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            atomic_file.write_text(path, "new")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+    atomic_file.write_text(path, "new \ud800")
+    assert path.read_text() == "new \\ud800" and path.stat().st_mode & 0o777 == 0o640
+
+
+def test_links_and_devices(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "link").symlink_to("a.txt")
+    atomic_file.write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a.txt").read_bytes() == b"new"
+    atomic_file.write_text("/dev/null", "x")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OSError, match="directory"):
+        atomic_file.write_text(tmp_path, "x")
+    with pytest.raises(OSError, match="No such file"):
+        atomic_file.write_text(tmp_path / "missing" / "a.txt", "x")
