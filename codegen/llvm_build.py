@@ -84,11 +84,11 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
         if sizes:
             params = _sized_params(f, sizes)
             kernel = emit_kernel(pipeline(f, target), module)
-            entries.append(emit_sized_entry(f.name, kernel, params, sizes, declared, module.declares))
+            entries.append(emit_sized_entry(f.name, kernel.name, params, sizes, declared, module.declares, kernel.detail))
         else:
             specs = param_specs(f)
             kernel = emit_kernel(pipeline(f, target), module)
-            entries.append(emit_entry(f.name, kernel, specs, declared))
+            entries.append(emit_entry(f.name, kernel.name, specs, declared, kernel.detail if kernel.refuses else None))
     return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tunesmith.runtime.argument_checker import CHECKER, PARAM, SIGNATURE
 from tunesmith.runtime.ir_text import c_string
 from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.size_checker import REFUSE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
@@ -23,7 +24,7 @@ ENTRY_PREFIX = "__tvm_ffi_"
 _DLPACK_CODE = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
 
-def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: set[str] | None = None) -> str:
+def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: set[str] | None = None, refusal: str | None = None) -> str:
     """LLVM IR text of the entry point of one kernel, to be joined to the text that defines the kernel.
 
     Args:
@@ -33,6 +34,7 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
         declared: global names that the module text already holds.  Declarations that are not in it are emitted and
             added, so that entries of one module share them: pass the same set for each.  None starts an empty one:
             the text is complete in itself.
+        refusal: of a kernel that may refuse to run, and returns an i64 (`codegen.llvm_function.Kernel`): more text for the error.
     Returns:
         Text that defines `__tvm_ffi_<name>`; its private constants start with `tunesmith.`.
     Raises:
@@ -46,6 +48,7 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     lines += [
         *constants,
         f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
+        *([] if refusal is None else ["entry:"]),
         f"  %addresses = alloca [{max(1, len(params))} x ptr], align 8",
         f"  %status = call i32 @{CHECKER}(ptr {signature}, ptr %args, i32 %num_args, ptr %addresses)",
         "  %good = icmp eq i32 %status, 0",
@@ -55,7 +58,26 @@ def emit_entry(name: str, kernel: str, params: Sequence[ParamSpec], declared: se
     for i in range(len(params)):
         lines += [f"  %slot{i} = getelementptr ptr, ptr %addresses, i64 {i}", f"  %p{i} = load ptr, ptr %slot{i}"]
     arguments = ", ".join(f"ptr %p{i}" for i in range(len(params)))
-    lines += [f'  call void @"{kernel}"({arguments})', "  br label %done", "done:", "  ret i32 %status", "}", ""]
+    if refusal is None:
+        lines += [f'  call void @"{kernel}"({arguments})', "  br label %done", "done:", "  ret i32 %status", "}", ""]
+        return "\n".join(lines)
+    if REFUSE not in declared:
+        declared.add(REFUSE)
+        lines.insert(0, f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)")
+    lines.insert(0, c_string(f'@"tunesmith.{name}.refusal"', refusal))
+    lines += [
+        f'  %refused = call i64 @"{kernel}"({arguments})',
+        "  %ran = icmp eq i64 %refused, 0",
+        "  br i1 %ran, label %done, label %refuse",
+        "refuse:",
+        f'  %raised = call i32 @{REFUSE}(ptr {signature}, ptr null, i64 %refused, ptr @"tunesmith.{name}.refusal")',
+        "  br label %done",
+        "done:",
+        "  %result.code = phi i32 [ %status, %entry ], [ 0, %run ], [ %raised, %refuse ]",
+        "  ret i32 %result.code",
+        "}",
+        "",
+    ]
     return "\n".join(lines)
 
 

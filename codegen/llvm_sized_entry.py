@@ -16,7 +16,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.printer import script
 from tunesmith.runtime.argument_checker import PARAM
 from tunesmith.runtime.ir_text import c_string
-from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE_SIZES, SIZE_SIGNATURE
+from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
@@ -37,7 +37,13 @@ class SizedParam:
 
 
 def emit_sized_entry(
-    name: str, kernel: str, params: Sequence[SizedParam], sizes: Sequence[Var], declared: set[str], declares: set[str]
+    name: str,
+    kernel: str,
+    params: Sequence[SizedParam],
+    sizes: Sequence[Var],
+    declared: set[str],
+    declares: set[str],
+    refusal: str = "",
 ) -> str:
     """LLVM IR text of the entry point of one kernel.
 
@@ -49,6 +55,7 @@ def emit_sized_entry(
         sizes: the ints that follow them.
         declared: see `codegen.llvm_host_entry.emit_entry`.
         declares: takes the declarations that the text needs; they are the module's, and not part of the result.
+        refusal: more text for the error when the kernel was refused memory.
     Raises:
         BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
     """
@@ -58,7 +65,7 @@ def emit_sized_entry(
     declares |= {
         f"declare i32 @{CHECK_SIZES}(ptr, ptr, i32, ptr)",
         f"declare i32 @{CHECK_TENSORS}(ptr, ptr, ptr, ptr, ptr)",
-        f"declare i32 @{REFUSE_SIZES}(ptr, ptr, i64)",
+        f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)",
     }
     checked = CheckedSizes({v: f"%z{j}" for j, v in enumerate(sizes)}, "x", declares)
     fill = _table(name, params, checked)
@@ -66,6 +73,7 @@ def emit_sized_entry(
     extents = sum(len(p.shape) for p in params)
     lines = [
         *constants,
+        c_string(f'@"tunesmith.{name}.refusal"', refusal),
         f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
         "entry:",
         f"  %sizes = alloca [{len(sizes)} x i64], align 8",
@@ -98,7 +106,7 @@ def emit_sized_entry(
         "  br i1 %ran, label %done, label %refuse",
         "refuse:",
         "  %bytes = phi i64 [ -1, %measure ], [ %wanted, %run ]",
-        f"  %refused = call i32 @{REFUSE_SIZES}(ptr {signature}, ptr %sizes, i64 %bytes)",
+        f'  %refused = call i32 @{REFUSE}(ptr {signature}, ptr %sizes, i64 %bytes, ptr @"tunesmith.{name}.refusal")',
         "  br label %done",
         "done:",
         "  %code = phi i32 [ %counted, %entry ], [ %status, %check ], [ 0, %run ], [ %refused, %refuse ]",
