@@ -11,6 +11,7 @@ A parallel loop runs on as many threads as the target has cores, and no more tha
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -92,6 +93,17 @@ def set_num_threads(count: int | None) -> None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**31):
         raise UserError(f"cannot run on {count!r} threads: give an int >= 1, or None for what OMP_NUM_THREADS says")
     _support.set(count or 0)
+
+
+@contextlib.contextmanager
+def allowed_threads(count: int) -> Iterator[None]:
+    """A `with` block in which the limit is another one."""
+    before = _support.limit
+    set_num_threads(count)
+    try:
+        yield
+    finally:
+        _support.set(before)
 
 
 def add_support(state: int, started: int) -> None:

@@ -20,8 +20,8 @@ from tunesmith.support import dtype as dt
 
 WORTH_THREADS = 10
 """Threads are started by default for work that takes one core as long as this many fork-joins (`Target.fork_join_us`)."""
-WORTH_SERIAL = 1 << 16
-"""Vector operations above which a sketch without threads is no choice: they take one core more than twenty fork-joins."""
+WORTH_SERIAL = 20
+"""One thread is no choice of a search for work that takes one core longer than this many fork-joins: the other cores win more."""
 CALL, DIVISION, ACCESS = 10, 4, 0.5
 """Vector operations of a call such as `exp`, of a division, and of a load or store."""
 
@@ -67,8 +67,14 @@ def grain(block: Block, target: Target) -> int:
 
 
 def worth_serial(func: PrimFunc, target: Target) -> bool:
-    """Whether a sketch without threads may be the fastest; no measured rate decides, so that equal targets have equal spaces."""
-    return sum(_instances(b) * operations(b, target) for b in blocks_under(func.body)) <= WORTH_SERIAL
+    """Whether a sketch without threads may be the fastest, and is another program than the one with threads.
+
+    No measured rate decides, so that equal targets have equal spaces: a core does 4 operations in a nanosecond, and a fork-join takes what
+    `ir.target_defaults` assumes.
+    """
+    fork_join_ns = 500 + 100 * target.num_cores
+    most = WORTH_SERIAL * fork_join_ns * 4
+    return target.num_cores > 1 and sum(_instances(b) * operations(b, target) for b in blocks_under(func.body)) <= most
 
 
 def _instances(block: Block) -> float:
