@@ -102,6 +102,7 @@ def _about(program: dict[str, Any], constants: NamedArrays, run: str, beside: st
         f"    int32_t status = {run}({first}&inputs, &outputs, NULL);",
         "",
         "Threads may run the model at the same time, each with outputs and a workspace of its own.",
+        "A call uses as many threads as the target has cores, and no more than OMP_NUM_THREADS or omp_set_num_threads().",
         f"Code is for the target: {_plain(program['target'])}",
     ]
     if beside is not None:
@@ -128,7 +129,8 @@ def _statuses(name: str, upper: str) -> list[str]:
         f"    {upper}_OK = 0,",
         f"    {upper}_NULL_POINTER = 1, /* a pointer that is needed is NULL */",
         f"    {upper}_MISALIGNED = 2,   /* a tensor is not aligned to its elements, or the workspace not to {ALIGNMENT} bytes */",
-        f"    {upper}_NO_MEMORY = 3     /* no memory for intermediate tensors: outputs may have been written in part */",
+        f"    {upper}_NO_MEMORY = 3,    /* no memory for intermediate tensors: outputs may have been written in part */",
+        f"    {upper}_FORKED = 4        /* the process was forked from one that had run the model on several threads */",
         "};",
         "",
     ]

@@ -20,16 +20,17 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tunesmith.codegen.llvm_compile import compile_object
-from tunesmith.codegen.llvm_function import Module, emit_kernel
+from tunesmith.codegen.llvm_function import Kernel, Module, emit_kernel
 from tunesmith.codegen.llvm_host import llvm_options
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.lower.passes import Pipeline
 from tunesmith.lower.pipelines import CPU
-from tunesmith.runtime.aot_executor import MISALIGNED, NO_MEMORY, NULL_POINTER, RUN_WITH, SIGNATURE, program_name, signature
+from tunesmith.runtime.aot_executor import FORKED, MISALIGNED, NO_MEMORY, NULL_POINTER, RUN_WITH, SIGNATURE, program_name, signature
 from tunesmith.runtime.arrays import ALIGNMENT, nbytes
 from tunesmith.runtime.executable import VERSION, NamedArrays, container_size, payload_offset, table
 from tunesmith.runtime.frame import ARENA, CONSTANT, COPY, INPUT
+from tunesmith.runtime.thread_support import FORKED as REFUSED_FORKED
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, RunError
 
@@ -102,13 +103,14 @@ class _Run:
     """The function that runs the model.
 
     All pointers are compared with null and with their alignment before anything is written, and the workspace is allocated if the caller
-    gives none.  Kernels whose sizes come with the call may be refused memory; then the run ends.
+    gives none.  Kernels may be refused memory, and those with parallel loops refuse to run in a forked child; then the run ends.
     """
 
-    def __init__(self, program: Program, constants: NamedArrays, name: str, kernels: dict[str, str], module: Module) -> None:
+    def __init__(self, program: Program, constants: NamedArrays, name: str, kernels: dict[str, Kernel], module: Module) -> None:
         self._program, self._module, self._kernels = program, module, kernels
         self._offsets = [row["offset"] for row in table(constants)]
         self._ends = [(NULL_POINTER, "start")]
+        self._refusals: list[str] = []
         self._values = 0
         self._pointers: dict[tuple[str, int], str] = {}
         self.lines = [f'define i32 @"{name}{RUN_WITH}"(ptr %parameters, ptr %inputs, ptr %outputs, ptr %workspace) #0 {{', "start:"]
@@ -169,17 +171,20 @@ class _Run:
             self.lines.append(f"  call void @llvm.memcpy.p0.p0.i64(ptr {pointers[1]}, ptr {pointers[0]}, i64 {size}, i1 false)")
             return block
         arguments = ", ".join([f"ptr {p}" for p in pointers] + [f"i64 {s}" for s in sizes])
-        if not sizes:
-            self.lines.append(f"  call void @{self._kernels[function]}({arguments})")
+        kernel = self._kernels[function]
+        if not kernel.refuses:
+            self.lines.append(f"  call void @{kernel.name}({arguments})")
             return block
-        refused = self._value(f"call i64 @{self._kernels[function]}({arguments})")
+        refused = self._value(f"call i64 @{kernel.name}({arguments})")
         good = self._value(f"icmp eq i64 {refused}, 0")
-        self.lines += [f"  br i1 {good}, label %run{i}, label %refused{i}", f"refused{i}:", "  br label %leave", f"run{i}:"]
+        self.lines += [f"  br i1 {good}, label %run{i}, label %refused{i}", f"refused{i}:"]
+        forked = self._value(f"icmp eq i64 {refused}, {REFUSED_FORKED}")
+        self._refusals.append(f"[ {self._value(f'select i1 {forked}, i32 {FORKED}, i32 {NO_MEMORY}')}, %refused{i} ]")
+        self.lines += ["  br label %leave", f"run{i}:"]
         return f"run{i}"
 
     def _release(self, last: str) -> None:
-        refusals = [f"refused{i}" for i, call in enumerate(self._program["calls"]) if call[3]]
-        statuses = ", ".join([f"[ 0, %{last} ]", *[f"[ {NO_MEMORY}, %{b} ]" for b in refusals]])
+        statuses = ", ".join([f"[ 0, %{last} ]", *self._refusals])
         self.lines += ["  br label %leave", "leave:", f"  %status = phi i32 {statuses}"]
         if self._program["arena"]:
             self.lines += ["  br i1 %own, label %give, label %end", "give:", "  call void @free(ptr %arena)"]

@@ -1,7 +1,8 @@
 """The scratch memory of a kernel: one block with a part that all threads share, then a part for each thread.
 
-Of constant size it is static memory of the kernel.  Where a buffer's size comes with the call, the block is taken from the heap at
-the start of each call, all of it at once, so that a kernel that is refused memory has not begun.
+Of constant size it is static memory of the kernel, up to `STATIC_BYTES` for all kernels of an object: code reaches its data by 32-bit
+distances.  Where it is larger, or a buffer's size comes with the call, the block is taken from the heap at the start of each call, all
+of it at once, so that a kernel that is refused memory has not begun.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from collections.abc import Mapping
 
 from tunesmith.codegen.llvm_sizes import CheckedSizes
 from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv
+from tunesmith.support.errors import BuildError
 
+STATIC_BYTES = 768 << 20
+"""Static scratch memory of an object at most; constants of a library may take another GB of the 2 GB that code reaches."""
+LARGEST_BYTES = 1 << 47
+"""What a process can address."""
 PAGE, LINE = 4096, 64
 STAGGER = 17 * LINE
 """Distance between the places of scratch buffers within their pages."""
@@ -32,11 +38,13 @@ class Arena:
 
     def __init__(self, kernel: str, threads: int, dynamic: bool) -> None:
         self.kernel, self.threads, self.dynamic = kernel, threads, dynamic
+        self.heap = dynamic
         self.shared = ZERO
         self.private = ZERO
         self._rooms: list[tuple[Poly, int, bool]] = []
+        self._largest = (0, "")
 
-    def reserve(self, size: Poly, private: bool) -> Poly:
+    def reserve(self, name: str, size: Poly, private: bool) -> Poly:
         """The place of a scratch buffer of so many bytes, never negative, in the arena.
 
         Each starts in a page of its own, and each at another distance from the page's start: a store and a later load
@@ -44,6 +52,8 @@ class Arena:
         """
         at = len(self._rooms) * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
         self._rooms.append((size, at, private))
+        if size.const is not None:
+            self._largest = max(self._largest, (size.const * (self.threads if private else 1), name), key=lambda x: x[0])
         room = ceildiv(size + at, PAGE) * PAGE
         start = self.private if private else self.shared
         if private:
@@ -57,24 +67,53 @@ class Arena:
         """Whether anything was reserved."""
         return bool(self._rooms)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of a block of constant size."""
+        return self.shared.as_int() + self.private.as_int() * self.threads
+
+    @property
+    def detail(self) -> str:
+        """What there is to say about a block of constant size."""
+        nbytes, name = self._largest
+        return f"; the largest is {name}, {nbytes} bytes" if nbytes and not self.dynamic else ""
+
     def filled(self, text: str) -> str:
         """The text of a function with the sizes put in."""
         if not self.dynamic:
             text = text.replace(SHARED, str(self.shared.as_int())).replace(PRIVATE, str(self.private.as_int()))
         return text.replace(WORKSPACE, "%ws" if self.used else "null")
 
-    def acquire(self, env: Mapping[Var, str], declares: set[str], globals_: list[str]) -> list[str]:
-        """The start of the kernel, up to the label `entry`."""
+    def acquire(self, env: Mapping[Var, str], declares: set[str], globals_: list[str], static_left: int, before: str) -> list[str]:
+        """The start of the kernel, up to the label `entry`.
+
+        Args:
+            env: LLVM names of the sizes that come with the call.
+            declares: takes the declarations that are needed.
+            globals_: takes the static block.
+            static_left: how large a static block may be.
+            before: label of the block that these lines continue.
+        Raises:
+            BuildError: no process could have so much memory.
+        """
         if not self.used:
             return ["  br label %entry", "entry:"]
         declares |= {"declare ptr @aligned_alloc(i64, i64)", "declare void @free(ptr)"}
-        return self._from_heap(env, declares) if self.dynamic else self._static(globals_)
+        if self.dynamic:
+            return self._from_heap(env, declares, before)
+        if self.nbytes >= LARGEST_BYTES:
+            raise BuildError(
+                f"{self.kernel.removesuffix('_kernel')}: intermediate buffers take {self.nbytes} bytes{self.detail}: more than a process "
+                "can address. Compute them where they are used (compute_at, compute_inline), or make the function smaller"
+            )
+        self.heap = self.nbytes > static_left
+        return self._block_from_heap() if self.heap else self._static(globals_)
 
     def release(self) -> list[str]:
         """The end of the kernel, before it returns."""
         if not self.used:
             return []
-        if self.dynamic:
+        if self.heap:
             return ["  call void @free(ptr %ws)"]
         return [
             "  br i1 %own, label %give, label %drop",
@@ -89,7 +128,7 @@ class Arena:
 
     def _static(self, globals_: list[str]) -> list[str]:
         """Take the static block, or, when another thread is inside the same kernel, memory of our own."""
-        n, total = self.kernel, self.shared.as_int() + self.private.as_int() * self.threads
+        n, total = self.kernel, self.nbytes
         globals_.append(f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0")
         return [
             "  br label %try",
@@ -107,7 +146,18 @@ class Arena:
             "entry:",
         ]
 
-    def _from_heap(self, env: Mapping[Var, str], declares: set[str]) -> list[str]:
+    def _block_from_heap(self) -> list[str]:
+        """Take a block of constant size from the heap; the kernel returns the bytes it was refused."""
+        return [
+            f"  %ws = call ptr @aligned_alloc(i64 {PAGE}, i64 {self.nbytes})",
+            "  %none = icmp eq ptr %ws, null",
+            "  br i1 %none, label %refused, label %entry",
+            "refused:",
+            f"  ret i64 {self.nbytes}",
+            "entry:",
+        ]
+
+    def _from_heap(self, env: Mapping[Var, str], declares: set[str], before: str) -> list[str]:
         """Take the block from the heap; the kernel returns the bytes it was refused.
 
         The rooms are summed with every overflow noticed, so that the offsets inside, which `reserve` gives, are right.
@@ -128,7 +178,7 @@ class Arena:
             "  %none = icmp eq ptr %ws, null",
             "  br i1 %none, label %refused, label %entry",
             "refused:",
-            f"  %wanted = phi i64 [ {_MOST}, %start ], [ {total}, %take ]",
+            f"  %wanted = phi i64 [ {_MOST}, %{before} ], [ {total}, %take ]",
             "  ret i64 %wanted",
             "entry:",
         ]

@@ -86,12 +86,14 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
             params = _sized_params(f, sizes)
             lowered = pipeline(f, target)
             kernel = emit_kernel(lowered, module)
-            entries.append(emit_sized_entry(f.name, kernel, params, sizes, declared, module.declares, sites_of(lowered)))
+            sites = sites_of(lowered)
+            entries.append(emit_sized_entry(f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail))
         else:
             specs = param_specs(f)
             lowered = pipeline(f, target)
             kernel = emit_kernel(lowered, module)
-            entries.append(emit_entry(f.name, kernel, specs, declared, sites_of(lowered)))
+            refusal = kernel.detail if kernel.refuses else None
+            entries.append(emit_entry(f.name, kernel.name, specs, declared, sites_of(lowered), refusal))
     return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
 
 

@@ -58,7 +58,6 @@ _TEXTS = {
 
 _LOADING = f"""
 declare ptr @calloc(i64, i64)
-declare void @free(ptr)
 declare ptr @TVMFFIEnvGetStream(i32, i32)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 

@@ -157,7 +157,7 @@ class DagKernel:
         self._scratch = _Scratch(nodes, table)
         self._program = _Program(nodes, [i for i, _ in self._scratch.computed], columns)
         self._order = np.array(self._scratch.order, np.int32)
-        self._run, _ = _machine()
+        self._run, self._loaded = _machine()
 
     def __call__(self, rows: npt.NDArray[np.integer], out: _Floats | None = None) -> tuple[_Floats, _Doubles]:
         """The table, float32 [N, len(table)], and the columns, float64 [len(columns), N], for rows [N, width].

@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -29,9 +28,11 @@ from tunesmith.runtime.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executable import HEAD_BYTES, Executable, Piece, payload_of
 from tunesmith.runtime.model_library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
-from tunesmith.runtime.object_loader import checker_object
+from tunesmith.runtime.object_loader import checker_object, thread_support_object
+from tunesmith.runtime.thread_support import SUPPORT
 from tunesmith.runtime.threads import is_openmp_symbol
 from tunesmith.support.errors import BuildError, RunError
+from tunesmith.support.temporary_folder import temporary_folder
 
 _FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack", "-z,nodelete", "-z,text", "-z,now", "--as-needed")
 """now: a symbol that is missing is an error of loading, not the end of the process at the first call.  nodelete: if the
@@ -80,36 +81,36 @@ def export_library(
     heading = _heading(target, native, header, parameters_path(target).name if parameters == "beside" else None)
     libraries = () if executable is None else executable.libraries + (_SYSTEM if native else ())
     needed = {symbol for i, data in enumerate(objects) for symbol in _needed(data, f"object {i}")}
-    with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=target.parent) as folder:
+    with temporary_folder(".tunesmith-", target.parent) as folder:
         inputs = []
         for i, data in enumerate(objects):
             inputs.append(f"object{i}.o")
-            Path(folder, inputs[-1]).write_bytes(data)
+            (folder / inputs[-1]).write_bytes(data)
         if needed.intersection(CHECKERS):
             inputs.append("checker.o")
-            Path(folder, inputs[-1]).write_bytes(checker_object())
-        openmp = sorted(filter(is_openmp_symbol, needed))
+            (folder / inputs[-1]).write_bytes(checker_object())
+        openmp = sorted(filter(is_openmp_symbol, needed | _write_thread_support(folder, needed, inputs)))
         if openmp:
             # Linking against an empty stand-in gives the same library wherever it is built, and needs no libgomp there.
-            Path(folder, "openmp.o").write_bytes(_stand_in(openmp))
-            _link(target, Path(folder), ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
+            (folder / "openmp.o").write_bytes(_stand_in(openmp))
+            _link(target, folder, ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
             inputs.append("libgomp.so.1")
         for i, name in enumerate(libraries):
             # Recorded whether or not the stand-in defines anything; the loader finds by its name whatever is loaded already.
-            Path(folder, f"empty{i}.o").write_bytes(_stand_in([]))
-            _link(target, Path(folder), [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
+            (folder / f"empty{i}.o").write_bytes(_stand_in([]))
+            _link(target, folder, [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
             inputs += ["--no-as-needed", f"library{i}.so", "--as-needed"]
         if executable is not None:
-            _write_model(Path(folder), target, executable, objects[-1], parameters)
+            _write_model(folder, target, executable, objects[-1], parameters)
             inputs.append("model.o")
         if native is not None:
-            _write_front(Path(folder), native, parameters)
+            _write_front(folder, native, parameters)
             inputs.append("front.o")
-        _link(target, Path(folder), [f"-soname={target.name}"] if native else [], inputs, "library.so")
-        if Path(folder, "parameters").exists():
-            os.replace(Path(folder, "parameters"), parameters_path(target))
+        _link(target, folder, [f"-soname={target.name}"] if native else [], inputs, "library.so")
+        if (folder / "parameters").exists():
+            os.replace(folder / "parameters", parameters_path(target))
         _write_heading(heading)
-        os.replace(Path(folder, "library.so"), target)
+        os.replace(folder / "library.so", target)
     return target
 
 
@@ -134,14 +135,16 @@ def export_object(path: str | PathLike[str], executable: Executable, header: str
     heading = _heading(target, executable, header, None)
     name = program_name(executable.program)
     pieces, size = _inside(target, executable)
-    with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=target.parent) as folder:
-        Path(folder, "code.o").write_bytes(executable.data)
-        Path(folder, "front.o").write_bytes(front_inside(name, f"{name}_constants"))
+    with temporary_folder(".tunesmith-", target.parent) as folder:
+        inputs = ["code.o", "front.o", "constants.o"]
+        (folder / "code.o").write_bytes(executable.data)
+        _write_thread_support(folder, set(_needed(executable.data, "the model")), inputs)
+        (folder / "front.o").write_bytes(front_inside(name, f"{name}_constants"))
         with open(Path(folder, "constants.o"), "wb") as file:
             write_data_object(file, [DataSymbol(f"{name}_constants", pieces, size)], executable.data)
-        _link(target, Path(folder), [], ["code.o", "front.o", "constants.o"], "model.o", "-r")
+        _link(target, folder, [], inputs, "model.o", "-r")
         _write_heading(heading)
-        os.replace(Path(folder, "model.o"), target)
+        os.replace(folder / "model.o", target)
     return target
 
 
@@ -178,7 +181,17 @@ def _write_front(folder: Path, native: Executable, parameters: str) -> None:
     else:
         with open(folder / "parameters", "rb") as file:
             made = front_beside(name, file.read(HEAD_BYTES))
-    Path(folder, "front.o").write_bytes(made)
+    (folder / "front.o").write_bytes(made)
+
+
+def _write_thread_support(folder: Path, needed: set[str], inputs: list[str]) -> set[str]:
+    """The object `threads.o`, among the inputs, if one of its symbols is needed; the symbols that it needs itself."""
+    if not needed.intersection(SUPPORT):
+        return set()
+    made = thread_support_object()
+    (folder / "threads.o").write_bytes(made)
+    inputs.append("threads.o")
+    return set(_needed(made, "the thread support"))
 
 
 def _inside(target: Path, executable: Executable) -> tuple[list[Piece], int]:

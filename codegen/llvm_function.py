@@ -13,22 +13,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.codegen.llvm_arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, WORKSPACE, Arena
+from tunesmith.codegen.llvm_arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
 from tunesmith.codegen.llvm_expr import ExprEmitter
 from tunesmith.codegen.llvm_masks import active_lanes
-from tunesmith.codegen.llvm_text import llvm_type, suffix
+from tunesmith.codegen.llvm_text import literal, llvm_type, suffix
 from tunesmith.codegen.llvm_transpose import Tile, find_tiles, transpose
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Call
+from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, split_constant, substitute
-from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.simplify import symbol_ranges
+from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
@@ -44,10 +45,12 @@ class Module:
     Attributes:
         target: what for.
         exported: whether other objects may call the kernels.
+        static: bytes of static scratch memory of the kernels so far.
     """
 
     target: Target
     exported: bool = True
+    static: int = 0
     declares: set[str] = field(default_factory=set)
     globals: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -58,11 +61,27 @@ class Module:
         return "\n".join([*self.globals, *sorted(self.declares), *self.functions, attributes, ""])
 
 
-def emit_kernel(func: PrimFunc, module: Module) -> str:
-    """Emit a kernel; returns its global name.
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was emitted.
 
-    `void <name>_kernel(ptr, ...)` takes one data pointer for each parameter.  With sizes it is `i64 <name>_kernel(ptr, ..., i64, ...)`,
-    which gives 0, or, when it has done nothing, the bytes of memory that it was refused.
+    Attributes:
+        name: its global name.
+        refuses: whether it returns an i64: 0 when it ran; when it has done nothing, the bytes of memory that it was refused, or
+            `thread_support.FORKED`.  It returns void if it can always run.
+        detail: text about the bytes.
+    """
+
+    name: str
+    refuses: bool = False
+    detail: str = ""
+
+
+def emit_kernel(func: PrimFunc, module: Module) -> Kernel:
+    """Emit the kernel `<name>_kernel(ptr, ...)`, which takes one data pointer for each parameter, then the sizes, i64.
+
+    Raises:
+        BuildError: the function cannot be compiled for the target.
     """
     return _Kernel(func, module).emit()
 
@@ -78,7 +97,7 @@ class _Kernel:
         dynamic = bool(self.sizes) and any(type(n) is Allocate and n.buffer.shape[0].const is None for n in walk(func.body))
         self.arena = Arena(self.name, module.target.num_cores, dynamic)
 
-    def emit(self) -> str:
+    def emit(self) -> Kernel:
         params = [p for p in self.func.params if isinstance(p, Buffer)]
         if len(params) + len(self.sizes) != len(self.func.params):
             raise BuildError(f"{self.func.name}: a parameter is a Param, whose value must be chosen before code is generated (concretize)")
@@ -88,15 +107,32 @@ class _Kernel:
         first = len(self.module.functions)
         f.statement(self.func.body)
         inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
-        start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals)
-        result = ("" if self.module.exported else "internal ") + ("i64" if self.sizes else "void")
-        end = [*self.arena.release(), "  ret i64 0" if self.sizes else "  ret void", "}"]
+        team = self._team() if self.bodies else []
+        block = "started" if team else "start"
+        start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals, STATIC_BYTES - self.module.static, block)
+        if self.arena.used and not self.arena.heap:
+            self.module.static += self.arena.nbytes
+        refuses = bool(self.sizes or self.bodies or self.arena.heap)
+        result = ("" if self.module.exported else "internal ") + ("i64" if refuses else "void")
+        end = [*self.arena.release(), "  ret i64 0" if refuses else "  ret void", "}"]
         # Allocas in the first block: sroa looks nowhere else.
-        text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *start, *f.lines, *end]
+        text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *team, *start, *f.lines, *end]
         self.module.functions.append("\n".join(text))
         for i in range(first, len(self.module.functions)):
             self.module.functions[i] = self.arena.filled(self.module.functions[i])
-        return self.name
+        return Kernel(self.name, refuses, self.arena.detail if self.arena.heap else "")
+
+    def _team(self) -> list[str]:
+        """How many threads the kernel runs on; it refuses to run where it may not start them."""
+        self.module.declares.add(f"declare i32 @{THREADS}(i32)")
+        return [
+            f"  %team = call i32 @{THREADS}(i32 {self.module.target.num_cores})",
+            "  %forked = icmp eq i32 %team, 0",
+            "  br i1 %forked, label %stranded, label %started",
+            "stranded:",
+            f"  ret i64 {FORKED}",
+            "started:",
+        ]
 
 
 @dataclass(slots=True)
@@ -165,7 +201,7 @@ class _Function(ExprEmitter):
             foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
             if foreign:
                 raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
-            offset = self.kernel.arena.reserve(size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
+            offset = self.kernel.arena.reserve(b.name, size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
             self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
         self.statement(n.body)
 
@@ -365,6 +401,7 @@ class _Function(ExprEmitter):
         outer = sorted([v for v in needed if v in self.env], key=lambda v: v.key)
         pointers = len(captured) + 1
         slots = [*[self.base[b] for b in captured], self.workspace, *([SHARED_BYTES, PRIVATE_BYTES] if k.arena.dynamic else [])]
+        slots.append(self._alone(n))
         kinds = [*["ptr"] * pointers, *["i64"] * (len(slots) - pointers)]
         shared, private = (f"%c{pointers}", f"%c{pointers + 1}") if k.arena.dynamic else (SHARED, PRIVATE)
         body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
@@ -378,15 +415,18 @@ class _Function(ExprEmitter):
             body.env[v] = f"%o{j}"
         end = body.index(n.extent)
         body.lines += [
+            f"  %alone = icmp ne i64 %c{len(slots) - 1}, 0",
             "  %t32 = call i32 @omp_get_thread_num()",
             "  %n32 = call i32 @omp_get_num_threads()",
-            "  %t = zext i32 %t32 to i64",
-            "  %n = zext i32 %n32 to i64",
+            "  %t1 = select i1 %alone, i32 0, i32 %t32",
+            "  %n1 = select i1 %alone, i32 1, i32 %n32",
+            "  %t = zext i32 %t1 to i64",
+            "  %n = zext i32 %n1 to i64",
             f"  %e = add i64 {end}, 0",
             "  %m0 = mul i64 %e, %t",
             "  %first = udiv i64 %m0, %n",
-            "  %t1 = add i64 %t, 1",
-            "  %m1 = mul i64 %e, %t1",
+            "  %next = add i64 %t, 1",
+            "  %m1 = mul i64 %e, %next",
             "  %last = udiv i64 %m1, %n",
         ]
         slot = len(body.lines)
@@ -409,7 +449,56 @@ class _Function(ExprEmitter):
         for i, value in enumerate([*slots, *[self.env[x] for x in outer]]):
             place = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
             self.do(f"store {kinds[i] if i < len(slots) else 'i64'} {value}, ptr {place}, align 8")
-        threads = k.module.target.num_cores
-        self.do(f"call void @GOMP_parallel(ptr @{name}, ptr {context}, i32 {threads}, i32 0)")
+        single, several, joined = self.label("single"), self.label("several"), self.label("joined")
+        self.do(f"br i1 {self.op(f'icmp ne i64 {slots[-1]}, 0')}, label %{single}, label %{several}")
+        for label, call in (
+            (single, f"@{name}(ptr {context})"),
+            (several, f"@GOMP_parallel(ptr @{name}, ptr {context}, i32 %team, i32 0)"),
+        ):
+            self.start(label)
+            self.do(f"call void {call}")
+            self.do(f"br label %{joined}")
+        self.start(joined)
         for b in captured:
             self.forget(b)
+
+    def _alone(self, n: For) -> str:
+        """Whether a parallel loop runs on the calling thread, as an i64.
+
+        It does if the kernel has one thread, or the loop has a `grain` and less work.  A number of threads in between is no choice: the
+        OpenMP runtime ends the threads that a smaller team has no use for, and starts them again for the next larger one.
+        """
+        alone = self.op("icmp slt i32 %team, 2")
+        grain = annotation(n, GRAIN)
+        if grain is not None:
+            least = grain.const if isinstance(grain, Poly) else None
+            if least is None:
+                raise BuildError(f"{self.kernel.func.name}: the annotation {GRAIN!r} of loop {n.var.name} is {grain!r}; it takes a number")
+            work = "0.0"
+            for loops, times in self._executions(n).items():
+                product = literal(times, "float64")
+                for extent in loops:
+                    product = self.op(f"fmul double {product}, {self.op(f'sitofp i64 {extent} to double')}")
+                work = self.op(f"fadd double {work}, {product}")
+            small = self.op(f"fcmp olt double {work}, {literal(float(least), 'float64')}")
+            alone = self.op(f"or i1 {alone}, {small}")
+        return self.op(f"zext i1 {alone} to i64")
+
+    def _executions(self, n: Stmt) -> dict[tuple[str, ...], float]:
+        """How many elements are stored under a statement: numbers by the extents, LLVM values, that they are multiplied with."""
+        if type(n) is BufferStore:
+            # A vector of elements may be folded into the one that is stored.
+            return {(): float(max(dt.lanes(x.dtype) for x in walk_objects(n.value) if isinstance(x, Expr)))}
+        inside: list[Stmt] = []
+        n.each_child(lambda x: inside.append(x) if isinstance(x, Stmt) else None)
+        found: dict[tuple[str, ...], float] = {}
+        for x in inside:
+            for loops, times in self._executions(x).items():
+                found[loops] = found.get(loops, 0.0) + times
+        if type(n) is not For:
+            return found
+        if n.extent.const is None and n.extent.vars <= self.env.keys():
+            extent = self.index(n.extent)
+            return {(*loops, extent): times for loops, times in found.items()}
+        most = bounds(n.extent, self.ranges)[1]  # of a loop whose extent varies with a loop outside of it
+        return {loops: times * min(most, 1 << 31) for loops, times in found.items()}

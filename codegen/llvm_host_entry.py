@@ -15,6 +15,7 @@ from tunesmith.codegen.llvm_bounds import bounds_report, emit_bounds
 from tunesmith.runtime.argument_checker import CHECKER, PARAM, SIGNATURE
 from tunesmith.runtime.ir_text import c_string
 from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.size_checker import REFUSE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
@@ -25,7 +26,12 @@ _DLPACK_CODE = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
 
 def emit_entry(
-    name: str, kernel: str, params: Sequence[ParamSpec], declared: set[str] | None = None, sites: Sequence[str] | None = None
+    name: str,
+    kernel: str,
+    params: Sequence[ParamSpec],
+    declared: set[str] | None = None,
+    sites: Sequence[str] | None = None,
+    refusal: str | None = None,
 ) -> str:
     """LLVM IR text of the entry point of one kernel, to be joined to the text that defines the kernel.
 
@@ -37,6 +43,7 @@ def emit_entry(
             added, so that entries of one module share them: pass the same set for each.  None starts an empty one:
             the text is complete in itself.
         sites: what the kernel checks, if it takes a report behind the parameters: see `codegen.llvm_bounds`.
+        refusal: of a kernel that may refuse to run, and returns an i64 (`codegen.llvm_function.Kernel`): more text for the error.
     Returns:
         Text that defines `__tvm_ffi_<name>`; its private constants start with `tunesmith.`.
     Raises:
@@ -63,11 +70,23 @@ def emit_entry(
     arguments = ", ".join([f"ptr %p{i}" for i in range(len(params))] + ["ptr %report"] * (sites is not None))
     if sites is not None:
         lines += bounds_report()
-    lines += [f'  call void @"{kernel}"({arguments})']
-    if sites:
-        lines += [f"  %inside = call i32 {outside}(ptr %report)", "  ret i32 %inside"]
+    if refusal is None:
+        lines += [f'  call void @"{kernel}"({arguments})']
     else:
-        lines += ["  br label %done"]
+        lines += [
+            f'  %refused = call i64 @"{kernel}"({arguments})',
+            "  %ran = icmp eq i64 %refused, 0",
+            "  br i1 %ran, label %finish, label %refuse",
+            "refuse:",
+            f'  %raised = call i32 @{REFUSE}(ptr {signature}, ptr null, i64 %refused, ptr @"tunesmith.{name}.refusal")',
+            "  ret i32 %raised",
+            "finish:",
+        ]
+        lines.insert(0, c_string(f'@"tunesmith.{name}.refusal"', refusal))
+        if REFUSE not in declared:
+            declared.add(REFUSE)
+            lines.insert(0, f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)")
+    lines += [f"  %inside = call i32 {outside}(ptr %report)", "  ret i32 %inside"] if sites else ["  br label %done"]
     lines += ["done:", "  ret i32 %status", "}", ""]
     return "\n".join(lines)
 

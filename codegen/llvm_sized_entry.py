@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.printer import script
 from tunesmith.runtime.argument_checker import PARAM
 from tunesmith.runtime.ir_text import c_string
-from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE_SIZES, SIZE_SIGNATURE
+from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
@@ -45,6 +45,7 @@ def emit_sized_entry(
     declared: set[str],
     declares: set[str],
     sites: Sequence[str] | None = None,
+    refusal: str = "",
 ) -> str:
     """LLVM IR text of the entry point of one kernel.
 
@@ -57,6 +58,7 @@ def emit_sized_entry(
         declared: see `codegen.llvm_host_entry.emit_entry`.
         declares: takes the declarations that the text needs; they are the module's, and not part of the result.
         sites: what the kernel checks, if it takes a report behind the tensors: see `codegen.llvm_bounds`.
+        refusal: more text for the error when the kernel was refused memory.
     Raises:
         BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
     """
@@ -66,7 +68,7 @@ def emit_sized_entry(
     declares |= {
         f"declare i32 @{CHECK_SIZES}(ptr, ptr, i32, ptr)",
         f"declare i32 @{CHECK_TENSORS}(ptr, ptr, ptr, ptr, ptr)",
-        f"declare i32 @{REFUSE_SIZES}(ptr, ptr, i64)",
+        f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)",
     }
     checked = CheckedSizes({v: f"%z{j}" for j, v in enumerate(sizes)}, "x", declares)
     fill = _table(name, params, checked)
@@ -76,6 +78,7 @@ def emit_sized_entry(
     lines = [
         *constants,
         *checks,
+        c_string(f'@"tunesmith.{name}.refusal"', refusal),
         f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
         "entry:",
         f"  %sizes = alloca [{len(sizes)} x i64], align 8",
@@ -111,7 +114,7 @@ def emit_sized_entry(
         "  br i1 %ran, label %done, label %refuse",
         "refuse:",
         "  %bytes = phi i64 [ -1, %measure ], [ %wanted, %run ]",
-        f"  %refused = call i32 @{REFUSE_SIZES}(ptr {signature}, ptr %sizes, i64 %bytes)",
+        f'  %refused = call i32 @{REFUSE}(ptr {signature}, ptr %sizes, i64 %bytes, ptr @"tunesmith.{name}.refusal")',
         "  br label %done",
         "done:",
         f"  %code = phi i32 [ %counted, %entry ], [ %status, %check ], [ {'%inside' if sites else 0}, %run ], [ %refused, %refuse ]",

@@ -1,6 +1,7 @@
 """What a function without a record is compiled with: vectors along the last axis, threads over the first, and nothing clever.
 
-It needs no search and no measurement, and its result depends on the function and the target alone.
+Blocks whose work is not worth starting threads (`ir.analysis.work`) stay on one.  It needs no search and no measurement, and its result
+depends on the function and the target alone.
 """
 
 from __future__ import annotations
@@ -10,17 +11,15 @@ from itertools import takewhile
 
 from tunesmith.graph.sized_schedule import schedule_sized
 from tunesmith.ir.analysis.access_regions import plain_iter, writes
+from tunesmith.ir.analysis.work import serial_seconds, worth_threads
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var, product
+from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For, Seq, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.schedule.auto_bind import THREADS, bind_spatial
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import ScheduleError
-
-_WORTH_THREADS = 1 << 14
-"""Block instances below which a parallel loop costs more than it saves."""
 
 
 def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
@@ -92,8 +91,7 @@ def _vectorize(s: Schedule, block: BlockRV, target: Target) -> None:
 def _parallelize(s: Schedule, block: BlockRV, target: Target) -> None:
     """The loops before the first reduction, as one, become tasks, if there is work enough for threads."""
     b = s.block(block)
-    instances = product([it.extent for it in b.iters]).const
-    if target.num_cores == 1 or (instances is not None and instances < _WORTH_THREADS):
+    if not worth_threads(serial_seconds([b], target), target):
         return
     reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
     outer = list(takewhile(lambda x: x.var not in reducing and s.loop(x).kind == "serial", s.get_loops(block)))

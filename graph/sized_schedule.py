@@ -4,19 +4,21 @@
 - A reduction along contiguous memory is done in vectors that are folded.
 - All else is vectors along the last axis.
 - The loops around become tasks, without the innermost of a size that is not a number if there are others: only numbers are cheap to
-  divide by.
+  divide by.  A call runs the tasks on one thread where its sizes make too little work of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import takewhile
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.analysis.work import grain, serial_seconds, worth_threads
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, product
-from tunesmith.ir.stmt import Block, BufferStore, For
+from tunesmith.ir.stmt import GRAIN, Block, BufferStore, For
 from tunesmith.ir.target import Target
 from tunesmith.lower.clip_loops import coefficient
 from tunesmith.lower.vectorize_loops import FOLDED
@@ -134,10 +136,16 @@ def _parallelize(s: Schedule, name: str, target: Target) -> bool:
     outer = outer[: _chain(s, outer)]
     if target.num_cores == 1 or not outer:
         return False
+    known = serial_seconds([b], target)
+    if known != math.inf and not worth_threads(known, target):
+        return False
     few = product([s.loop(x).extent for x in outer[:-1]]).const
     if s.loop(outer[-1]).extent.const is None and (few is None or few >= target.num_cores):
         outer = outer[:-1]
-    s.parallel(s.fuse(outer))
+    tasks = s.fuse(outer)
+    s.parallel(tasks)
+    if known == math.inf:
+        s.annotate(tasks, GRAIN, grain(b, target))
     return True
 
 

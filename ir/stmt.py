@@ -16,6 +16,9 @@ from tunesmith.support.errors import ScriptError
 FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread.x", "vthread.y", "vthread.z")
 
+GRAIN = "grain"
+"""Annotation of a parallel loop: it runs on one thread where it stores fewer elements than this, which may be known only at run time."""
+
 Annotations = tuple[tuple[str, "str | Poly"], ...]
 """Sorted (key, value) pairs; numbers are stored as polynomials, so that they may be Params."""
 

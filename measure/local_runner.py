@@ -6,14 +6,17 @@ reference are made there once for each workload; after a crash they are made aga
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import cast
 
+from tunesmith.ir.target import Target
 from tunesmith.measure.benches import Benches
 from tunesmith.measure.device_lease import target_lease
 from tunesmith.measure.pool_errors import error_of
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
-from tunesmith.runtime.threads import pin_threads
+from tunesmith.runtime.threads import allowed_threads, pin_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError
 from tunesmith.support.worker_pool import JobResult, WorkerPool
@@ -126,16 +129,21 @@ class InProcessRunner(Runner):
         """See `Runner.compare`."""
         if not requests:
             return []
-        with target_lease(requests[0].setup.target):
+        with target_lease(requests[0].setup.target), _threads_of(requests[0].setup.target):
             return self._bench.compare(requests, policy)
 
     def _run(self, request: RunRequest) -> RunResult:
-        with target_lease(request.setup.target):
+        with target_lease(request.setup.target), _threads_of(request.setup.target):
             return self._bench.run(request)
 
     def close(self) -> None:
         """Give the memory of the arguments back."""
         self._bench = Benches()
+
+
+def _threads_of(target: str) -> AbstractContextManager[None]:
+    """The threads that the target's cores are, whatever this process may use otherwise: times are the target's."""
+    return allowed_threads(Target.from_json(json.loads(target)).num_cores)
 
 
 def run_worker() -> Callable[[Job], tuple[object, bool]]:

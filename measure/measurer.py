@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import tempfile
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -34,6 +32,7 @@ from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
+from tunesmith.support.temporary_folder import CleanUp, remove_folder
 
 T = TypeVar("T")
 
@@ -92,8 +91,8 @@ class Measurer:
         self._target_json = target.to_json()
         self._target_text = json.dumps(target.to_json(facts=True))
         self._folder = Path(tempfile.mkdtemp(prefix="tunesmith-measure-"))
-        # Runs on close(), when the measurer is collected, or at interpreter exit, whichever is first.
-        self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        # Runs on close(), when the measurer is collected, at interpreter exit, or on SIGTERM, whichever is first.
+        self._end = CleanUp(self, remove_folder, self._folder)
         self._setups: dict[str, RunSetup] = {}
         self._best: dict[str, float] = {}
         self._requests = 0

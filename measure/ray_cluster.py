@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
 import threading
-import weakref
 from typing import Any, Self
 
 from tunesmith.support.errors import MissingExtraError, RunError, UserError
+from tunesmith.support.temporary_folder import CleanUp, remove_folder
 
 RUNNER = "tunesmith_cpu"
 """The resource that a node has as often as it may run candidates at the same time: once, if they use all of its cores."""
@@ -72,9 +71,10 @@ class RayCluster:
         elif mine:
             self.started_here = True
             folder = tempfile.mkdtemp(prefix="tunesmith-ray-", dir=None if len(tempfile.gettempdir()) <= _LONGEST_TEMP else "/tmp")
+            self._remove = CleanUp(self, remove_folder, folder)  # should SIGTERM come while Ray starts
             _start(folder, max(workers or 1, len(os.sched_getaffinity(0))), runners)
-        # Runs on close(), when the cluster is collected, or at interpreter exit, whichever is first.
-        self._end = weakref.finalize(self, _leave if mine else _stay, folder, handler)
+        # Runs on close(), when the cluster is collected, or at interpreter exit, or on SIGTERM, whichever is first.
+        self._end = CleanUp(self, _leave if mine else _stay, folder, handler)
 
     @property
     def cpus(self) -> int:
@@ -114,7 +114,7 @@ def _start(folder: str, cpus: int, runners: int) -> None:
         )
     except _ERRORS as error:
         ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         raise RunError(
             f"Ray does not start here: {error}. It needs {OBJECT_STORE >> 20} MiB of shared memory (/dev/shm) or of {folder}, and sockets "
             f"on this machine. Start one yourself with `ray start --head --resources '{{\"{RUNNER}\": 1}}'` and set {_ADDRESS}=auto"
@@ -142,7 +142,7 @@ def _join(address: str) -> None:
 def _leave(folder: str | None, handler: Any) -> None:
     ray.shutdown()
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has put its own
 

@@ -30,11 +30,12 @@ from tunesmith.runtime.executor import Executor, Shape, TensorSpec
 from tunesmith.runtime.frame import INPUT, OUTPUT, Frame, Functions, Place, Segment, Step
 from tunesmith.runtime.graph_executor import static_shape, static_specs
 from tunesmith.runtime.program_data import field, int_of, text_of
+from tunesmith.runtime.thread_support import FORKED_TEXT
 from tunesmith.support.errors import RunError
 
 RUN_WITH, SIGNATURE = "_run_with", "_signature"
 """What the names of the functions end with."""
-NULL_POINTER, MISALIGNED, NO_MEMORY = 1, 2, 3
+NULL_POINTER, MISALIGNED, NO_MEMORY, FORKED = 1, 2, 3, 4
 """Statuses; 0 is success."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -42,6 +43,7 @@ _SAID = {
     NULL_POINTER: "a pointer is null",
     MISALIGNED: f"a tensor is not aligned to its elements, or parameters or workspace not to {ALIGNMENT} bytes",
     NO_MEMORY: "there is no memory for intermediate tensors",
+    FORKED: FORKED_TEXT,
 }
 _RunWith = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _Signature = ctypes.CFUNCTYPE(ctypes.c_uint64)

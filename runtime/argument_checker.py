@@ -25,13 +25,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tunesmith.runtime.ir_text import c_string, expand_raises
-from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
+from tunesmith.runtime.ir_text import RAISE, c_string, expand_raises
+from tunesmith.runtime.size_checker import CHECK_SIZES, CHECK_TENSORS, REFUSE, REFUSE_SIZES, SIZE_FUNCTIONS, SIZE_TEXTS
 
 CHECKER = "tunesmith_check_v1"
 """Symbol of the checker."""
 
-CHECKERS = (CHECKER, CHECK_SIZES, CHECK_TENSORS, REFUSE_SIZES)
+CHECKERS = (CHECKER, CHECK_SIZES, CHECK_TENSORS, REFUSE, REFUSE_SIZES)
 """All symbols that the text defines."""
 
 SIGNATURE = "{ ptr, i32, ptr, ptr }"
@@ -96,7 +96,6 @@ _DEFINE = re.compile(r"^define i32 @", re.MULTILINE)
 _FUNCTIONS = """
 declare i32 @snprintf(ptr, i64, ptr, ...)
 declare ptr @TVMFFIGetTypeInfo(i32)
-declare void @TVMFFIErrorSetRaisedFromCStrParts(ptr, ptr, i32)
 
 @tunesmith.codes = private unnamed_addr constant [7 x ptr] [ptr @tunesmith.text.int, ptr @tunesmith.text.uint, ptr @tunesmith.text.float, \
 ptr @tunesmith.text.handle, ptr @tunesmith.text.bfloat, ptr @tunesmith.text.complex, ptr @tunesmith.text.bool]
@@ -484,7 +483,7 @@ def checker_text(memory: Memory = HOST) -> str:
     """
     texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS | dict(memory.texts)).items()]
     checks = _ACCEPT.sub(lambda found: _accepted(found[1], found[2], memory.device_types), _FUNCTIONS)
-    text = "\n".join([*texts, expand_raises(checks), expand_raises(SIZE_FUNCTIONS)])
+    text = "\n".join([*texts, RAISE, expand_raises(checks), expand_raises(SIZE_FUNCTIONS)])
     return text if memory == HOST else _DEFINE.sub("define internal i32 @", text)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from tunesmith.runtime.device_operand import CallStream, Operand, Signature, cal
 from tunesmith.runtime.device_program import MAGIC, DeviceFunction, DeviceProgram
 from tunesmith.runtime.timing import Samples
 from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.temporary_folder import temporary_folder
 
 _MOST_COPIES = 1024
 """Sets of arguments to rotate over: those of small functions would take longer to make than to time."""
@@ -75,9 +75,9 @@ class DeviceModule:
         """
         file = Path(fspath(path))
         try:
-            with tempfile.TemporaryDirectory(prefix=".tunesmith-", dir=file.parent) as folder:
-                Path(folder, "program").write_bytes(self.program.to_bytes())
-                os.replace(Path(folder, "program"), file)
+            with temporary_folder(".tunesmith-", file.parent) as folder:
+                (folder / "program").write_bytes(self.program.to_bytes())
+                os.replace(folder / "program", file)
         except OSError as error:
             raise RunError(f"cannot write the program {file}: {error.strerror}") from error
         return file

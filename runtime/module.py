@@ -29,7 +29,8 @@ from tunesmith.runtime.frame import Functions
 from tunesmith.runtime.graph_executor import GraphExecutor
 from tunesmith.runtime.model_library import PROGRAM, read_library, symbol_addresses
 from tunesmith.runtime.shared_libraries import load_library
-from tunesmith.runtime.threads import is_openmp_symbol, load_openmp
+from tunesmith.runtime.thread_support import STARTED, STATE
+from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.runtime.virtual_machine import VirtualMachine
 from tunesmith.support.errors import RunError
@@ -188,6 +189,9 @@ def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):
         load_openmp()
     library = _load(file, symbols)
+    if STATE in symbols.defined:
+        address = symbol_addresses(file)
+        add_support(address(STATE), address(STARTED))
     module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
     if not whole:
         return module

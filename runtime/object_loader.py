@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import threading
+from collections.abc import Callable
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -16,14 +18,15 @@ import llvmlite.binding as llvm
 from tunesmith.runtime.argument_checker import CHECKERS, checker_text
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
-from tunesmith.runtime.threads import is_openmp_symbol, openmp_address
+from tunesmith.runtime.thread_support import STARTED, STATE, SUPPORT, support_text
+from tunesmith.runtime.threads import add_support, is_openmp_symbol, openmp_address
 from tunesmith.support.errors import RunError
 
 
 class LoadedObject:
     """Object code that has been loaded.  Its addresses are valid until `close`, or until nobody refers to it.
 
-    Threads may call the loaded code at the same time; loading and closing is for one thread at a time.
+    Threads may load objects, and call the loaded code, at the same time.
     """
 
     __slots__ = ("_engine", "symbols")
@@ -54,8 +57,8 @@ class LoadedObject:
 def load_object(data: bytes) -> LoadedObject:
     """Load an ELF object, compiled as position-independent code (`reloc="pic", codemodel="small"`), into this process.
 
-    Symbols it needs are the argument checker, or are taken from the OpenMP runtime of `runtime.threads`, from TVM-FFI,
-    and from the libraries the process has loaded.  Takes about a millisecond.
+    Symbols it needs are the argument checker, the thread support, or are taken from the OpenMP runtime of `runtime.threads`, from
+    TVM-FFI, and from the libraries the process has loaded.  Takes about a millisecond.
 
     Raises:
         RunError: the bytes are no object for this machine, or need a symbol that is nowhere to be found.
@@ -80,14 +83,18 @@ def load_object(data: bytes) -> LoadedObject:
 @cache
 def checker_object() -> bytes:
     """The argument checker that all entry points call, compiled for any processor of this machine's kind."""
-    machine = _target().create_target_machine(reloc="pic", codemodel="small", opt=1)
-    return bytes(machine.emit_object(llvm.parse_assembly(checker_text())))
+    return _compiled(checker_text())
 
 
 @cache
-def _checker() -> LoadedObject:
-    """The checker in this process; it stays."""
-    return load_object(checker_object())
+def thread_support_object() -> bytes:
+    """The functions that parallel loops ask for threads, for an object or library to be linked."""
+    return _compiled(support_text())
+
+
+def _compiled(text: str) -> bytes:
+    machine = _target().create_target_machine(reloc="pic", codemodel="small", opt=1)
+    return bytes(machine.emit_object(llvm.parse_assembly(text)))
 
 
 @cache
@@ -99,7 +106,10 @@ def _target() -> llvm.Target:
 
 def _bind(names: tuple[str, ...]) -> None:
     """Tell LLVM where each of the names stands."""
-    missing = [name for name in names if not _bound(name)]
+    if _BOUND.issuperset(names):
+        return
+    with _BINDING:
+        missing = [name for name in names if not _bound(name)]
     if missing:
         raise RunError(
             f"the object needs {', '.join(missing)}, which no library of this process defines. "
@@ -110,6 +120,11 @@ def _bind(names: tuple[str, ...]) -> None:
 _PROCESS = ctypes.CDLL(None)
 """Everything that the process has loaded with RTLD_GLOBAL."""
 _BOUND: set[str] = {"_GLOBAL_OFFSET_TABLE_"}
+_KEPT: dict[str, LoadedObject] = {}
+"""Objects that others are bound to, by a symbol of theirs: never closed."""
+_BINDING = threading.RLock()
+"""Held while names are bound: two threads must not both load an object of which LLVM remembers one address, and one stays loaded.
+llvmlite itself lets one thread at a time into LLVM."""
 
 
 def _bound(name: str) -> bool:
@@ -117,7 +132,9 @@ def _bound(name: str) -> bool:
         return True
     address: int | None
     if name in CHECKERS:
-        address = _checker().address(name)
+        address = _kept(CHECKERS[0], checker_object).address(name)
+    elif name in SUPPORT:
+        address = _kept(STATE, lambda: _compiled(support_text(""))).address(name)
     elif is_openmp_symbol(name):
         address = openmp_address(name)
     else:
@@ -128,3 +145,13 @@ def _bound(name: str) -> bool:
     llvm.add_symbol(name, address)
     _BOUND.add(name)
     return True
+
+
+def _kept(symbol: str, make: Callable[[], bytes]) -> LoadedObject:
+    """The object that defines `symbol`, loaded once."""
+    found = _KEPT.get(symbol)
+    if found is None:
+        found = _KEPT[symbol] = load_object(make())
+        if symbol == STATE:
+            add_support(found.address(STATE), found.address(STARTED))
+    return found

@@ -19,7 +19,6 @@ from functools import cached_property
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from tunesmith.runtime.device import DeviceAttributes
@@ -27,6 +26,7 @@ from tunesmith.runtime.device_driver import Driver, DriverError
 from tunesmith.runtime.device_program import Dim3
 from tunesmith.runtime.driver_device import DriverDeviceAPI
 from tunesmith.support.errors import MissingExtraError
+from tunesmith.support.temporary_folder import temporary_folder
 
 T = TypeVar("T")
 
@@ -56,13 +56,13 @@ def _vendors() -> Iterator[None]:
     if library is None or _VENDORS in os.environ:
         yield
         return
-    with TemporaryDirectory(prefix="tunesmith-opencl-") as folder:
-        (Path(folder) / "intel.icd").write_text(f"{library}\n")
+    with temporary_folder("tunesmith-opencl-") as folder:
+        (folder / "intel.icd").write_text(f"{library}\n")
         for file in sorted(_SYSTEM_VENDORS.glob("*.icd")):
             text = file.read_text(errors="replace")
             if "pocl" not in text and "intelocl" not in text:
-                (Path(folder) / file.name).write_text(text)
-        os.environ[_VENDORS] = folder
+                (folder / file.name).write_text(text)
+        os.environ[_VENDORS] = str(folder)
         try:
             yield
         finally:

@@ -5,8 +5,10 @@ Such a function takes its tensors and then its sizes, ints.  Its entry point cal
 1. `i32 tunesmith_check_sizes_v1(signature, args, num_args, sizes)`: the number of arguments, and the sizes, which it stores;
 2. `i32 tunesmith_check_tensors_v1(signature, params, args, sizes, addresses)`: the tensors, against a table of parameters that the
    entry point has made of the sizes, and stores their addresses;
-3. `i32 tunesmith_refuse_sizes_v1(signature, sizes, bytes)` when the kernel was refused that many bytes of memory for intermediate
-   results, or with -1 when a tensor of these sizes would have more than 2**63 bytes.  It only raises the error.
+3. `i32 tunesmith_refuse_v1(signature, sizes, bytes, detail)` when the kernel was refused that many bytes of memory for intermediate
+   results, with -1 when a tensor of these sizes would have more than 2**63 bytes, or with -2 (`thread_support.FORKED`) when it may not
+   start threads.  It only raises the error.  `detail` is more text about the bytes.  Functions of constant shapes call it with `sizes`
+   null; `tunesmith_refuse_sizes_v1(signature, sizes, bytes)` is the same without a detail, for code that was compiled earlier.
 
 Each gives 0, or -1 with an error raised through TVM-FFI.  Signature `{ptr function, i32 count of tensors, ptr unused, ptr usage,
 i32 count of sizes, ptr names of sizes, ptr uses}`, 56 bytes, begins as that of constant shapes does; `uses` holds for each tensor an
@@ -15,10 +17,13 @@ i64 with a bit for each size in its shape.  Whoever changes it changes the versi
 
 from __future__ import annotations
 
+from tunesmith.runtime.thread_support import FORKED, FORKED_TEXT
+
 CHECK_SIZES = "tunesmith_check_sizes_v1"
 CHECK_TENSORS = "tunesmith_check_tensors_v1"
+REFUSE = "tunesmith_refuse_v1"
 REFUSE_SIZES = "tunesmith_refuse_sizes_v1"
-"""Symbols of the three functions."""
+"""Symbols of the functions."""
 
 SIZE_SIGNATURE = "{ ptr, i32, ptr, ptr, i32, ptr, ptr }"
 """The layout they read, as an LLVM type."""
@@ -40,6 +45,8 @@ SIZE_TEXTS = {
     "no_memory": "out of memory, %lld bytes for intermediate results were refused",
     "too_large": "too large, a tensor of these sizes has more bytes than there are addresses",
     "of_sizes": ": ",
+    "fork_error": "RuntimeError",
+    "forked": FORKED_TEXT,
 }
 
 SIZE_FUNCTIONS = f"""
@@ -187,16 +194,35 @@ done:
 
 ; Raises "<function>: with <sizes>: out of memory ..."; gives -1.
 define i32 @tunesmith_refuse_sizes_v1(ptr %signature, ptr %sizes, i64 %bytes) cold noinline nounwind {{
+  %status = call i32 @tunesmith_refuse_v1(ptr %signature, ptr %sizes, i64 %bytes, ptr @tunesmith.text.none)
+  ret i32 %status
+}}
+
+define i32 @tunesmith_refuse_v1(ptr %signature, ptr %sizes, i64 %bytes, ptr %more) cold noinline nounwind {{
+entry:
   %given = alloca [1024 x i8], align 16
-  %detail = alloca [128 x i8], align 16
-  %parts = alloca [5 x ptr], align 16
+  %detail = alloca [1024 x i8], align 16
+  %parts = alloca [6 x ptr], align 16
   %function = load ptr, ptr %signature
+  %constant = icmp eq ptr %sizes, null
+  br i1 %constant, label %plain, label %sized
+plain:
+  store i8 0, ptr %given
+  br label %known
+sized:
   call void @tunesmith.list_sizes(ptr %signature, i64 -1, ptr %sizes, ptr %given)
+  br label %known
+known:
+  %forked = icmp eq i64 %bytes, {FORKED}
   %large = icmp slt i64 %bytes, 0
-  %format = select i1 %large, ptr @tunesmith.text.too_large, ptr @tunesmith.text.no_memory
-  %class = select i1 %large, ptr @tunesmith.text.value_error, ptr @tunesmith.text.memory_error
-  %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %detail, i64 128, ptr %format, i64 %bytes)
-  raise %class: %function .colon %given .of_sizes %detail
+  %size.format = select i1 %large, ptr @tunesmith.text.too_large, ptr @tunesmith.text.no_memory
+  %format = select i1 %forked, ptr @tunesmith.text.forked, ptr %size.format
+  %size.class = select i1 %large, ptr @tunesmith.text.value_error, ptr @tunesmith.text.memory_error
+  %class = select i1 %forked, ptr @tunesmith.text.fork_error, ptr %size.class
+  %rest = select i1 %forked, ptr @tunesmith.text.none, ptr %more
+  %colon = select i1 %constant, ptr @tunesmith.text.none, ptr @tunesmith.text.colon
+  %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %detail, i64 1024, ptr %format, i64 %bytes)
+  raise %class: %function %colon %given .of_sizes %detail %rest
   ret i32 -1
 }}
 """

@@ -4,14 +4,19 @@ Compiled code calls `GOMP_parallel`.  Importing torch or xgboost does not make t
 loaded later, so it is loaded here, before LLVM looks for it: RTLD_GLOBAL makes it visible, and RTLD_NODELETE keeps it
 mapped at exit, when its idle workers still spin in it (without it the interpreter crashes at exit).  A copy that the
 process already uses is preferred, so that one pool of threads serves both: import torch first, if at all.
+
+A parallel loop runs on as many threads as the target has cores, and no more than `num_threads()`.  All compiled code asks
+`runtime.thread_support`, of which each library that was exported has a copy; the limit is written to every copy that is loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -61,9 +66,91 @@ def is_openmp_symbol(symbol: str) -> bool:
     return symbol.startswith(("GOMP_", "omp_"))
 
 
-def thread_count() -> int:
-    """How many threads a parallel loop that names no number runs on: OMP_NUM_THREADS, or the cores this process may use."""
-    return int(load_openmp().omp_get_max_threads())
+def num_threads() -> int:
+    """How many threads a parallel loop runs on at most.
+
+    What `set_num_threads` set; otherwise what OpenMP says: OMP_NUM_THREADS, or the processors that this process may use.  Compiled code
+    uses no more threads than its target has cores, whatever this says.
+    """
+    return _support.limit or int(load_openmp().omp_get_max_threads())
+
+
+thread_count = num_threads
+"""Its older name."""
+
+
+def set_num_threads(count: int | None) -> None:
+    """Limit the threads of the parallel loops of this process: of code compiled here, of loaded libraries, and of executors.
+
+    It holds for calls from all Python threads, from their next call on.  The results of a call are right for every number; a
+    schedule is fast on as many threads as it was tuned for.
+
+    Args:
+        count: the most threads that a parallel loop runs on; None for what OpenMP says.
+    Raises:
+        UserError: the count is no int from 1 to 2**31 - 1.
+    """
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**31):
+        raise UserError(f"cannot run on {count!r} threads: give an int >= 1, or None for what OMP_NUM_THREADS says")
+    _support.set(count or 0)
+
+
+@contextlib.contextmanager
+def allowed_threads(count: int) -> Iterator[None]:
+    """A `with` block in which the limit is another one."""
+    before = _support.limit
+    set_num_threads(count)
+    try:
+        yield
+    finally:
+        _support.set(before)
+
+
+def add_support(state: int, started: int) -> None:
+    """Let a copy of `runtime.thread_support`, which stays loaded, follow `set_num_threads`, and know of forks.
+
+    Args:
+        state: address of its state.
+        started: address of the function that notes that threads may have been started.
+    """
+    _support.add(state, started)
+
+
+class _Support:
+    """The copies of `runtime.thread_support` in this process, by the addresses of their states."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self._copies: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def set(self, limit: int) -> None:
+        with self._lock:
+            self.limit = limit
+            for state in self._copies:
+                ctypes.c_int32.from_address(state).value = limit
+
+    def add(self, state: int, started: int) -> None:
+        with self._lock:
+            if not self._copies:
+                os.register_at_fork(before=self._before_fork, after_in_child=self._after_in_child)
+            self._copies[state] = started
+            ctypes.c_int32.from_address(state).value = self.limit
+
+    def _before_fork(self) -> None:
+        """Threads that one copy has started, or another package, are missing in the child for all."""
+        copies = list(self._copies.items())
+        if not _OPENMP_USERS.isdisjoint(sys.modules) or any(ctypes.c_void_p.from_address(state + 8).value for state, _ in copies):
+            for _, started in copies:
+                ctypes.CFUNCTYPE(None)(started)()
+
+    def _after_in_child(self) -> None:
+        self._lock = threading.Lock()
+
+
+_support = _Support()
+_OPENMP_USERS = frozenset(("torch", "xgboost", "lightgbm", "sklearn"))
+"""Packages that start threads of the OpenMP runtime by themselves."""
 
 
 def pin_threads(count: int | None = None, wait: str | None = None) -> dict[str, str]:

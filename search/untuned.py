@@ -11,11 +11,15 @@ from contextlib import suppress
 
 from tunesmith.codegen.device_build import build
 from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import replay
-from tunesmith.search.drafter import Drafter
+from tunesmith.search.drafter import Drafter, Population
+from tunesmith.search.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
@@ -38,10 +42,20 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         if task.space.sketches:
             drafter = Drafter(task)
             drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
-            best = [task.space.sketches[c.sketch].trace_of(c.row) for _, c in drawn.best(TRIED if target.base == "cuda" else 1)]
+            found = drawn.best(TRIED if target.base == "cuda" else 1)
+            if target.is_cpu:
+                found = _on_one_thread(task, drawn, target) or found
+            best = [task.space.sketches[c.sketch].trace_of(c.row) for _, c in found]
             programs = (replay(trace, func).func for trace in best)
             return next(programs) if target.base != "cuda" else _without_spills(programs, target)
     return default_schedule(func, target)
+
+
+def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[float, Candidate]]:
+    """The best candidate without a parallel loop, if its work is not worth starting threads: these may be asleep, or have no core."""
+    serial = [k for k in drawn.rows if not any(type(n) is For and n.kind == "parallel" for n in walk(task.space.sketches[k].func.body))]
+    best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(1)
+    return [x for x in best if not worth_threads(x[0], target)]
 
 
 def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:

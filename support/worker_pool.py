@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,9 +23,11 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Pipe
+from typing import Any
 
 from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.message_pipe import MessageEnd
 
 _MAX_ANSWER_BYTES = 1 << 31
 _KEPT_OUTPUT_BYTES = 4096
@@ -158,7 +162,8 @@ class _Worker:
     """One process, its pipe, and the job it has.  Used by the feeder's thread only."""
 
     def __init__(self, setup: bytes, env: Mapping[str, str], start_timeout: float) -> None:
-        self.pipe, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        self.pipe = MessageEnd(ours, _MAX_ANSWER_BYTES)
         bootstrap = _BOOTSTRAP.format(path=sys.path, descriptor=theirs.fileno(), parent=os.getpid())
         try:
             # A session of its own: it is killed together with whatever it started, and Ctrl-C does not reach it.
@@ -186,7 +191,7 @@ class _Worker:
         self.since = time.monotonic()
         self.deadline: float | None = self.since + start_timeout
         with contextlib.suppress(OSError):  # it is dead already: the end of its pipe will tell
-            self.pipe.send_bytes(setup)
+            self.pipe.put(setup)
 
     def begin(self, job: _Job) -> None:
         """Hand it a job."""
@@ -195,7 +200,7 @@ class _Worker:
         self.since = time.monotonic()
         self.deadline = None if job.timeout is None else self.since + job.timeout
         with contextlib.suppress(OSError):
-            self.pipe.send_bytes(job.payload)
+            self.pipe.put(job.payload)
 
     def finish(self, value: object = None, error: str | None = None, message: str = "", exception: str = "", detail: str = "") -> JobResult:
         """The result of the job it has; it is free then."""
@@ -331,31 +336,42 @@ class _Feeder:
         """Wait until something happens, and deal with it."""
         deadlines = [worker.deadline for worker in self.crew if worker.deadline is not None]
         left = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        sources: list[Connection | int] = [self.wake_read]
-        for worker in self.crew:
-            sources.append(worker.pipe)
-            if worker.printing:
-                sources.append(worker.printed.fileno())
-        happened = set(wait(sources, left))
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.wake_read, selectors.EVENT_READ)
+            for worker in self.crew:
+                selector.register(worker.pipe, selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.pipe.unsent else 0))
+                if worker.printing:
+                    selector.register(worker.printed, selectors.EVENT_READ)
+            happened = {key.fileobj: events for key, events in selector.select(left)}
         if self.wake_read in happened:
             with self.changed:
                 self.wake_read.recv_bytes()
                 self.woken = False
         for worker in list(self.crew):
-            if worker.printing and worker.printed.fileno() in happened:
+            if worker.printed in happened:
                 worker.drain()
-            if worker.pipe in happened:
-                self._hear(worker)
-            elif worker.deadline is not None and time.monotonic() >= worker.deadline:
+            events = happened.get(worker.pipe, 0)
+            if events & selectors.EVENT_WRITE:
+                with contextlib.suppress(OSError):
+                    worker.pipe.send()
+            heard = events & selectors.EVENT_READ and self._hear(worker)
+            if not heard and worker.deadline is not None and time.monotonic() >= worker.deadline:
                 self._overdue(worker)
 
-    def _hear(self, worker: _Worker) -> None:
-        """Take a message of a worker, or notice its death."""
+    def _hear(self, worker: _Worker) -> bool:
+        """Take a message of a worker, or notice its death; False if a message has begun, or its rest has not come."""
         try:
-            kind, *rest = pickle.loads(worker.pipe.recv_bytes(_MAX_ANSWER_BYTES))
+            message = worker.pipe.take()
+            if message is None:
+                return False
+            kind, *rest = pickle.loads(message)
         except Exception:  # the end of the pipe, or garbage from a process whose memory is ruined
             self._lost(worker)
-            return
+            return True
+        self._heard(worker, kind, rest)
+        return True
+
+    def _heard(self, worker: _Worker, kind: object, rest: list[Any]) -> None:
         if kind == "ready":
             worker.ready, worker.deadline = True, None
         elif kind == "broken":

@@ -17,10 +17,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from tunesmith.support.errors import UserError
+from tunesmith.support.message_pipe import WaitingEnd
 from tunesmith.support.registry import resolve
 
 _PR_SET_PDEATHSIG = 1
@@ -31,9 +31,10 @@ def main(descriptor: int, parent: int) -> None:
     _die_with(parent)
     _no_core_dumps()
     faulthandler.enable()  # a crash leaves its Python stack in the output
-    with Connection(descriptor) as pipe:
+    # What the parent has closed is the end.
+    with contextlib.suppress(EOFError, ConnectionError), contextlib.closing(WaitingEnd(descriptor)) as pipe:
         try:
-            function_path, init_args, memory_limit = pickle.loads(pipe.recv_bytes())
+            function_path, init_args, memory_limit = pickle.loads(pipe.take())
             if memory_limit is not None:
                 _limit_memory(memory_limit)
             factory = cast(Callable[..., Callable[[Any], object]], resolve(function_path))
@@ -41,12 +42,11 @@ def main(descriptor: int, parent: int) -> None:
             if not callable(function):
                 raise UserError(f"{function_path} returned {function!r}; it must return the function that does a job")
         except BaseException:
-            pipe.send_bytes(pickle.dumps(("broken", traceback.format_exc())))
+            pipe.put(pickle.dumps(("broken", traceback.format_exc())))
             return
-        pipe.send_bytes(pickle.dumps(("ready",)))
-        with contextlib.suppress(EOFError):  # the parent has closed the pipe: the end
-            while True:
-                pipe.send_bytes(_answer(function, pipe.recv_bytes()))
+        pipe.put(pickle.dumps(("ready",)))
+        while True:
+            pipe.put(_answer(function, pipe.take()))
 
 
 def _answer(function: Callable[[Any], object], job: bytes) -> bytes:
@@ -54,7 +54,11 @@ def _answer(function: Callable[[Any], object], job: bytes) -> bytes:
     try:
         return pickle.dumps(("done", function(pickle.loads(job))))
     except BaseException as error:
-        return pickle.dumps(("error", type(error).__name__, str(error), traceback.format_exc()))
+        try:
+            message = str(error)
+        except BaseException as again:
+            message = f"its message cannot be made: {type(again).__name__}"
+        return pickle.dumps(("error", type(error).__name__, message, traceback.format_exc()))
 
 
 def _die_with(parent: int) -> None:

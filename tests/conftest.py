@@ -7,7 +7,9 @@ import difflib
 import importlib.util
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,10 @@ from typing import TYPE_CHECKING
 
 # Before any test module imports tunesmith: nodes are really frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
+
+# A job that a shell runs in the background ignores SIGINT, and so would all processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest

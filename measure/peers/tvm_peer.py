@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ import numpy as np
 
 from tunesmith.measure.peers.operators import OperatorCall
 from tunesmith.measure.peers.peer import Peer, PreparedCall
+from tunesmith.support.temporary_folder import temporary_folder
 
 _ROWS, _LANES = 8, 64
 """Largest register tile of the plain schedule."""
@@ -209,9 +209,9 @@ def _tuned(program: _Program, target: Any, trials: int, threads: int) -> Any:
     """MetaSchedule's best of so many trials; its seed is fixed."""
     from tvm.s_tir import meta_schedule
 
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder("tunesmith-tvm-") as folder:
         database = meta_schedule.tune_tir(
-            program.function, target, folder, max_trials_global=trials, num_trials_per_iter=16, num_tuning_cores=threads, seed=0
+            program.function, target, str(folder), max_trials_global=trials, num_trials_per_iter=16, num_tuning_cores=threads, seed=0
         )
         schedule = meta_schedule.tir_integration.compile_tir(database, program.function, target)
     if schedule is None:

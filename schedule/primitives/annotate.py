@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import Block, For, annotated
+from tunesmith.ir.stmt import GRAIN, Block, For, annotated
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -14,6 +14,7 @@ KEYS = {
     "prefetch_ahead": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/prefetch_ahead.py)",
     "double_buffer": "loop: 2 for two versions of the tiles filled at the beginning of its body (lower/double_buffer.py)",
     "pack_constant": "block: the constant parameter that it copies into another layout, once for all calls (lower/lift_constants.py)",
+    GRAIN: "parallel loop: it runs on one thread in calls in which it stores fewer elements than this (codegen/llvm_function.py)",
 }
 """Annotations that lowering understands."""
 

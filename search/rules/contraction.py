@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, product
 from tunesmith.ir.stmt import Block
@@ -43,6 +44,7 @@ class Plan:
         unroll_window: write out the innermost short reduction loop (of a convolution window).
         axis: position of the vector axis among the iteration variables.
         transposed: that axis is not the output's last one, so the tile is written back across.
+        threads: the outermost loops are parallel.
         blocked: cut the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
     """
 
@@ -54,6 +56,7 @@ class Plan:
     blocked: bool = False
     axis: int = -1
     transposed: bool = False
+    threads: bool = True
 
     @property
     def name(self) -> str:
@@ -69,6 +72,8 @@ class Plan:
             parts.append("blocked")
         if self.transposed:
             parts.append("across")
+        if not self.threads:
+            parts.append("serial")
         return " ".join(parts)
 
 
@@ -98,7 +103,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
         return []
     out: list[Named] = []
     for axis in [last, *_axes_across(main, last)]:
-        for plan in _plans(func, main, axis, axis != last, bool(pads), bool(others)):
+        for plan in _plans(func, main, target, axis, axis != last, bool(pads), bool(others)):
             out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, pads, plan, target)))  # type: ignore[misc]
     return out
 
@@ -114,7 +119,7 @@ def _axes_across(main: Block, last: int) -> list[int]:
     return [n for n in spatial if any(o.iters & kinds == {main.iters[n].var} and o.iters & reduced for o in operands(main))]
 
 
-def _plans(func: PrimFunc, main: Block, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
+def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
     vector = main.iters[axis].var
     packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
     packs: list[tuple[str | None, bool]] = []
@@ -125,9 +130,10 @@ def _plans(func: PrimFunc, main: Block, axis: int, across: bool, padded: bool, f
     long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
     cuts = (False, True) if long and not (followed or padded or across) else (False,)
     paddings = ("inline", "block", "root") if padded else (None,)
+    many = (True, False) if worth_serial(func, target) else (True,)
     return [
-        Plan(first, pack, constant, pad, window, cut, axis, across)
-        for first, (pack, constant), pad, window, cut in itertools.product((False, True), packs, paddings, windows, cuts)
+        Plan(first, pack, constant, pad, window, cut, axis, across, threads)
+        for first, (pack, constant), pad, window, cut, threads in itertools.product((False, True), packs, paddings, windows, cuts, many)
     ]
 
 
@@ -186,7 +192,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
-        _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes)
+        _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
     s.vectorize(vec3)
     for x in rows3:
         s.unroll(x)
@@ -195,7 +201,9 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
     _mark_epilogue(s, epilogue)
     if not plan.blocked:
         s.decompose_reduction(block, reduction[0])
-    s.parallel(s.fuse(levels.loops[0]))
+    tasks = s.fuse(levels.loops[0])
+    if plan.threads:
+        s.parallel(tasks)
 
 
 def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
@@ -270,18 +278,19 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     s.vectorize(s.get_loops(copy)[-1])
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
-        s.parallel(s.get_loops(copy)[0])
+        if plan.threads:
+            s.parallel(s.get_loops(copy)[0])
     return copy
 
 
-def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int) -> None:
+def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:
     """Copy the padded input, vectorised along its last axis."""
     if at is not None:
         s.set_scope(pad, "workspace")
         s.compute_at(pad, at)
     loops = s.get_loops(pad)
     s.vectorize(s.split(loops[-1], [None, lanes])[1])
-    if at is None:
+    if at is None and threads:
         s.parallel(s.fuse(s.get_loops(pad)[:-2]))
 
 

@@ -1,4 +1,4 @@
-"""fallback: any function: the spatial loops of every block whose iterations are independent become tasks, nothing else.
+"""fallback: any function: the independent spatial loops of every block become tasks, or stay on one thread where the work is small.
 
 Asked only when no other rule applies.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import takewhile
 
+from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.schedule.independence import is_independent
@@ -18,11 +19,12 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule for whatever it is."""
-    return [("fallback", schedule)]
+    """One schedule for whatever it is; where the work is small, another one without threads."""
+    found: list[Named] = [("fallback", lambda s: schedule(s, True))]
+    return found + ([("fallback serial", lambda s: schedule(s, False))] if worth_serial(func, target) else [])
 
 
-def schedule(s: Schedule) -> None:
+def schedule(s: Schedule, threads: bool) -> None:
     """Parallel over the fused leading spatial loops of every block; a block that reads what its other instances write stays serial."""
     for b in [b.name for b in s.blocks()]:
         block = s.get_block(b)
@@ -35,4 +37,6 @@ def schedule(s: Schedule) -> None:
             continue
         fused = s.fuse(leading)
         chunk = s.sample_tile(fused, 2, f"{b}_", [outer_tiles(s.loop(fused).extent.const or 1)], waste=1.0)
-        s.parallel(s.split(fused, [None, *chunk])[0])
+        task = s.split(fused, [None, *chunk])[0]
+        if threads:
+            s.parallel(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -16,7 +17,8 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule when the output is a reduction of what pointwise blocks at most have prepared."""
+    """One schedule when the output is a reduction of what pointwise blocks at most have prepared; where the work is small, another one
+    without threads."""
     blocks = blocks_under(func.body)
     reductions = [b for b in blocks if is_reduction(b)]
     if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
@@ -26,7 +28,9 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     main = reductions[0]
     whole = not any(i.kind == "S" and i.extent.const != 1 for i in main.iters)
     make = everything if whole else rows
-    return [(f"reduction {'of everything' if whole else 'of rows'}", lambda s: make(s, main.name, target))]
+    name = f"reduction {'of everything' if whole else 'of rows'}"
+    found: list[Named] = [(name, lambda s: make(s, main.name, target, True))]
+    return found + ([(f"{name} serial", lambda s: make(s, main.name, target, False))] if worth_serial(func, target) else [])
 
 
 def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
@@ -42,7 +46,7 @@ def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
     return spatial, reduction
 
 
-def rows(s: Schedule, main: str, target: Target) -> None:
+def rows(s: Schedule, main: str, target: Target, threads: bool) -> None:
     """Tasks of rows; a row is added up in vectors, which are folded at its end."""
     spatial, reduction = _prepare(s, main)
     fused = s.fuse(spatial)
@@ -51,10 +55,11 @@ def rows(s: Schedule, main: str, target: Target) -> None:
     lane = _lanes(s, s.fuse(reduction), target)
     part = s.rfactor(lane)
     _accumulate(s, part, s.get_block(main))
-    s.parallel(task)
+    if threads:
+        s.parallel(task)
 
 
-def everything(s: Schedule, main: str, target: Target) -> None:
+def everything(s: Schedule, main: str, target: Target, threads: bool) -> None:
     """Tasks of consecutive elements, a partial result each; the partial results are added up at the end."""
     _, reduction = _prepare(s, main)
     whole = s.fuse(reduction)
@@ -66,7 +71,8 @@ def everything(s: Schedule, main: str, target: Target) -> None:
     part = s.rfactor(task)
     inner = s.rfactor(lane)
     _accumulate(s, inner, part)
-    s.parallel(task)
+    if threads:
+        s.parallel(task)
 
 
 def _lanes(s: Schedule, loop: LoopRV, target: Target) -> LoopRV:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target import Target
@@ -30,7 +31,8 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules when every block is pointwise or a reduction of one variable, and one block makes the output."""
+    """Named schedules when every block is pointwise or a reduction of one variable, and one block makes the output; with threads, and
+    without where the work is small."""
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]
     reductions = [b for b in blocks if is_reduction(b)]
@@ -45,8 +47,9 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     out: list[Named] = []
     for kept in itertools.product(KEPT, repeat=min(len(shared), 2)):
         plan = dict(zip(shared, kept, strict=False))
-        name = " ".join(["rows", *[f"{b} {how}" for b, how in plan.items()]])
-        out.append((name, lambda s, plan=plan: schedule(s, outputs[0].name, plan, target)))  # type: ignore[misc]
+        for threads in (True, False) if worth_serial(func, target) else (True,):
+            name = " ".join(["rows", *[f"{b} {how}" for b, how in plan.items()], *([] if threads else ["serial"])])
+            out.append((name, lambda s, plan=plan, threads=threads: schedule(s, outputs[0].name, plan, target, threads)))  # type: ignore[misc]
     return out
 
 
@@ -54,7 +57,7 @@ def _single_axis(b: Block) -> bool:
     return sum(i.kind == "R" for i in b.iters) == 1 and any(i.kind == "S" for i in b.iters)
 
 
-def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target) -> None:
+def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target, threads: bool) -> None:
     """Fuse all stages into the rows of `output`; `kept` says how stages with several consumers are."""
     lanes = target.vector_lanes("float32")
     widths = tuple(lanes * n for n in (1, 2, 3, 4, 6, 8))
@@ -95,7 +98,8 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target) 
         for x in s.get_loops(s.get_block(b))[2 : 3 if b == output else 1 + rank]:
             if s.loop(x).kind == "serial":
                 s.unroll(x)
-    s.parallel(s.get_loops(out)[0])
+    if threads:
+        s.parallel(s.get_loops(out)[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tunesmith.measure.database import Database
     from tunesmith.replay import replay
     from tunesmith.runtime.module import load_module
+    from tunesmith.runtime.threads import num_threads, set_num_threads
     from tunesmith.schedule.schedule import Schedule
     from tunesmith.support.errors import TunesmithError, UserError
     from tunesmith.tune import tune
@@ -37,8 +38,10 @@ __all__ = [
     "from_onnx",
     "from_torch",
     "load_module",
+    "num_threads",
     "replay",
     "script",
+    "set_num_threads",
     "te",
     "tune",
 ]
@@ -68,7 +71,9 @@ _HOMES = {
     "from_onnx": "tunesmith.graph.onnx_import",
     "from_torch": "tunesmith.graph.torch_import",
     "load_module": "tunesmith.runtime.module",
+    "num_threads": "tunesmith.runtime.threads",
     "replay": "tunesmith.replay",
+    "set_num_threads": "tunesmith.runtime.threads",
     "tune": "tunesmith.tune",
 }
 """Where each name comes from; its module is imported when the name is first used."""

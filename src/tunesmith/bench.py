@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
@@ -29,6 +28,7 @@ from tunesmith.ops.workload import Workload
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.workloads import WorkloadLike, find_subjects
 
@@ -101,7 +101,7 @@ def bench(
         skipped = {c.name: c.missing for c in contestants if c.missing}
         for name, why in skipped.items():
             say(f"{name} is left out: {why}")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-bench-")))
+        folder = stack.enter_context(temporary_folder("tunesmith-bench-"))
         match = _Match([c for c in contestants if not c.missing], policy or BenchPolicy(), folder, say)
         rows = [row for w in operators for row in match.play(w, machine, database)]
     return BenchReport(tuple(rows), skipped, tuple(match.absent))

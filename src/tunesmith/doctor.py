@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from tunesmith.ir.target_detect import detect_host, nvidia_gpus
 from tunesmith.measure.environment import package_version
 from tunesmith.measure.machine_rates import machine_rates
 from tunesmith.runtime.device import DEVICES
-from tunesmith.runtime.threads import load_openmp
+from tunesmith.runtime.threads import load_openmp, num_threads
 from tunesmith.runtime.timing import CpuClock, TimingPolicy
 from tunesmith.runtime.timing import measure as time_call
 from tunesmith.support.errors import TunesmithError
@@ -64,7 +65,7 @@ def report(*, measure: bool = True) -> dict[str, Any]:
         "versions": {"tunesmith": tunesmith.__version__, "python": platform.python_version(), "system": platform.platform()},
         "cpu": _cpu(),
         "target": _section(lambda: {"text": str(Target.detect()), "identity": Target.detect().to_json()}),
-        "openmp": _section(lambda: {"library": str(load_openmp()._name)}),
+        "openmp": _section(_threads),
         "gpus": [asdict(gpu) for gpu in nvidia_gpus()],
         "opencl": _section(_opencl),
         "packages": {extra: {name: _version(name) for name in names} for extra, names in PACKAGES.items()},
@@ -74,6 +75,12 @@ def report(*, measure: bool = True) -> dict[str, Any]:
         found["noise"] = _section(_noise)
         found["rates"] = _section(lambda: machine_rates().to_json())
     return {**found, "advice": advice(found)}
+
+
+def _threads() -> dict[str, object]:
+    """The OpenMP runtime, and how many threads parallel loops use at most."""
+    found: dict[str, object] = {"library": str(load_openmp()._name), "threads": num_threads()}
+    return found | {name: os.environ[name] for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT") if name in os.environ}
 
 
 def _section(make: Callable[[], Mapping[str, object]]) -> dict[str, object]:
@@ -126,6 +133,12 @@ def advice(found: Mapping[str, Any]) -> list[str]:
         said.append(
             f"The control group grants {cpu['quota']:g} of {len(cpu['cpus'])} processors, so {cpu['num_cores']} threads are used; "
             "kernels are throttled when more run. Raise the quota, or pin the process with taskset."
+        )
+    threads = found.get("openmp", {}).get("threads", cpu["num_cores"])
+    if threads < cpu["num_cores"]:
+        said.append(
+            f"Parallel loops run on {threads} of {cpu['num_cores']} cores (OMP_NUM_THREADS). Tune for that number, too: "
+            f'target "llvm -num-cores={threads}".'
         )
     if noise.get("foreign_cores", 0) > _LOUD:
         said.append(

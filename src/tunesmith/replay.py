@@ -6,7 +6,6 @@ This is what a log promises: the program that was measured last month is the pro
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from tunesmith.measure.runner import RunRequest, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.tables import as_text, microseconds, plain_table, printable
 from tunesmith.workloads import Subject, subject_of_text
 
@@ -173,10 +173,10 @@ def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Su
     except UserError as error:
         return [replace(row, ok=False, note=str(error)) for row in rows]
     out: list[ReplayRow] = []
-    with LocalRunner(target.num_cores) as runner, tempfile.TemporaryDirectory(prefix="tunesmith-replay-") as folder:
+    with LocalRunner(target.num_cores) as runner, temporary_folder("tunesmith-replay-") as folder:
         for row, (_, subject, program) in zip(rows, work, strict=True):
             try:
-                setup = _setup(subject, target, Path(folder) / f"{row.digest}.npz")
+                setup = _setup(subject, target, folder / f"{row.digest}.npz")
                 artifact = build(program, target, packing="ahead")
                 request = RunRequest(setup, artifact.code(), _ONCE, None, "always")
                 result = (runner.compare([request], _TIMING) if time else runner.run([request]))[0]

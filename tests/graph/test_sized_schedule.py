@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm_build import build, emit_text
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.stmt import For
+from tunesmith.ir.poly import Poly
+from tunesmith.ir.stmt import GRAIN, For, annotation
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.matmul import matmul
 from tunesmith.ops.softmax import softmax
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import BuildError
 
+HERE = Target.detect().with_attributes(num_cores=2)
 TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
 
 
@@ -69,3 +77,39 @@ def test_one_core_has_no_tasks() -> None:
 def test_what_somebody_scheduled_stays() -> None:
     func = default_schedule(product_of_rows(), TARGET)
     assert default_schedule(func, TARGET) is func
+
+
+def test_each_call_decides_whether_its_work_is_worth_threads() -> None:
+    n = te.var("n")
+    x = te.placeholder((n, 64), name="x")
+    func = default_schedule(te.create_prim_func([x, softmax(x)], "f"), TARGET)
+    tasks = [m for m in walk(func.body) if type(m) is For and m.kind == "parallel"]
+    grains = [annotation(m, GRAIN) for m in tasks]
+    assert tasks and all(isinstance(g, Poly) and (g.const or 0) > 1000 for g in grains)
+    text, _ = emit_text([func], TARGET)
+    assert text.count("fcmp olt double") == len(tasks) == text.count("@GOMP_parallel(ptr @")
+    f = Module.from_object(build([func], HERE).data)["f"]
+    for rows in (1, 7, 5000):
+        a = np.linspace(-1, 1, rows * 64, dtype="float32").reshape(rows, 64)
+        out = np.full_like(a, np.nan)
+        f(a, out, rows)
+        want = np.exp(a - a.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(out, want / want.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_a_grain_is_a_number() -> None:
+    n = te.var("n")
+    x = te.placeholder((n, 64), name="x")
+    s = Schedule(te.create_prim_func([x, softmax(x)], "f"))
+    loop = s.get_loops(s.get_block("Y"))[0]
+    s.parallel(loop)
+    s.annotate(loop, GRAIN, "many")
+    with pytest.raises(BuildError, match="the annotation 'grain' of loop .* is 'many'; it takes a number"):
+        emit_text([s.func], TARGET)
+
+
+def test_constant_work_is_judged_once() -> None:
+    n = te.var("n")
+    x, y = te.placeholder((n, 8), name="x"), te.placeholder((16, 16), name="y")
+    func = default_schedule(te.create_prim_func([x, y, softmax(x), softmax(y)], "f"), TARGET)
+    assert all(m.extent.const is None for m in walk(func.body) if type(m) is For and m.kind == "parallel")

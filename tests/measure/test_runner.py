@@ -26,6 +26,7 @@ from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.measure.workbench import Workbench
 from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.threads import num_threads, set_num_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import InternalError, RunError
 
@@ -328,3 +329,16 @@ def test_candidates_are_verified_with_their_own_constants_however_cold_they_are_
     results = runner.run(requests)
     assert [r.verified for r in results] == [True, False] and [kind(r) for r in results] == [None, "wrong_result"]
     assert [kind(r) for r in runner.compare(requests, NOISY)] == [None, "wrong_result"]
+
+
+def test_this_process_measures_on_the_cores_of_the_target(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = InProcessRunner()
+    seen: list[int] = []
+    monkeypatch.setattr(runner._bench, "run", lambda request: seen.append(num_threads()))
+    wide = replace(setup, target=json.dumps(TARGET.with_attributes(num_cores=7).to_json(facts=True)))
+    set_num_threads(1)
+    try:
+        runner.run([ask(wide, b"")])
+        assert (seen, num_threads()) == ([7], 1)
+    finally:
+        set_num_threads(None)

@@ -128,3 +128,46 @@ print("done")
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+RACE = """
+import gc, threading
+import numpy as np
+from tunesmith.codegen.llvm_build import build
+from tunesmith.ops.workload import workload
+from tunesmith.ir.target import Target
+from tunesmith.runtime import object_loader
+from tunesmith.runtime.module import Module
+
+data = build(workload("relu(shape=64)").func, Target.detect()).data
+made, together = [], threading.Barrier(4)
+make = object_loader.checker_object
+
+def counted():
+    made.append(1)
+    try:
+        together.wait(0.5)  # until all are here that will ever load a checker
+    except threading.BrokenBarrierError:
+        pass
+    return make()
+
+object_loader.checker_object = counted
+right = []
+
+def work():
+    f = Module.from_object(data)["relu"]
+    gc.collect()
+    a, c = np.ones(64, "float32"), np.zeros(64, "float32")
+    f(a, c)
+    right.append(bool((c == 1).all()))
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(len(made), right)
+"""
+
+
+def test_threads_that_load_at_once_share_one_checker() -> None:
+    done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "1 [True, True, True, True]"), done.stderr

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
 from tunesmith.ops.workload import workload
 from tunesmith.search.rules import fallback
 from tunesmith.search.space_rules import CPU_RULES, find_rules, generate
@@ -44,6 +46,29 @@ def test_names_are_unique_and_the_space_is_not_trivial(text: str) -> None:
     names = [s.name for s in space.sketches]
     assert len(set(names)) == len(names)
     assert space.size() > 3
+
+
+SMALL = (
+    "matmul(m=16,n=16,k=16)",
+    "conv2d(n=1,h=4,w=4,ci=8,co=8,kh=3,kw=3,pad=1)",
+    "softmax(m=4,n=3)",
+    "sum(shape=40x50,axis=1)",
+    "relu(shape=100)",
+)
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_small_work_may_stay_on_one_thread(text: str) -> None:
+    """Each sketch with threads has a twin without; its own name is the same as of large work."""
+    sketches = generate(workload(text).func, TARGET).sketches
+    threads = {s.name: any(type(n) is For and n.kind == "parallel" for n in walk(s.func.body)) for s in sketches}
+    assert {f"{name} serial" for name, several in threads.items() if several} == {name for name, several in threads.items() if not several}
+
+
+def test_large_work_has_no_such_choice() -> None:
+    assert not [s.name for s in generate(workload("matmul(m=512,n=512,k=512)").func, TARGET).sketches if "serial" in s.name]
+    assert [name for name, _ in fallback.sketches(workload("softmax(m=4,n=3)").func, TARGET)] == ["fallback", "fallback serial"]
+    assert [name for name, _ in fallback.sketches(workload("softmax(m=4000,n=3000)").func, TARGET)] == ["fallback"]
 
 
 def test_a_function_no_rule_knows_is_refused_when_rules_are_given() -> None:

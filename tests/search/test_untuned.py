@@ -15,8 +15,10 @@ from tunesmith.graph.passes.legalise import prim_func
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.verify import verify
+from tunesmith.ir.visit import walk
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
@@ -76,7 +78,7 @@ def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         return drawn[-1][1]
 
     monkeypatch.setattr(Drafter, "draw", spy)
-    func = workload(MATMUL).func
+    func = workload("matmul(m=512,n=512,k=512)").func
     chosen = analytic_schedule(func, TARGET)
     ((drafter, population),) = drawn
     assert 1 < len(population) <= 64
@@ -84,6 +86,22 @@ def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value < max(v for values in population.values.values() for v in values)
     trace = drafter.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
     assert structural.equal(chosen, replay(trace, func).func)
+
+
+def is_parallel(func: PrimFunc) -> bool:
+    return any(type(n) is For and n.kind == "parallel" for n in walk(func.body))
+
+
+@pytest.mark.parametrize("text", ("softmax(m=4,n=3)", "matmul(m=16,n=16,k=16)", "sum(shape=40x50,axis=1)", "relu(shape=1000)"))
+def test_small_work_stays_on_one_thread(text: str) -> None:
+    func = workload(text).func
+    assert not is_parallel(analytic_schedule(func, TARGET)) and not is_parallel(default_schedule(func, TARGET))
+
+
+@pytest.mark.parametrize("text", ("softmax(m=512,n=512)", "matmul(m=512,n=512,k=512)", "sum(shape=999x4000,axis=1)", "relu(shape=4000000)"))
+def test_large_work_is_parallel(text: str) -> None:
+    func = workload(text).func
+    assert is_parallel(analytic_schedule(func, TARGET)) and is_parallel(default_schedule(func, TARGET))
 
 
 @pytest.mark.parametrize("tag", ["nvidia/h200", "nvidia/a100"])

@@ -17,7 +17,7 @@ from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 
 JOBS = """
-import ctypes, os, subprocess, sys, time
+import ctypes, os, signal, stat, subprocess, sys, time
 
 def factory(base=0):
     held = []
@@ -29,6 +29,7 @@ def factory(base=0):
         if kind == "sleep": time.sleep(rest[0]); return rest[0]
         if kind == "raise": raise ValueError("first line\\nsecond line")
         if kind == "exit": sys.exit(3)
+        if kind == "mute": raise Mute()
         if kind == "_exit": print("last words", flush=True); os._exit(3)
         if kind == "segfault": ctypes.string_at(0)
         if kind == "allocate": held.append(bytearray(rest[0])); return len(held)
@@ -40,6 +41,10 @@ def factory(base=0):
         if kind == "child": return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
         if kind == "close pipe": os.closerange(3, 100); time.sleep(600)
         if kind == "echo": return rest[0]
+        if kind == "freeze":  # in the middle of an answer
+            pipe = next(fd for fd in range(3, 100) if is_socket(fd))
+            os.write(pipe, b"\\0\\0\\1\\0")
+            os.kill(os.getpid(), signal.SIGSTOP)
         if kind == "wait for":
             while not os.path.exists(rest[0]): time.sleep(0.005)
             return os.getpid()
@@ -48,6 +53,13 @@ def factory(base=0):
             open(mine, "w").close()
             return job(("wait for", other))
     return job
+
+class Mute(Exception):
+    def __str__(self): raise ValueError("no")
+
+def is_socket(fd):
+    try: return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError: return False
 
 def raises(): raise OSError("no such device")
 def dies(): os._exit(7)
@@ -312,3 +324,28 @@ def test_ctrl_c_reaches_the_caller_and_not_the_job(jobs_folder: Path, tmp_path: 
     )
     done = subprocess.run(_script(jobs_folder, tail), capture_output=True, text=True, timeout=120, start_new_session=True)
     assert done.stdout.splitlines()[1:] == ["interrupted", "[None]"], done.stderr
+
+
+def test_a_worker_frozen_in_the_middle_of_its_answer_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
+    pool = make_pool()
+    pool.run([("add", 1)])
+    pool.submit(("freeze",), timeout=0.5)
+    pool.submit(("add", 2))
+    results = [pool.next_result(30), pool.next_result(30)]
+    assert [r and (r.error, r.value) for r in results] == [("timeout", None), (None, 2)]
+
+
+def test_a_frozen_worker_that_takes_no_job_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
+    pool = make_pool()
+    (found,) = pool.run([("pid",)])
+    assert isinstance(found.value, int)
+    os.kill(found.value, signal.SIGSTOP)
+    pool.submit(("echo", bytes(8 << 20)), timeout=0.5)
+    pool.submit(("echo", bytes(8 << 20)))
+    results = [pool.next_result(30), pool.next_result(30)]
+    assert [r and r.error for r in results] == ["timeout", None]
+
+
+def test_an_error_whose_message_cannot_be_made_is_an_error(make_pool: Callable[..., WorkerPool]) -> None:
+    results = make_pool().run([("mute",), ("add", 1)])
+    assert [(r.error, r.exception, r.value) for r in results] == [("error", "Mute", None), (None, "", 1)]

@@ -1,0 +1,82 @@
+"""Estimate the work of blocks on one CPU core, and compare it with the cost of a parallel loop.
+
+Defaults and sketch rules ask whether threads can pay at all.  The estimate is a lower bound: vector operations at one a clock, loads and
+stores at the rate of the L2 cache; the cost models (`costmodel/`) know more.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary, Call, Cast, Lt0, Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import product
+from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import blocks_under, walk_objects
+from tunesmith.support import dtype as dt
+
+WORTH_THREADS = 10
+"""Threads are started by default for work that takes one core as long as this many fork-joins (`Target.fork_join_us`)."""
+WORTH_SERIAL = 20
+"""One thread is no choice of a search for work that takes one core longer than this many fork-joins: the other cores win more."""
+CALL, DIVISION, ACCESS = 10, 4, 0.5
+"""Vector operations of a call such as `exp`, of a division, and of a load or store."""
+
+
+def operations(block: Block, target: Target) -> float:
+    """Vector operations of one instance of a block, a share of one where consecutive instances write neighbours in memory."""
+    found, nodes = 0.0, 0.0
+    for n in walk_objects(block.body):
+        t = type(n)
+        if t is BufferLoad or t is BufferStore:
+            found += ACCESS
+        elif t is Call:
+            nodes += CALL
+        elif t is Binary:
+            nodes += DIVISION if n.op in ("div", "floordiv", "mod") else 1
+        elif t in (Select, Cast, Lt0):
+            nodes += 1
+    out = writes(block)
+    axis = plain_iter(out[0].indices[-1], block) if out and out[0].indices else None
+    lanes = target.vector_lanes(out[0].buffer.dtype) if out and axis is not None else 1
+    return (max(nodes, 1.0) + found) / lanes
+
+
+def instance_seconds(block: Block, target: Target) -> float:
+    """Seconds of one instance of a block on one core."""
+    nbytes = sum(dt.nbytes(a.buffer.dtype) for a in accesses(block))
+    return max(operations(block, target) / (target.clock_ghz * 1e9), nbytes / (target.l2_gbs_core * 1e9))
+
+
+def serial_seconds(blocks: list[Block], target: Target) -> float:
+    """Seconds of all instances of blocks on one core; infinite if their number is symbolic."""
+    return sum(_instances(b) * instance_seconds(b, target) for b in blocks)
+
+
+def worth_threads(seconds: float, target: Target) -> bool:
+    """Whether work that takes one core so long is parallel by default."""
+    return target.num_cores > 1 and seconds >= WORTH_THREADS * target.fork_join_us * 1e-6
+
+
+def grain(block: Block, target: Target) -> int:
+    """The least number of instances of a block that is worth threads."""
+    return math.ceil(WORTH_THREADS * target.fork_join_us * 1e-6 / instance_seconds(block, target))
+
+
+def worth_serial(func: PrimFunc, target: Target) -> bool:
+    """Whether a sketch without threads may be the fastest, and is another program than the one with threads.
+
+    No measured rate decides, so that equal targets have equal spaces: a core does 4 operations in a nanosecond, and a fork-join takes what
+    `ir.target_defaults` assumes.
+    """
+    fork_join_ns = 500 + 100 * target.num_cores
+    most = WORTH_SERIAL * fork_join_ns * 4
+    return target.num_cores > 1 and sum(_instances(b) * operations(b, target) for b in blocks_under(func.body)) <= most
+
+
+def _instances(block: Block) -> float:
+    count = product([it.extent for it in block.iters]).const
+    return math.inf if count is None else float(count)
