@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunesmith.lower.check_bounds import REPORT_ITEMS
-from tunesmith.runtime.ir_text import c_string, expand_raises
+from tunesmith.runtime.ir_text import c_string
 
 _SHARED = "tunesmith.bounds"
 
@@ -61,10 +61,17 @@ raise:
   %site.p = getelementptr ptr, ptr @"{prefix}.sites", i64 %at
   %site = load ptr, ptr %site.p
   %wrote = call i32 (ptr, i64, ptr, ...) @snprintf(ptr %text, i64 128, ptr @{_SHARED}.format, i64 %value, i64 %extent)
-  raise @{_SHARED}.class: @"{prefix}.name" @{_SHARED}.colon %site %text
+  store ptr @"{prefix}.name", ptr %parts
+  %part1 = getelementptr ptr, ptr %parts, i64 1
+  store ptr @{_SHARED}.colon, ptr %part1
+  %part2 = getelementptr ptr, ptr %parts, i64 2
+  store ptr %site, ptr %part2
+  %part3 = getelementptr ptr, ptr %parts, i64 3
+  store ptr %text, ptr %part3
+  call void @TVMFFIErrorSetRaisedFromCStrParts(ptr @{_SHARED}.class, ptr %parts, i32 4)
   br label %done
 done:
   %status = phi i32 [ 0, %entry ], [ -1, %raise ]
   ret i32 %status
 }}"""
-    return [*lines, *expand_raises(text).split("\n")], f'@"{prefix}"'
+    return [*lines, *text.split("\n")], f'@"{prefix}"'
