@@ -27,6 +27,7 @@ from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stm
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.clip_loops import linear
+from tunesmith.lower.code_size import EMITTED
 from tunesmith.lower.simplify import symbol_ranges
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -138,6 +139,11 @@ class _Function(ExprEmitter):
                     self.statement(k)  # type: ignore[arg-type]
         elif t is BufferStore:
             self._store(n)  # type: ignore[arg-type]
+            if len(self.lines) > EMITTED:
+                raise BuildError(
+                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} instructions, "
+                    "for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
+                )
         elif t is For:
             self._for(n)  # type: ignore[arg-type]
         elif t is If:
@@ -311,15 +317,16 @@ class _Function(ExprEmitter):
             return known
         use = self._loops[n] = _Inside(variables=set(n.extent.vars))
         seen: set[Any] = set()
-
-        def go(x: Any) -> None:
+        stack: list[Any] = [n.body]
+        while stack:
+            x = stack.pop()
             t = type(x)
             if t is Poly:
                 if not x.vars <= use.variables:
                     use.variables |= x.vars
-                return
+                continue
             if x in seen:
-                return
+                continue
             seen.add(x)
             if t is For:
                 inner = self._inside(x)
@@ -328,13 +335,13 @@ class _Function(ExprEmitter):
                 if x.kind != "parallel" or self.parallel:
                     for b, p in inner.addresses:
                         use.addresses[b, split_constant(substitute(p, {x.var: ZERO}))[0]] = None
-                return
+                continue
             if t is BufferLoad or t is BufferStore:
                 use.buffers.add(x.buffer)
                 use.addresses[x.buffer, split_constant(x.indices[0])[0]] = None
-            x.each_child(go)
-
-        go(n.body)
+            kids: list[Any] = []
+            x.each_child(kids.append)
+            stack.extend(reversed(kids))
         return use
 
     # ---- threads -------------------------------------------------------------------------------------------------------

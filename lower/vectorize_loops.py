@@ -136,6 +136,8 @@ class _Lanes:
     def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var]) -> None:
         self.lane, self.lanes, self.s, self.sizes = lane, lanes, s, sizes
         self._varies: dict[Any, bool] = {}
+        self._read: set[tuple[Any, ...]] = set()
+        """(buffer, indices) of what every active lane of the present store reads, whatever it chooses."""
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -191,6 +193,7 @@ class _Lanes:
         stride, base = self._linear(n.indices[0])
         if stride == 0:
             raise NotAVector
+        self._read = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
         value = self.wide(self.expr(n.value, mask))
         return BufferStore(n.buffer, (base,), value, stride, mask)
 
@@ -235,8 +238,8 @@ class _Lanes:
             return Select(e.cond, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
         count = self.prefix(e.cond)
         if count is None:
-            # Only a leading group of lanes can be masked: a load on either side may be out of range in the others.
-            if any(type(x) is BufferLoad for x in (*walk(e.a), *walk(e.b))):
+            # Only a leading group of lanes can be masked, so both sides are read in all of them.
+            if not all(self._is_harmless(x, mask) for x in (*walk(e.a), *walk(e.b))):
                 raise NotAVector
             return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
         unmasked = [*[x for x in walk(e.a) if not self._depends(x)], *walk(e.b)]
@@ -247,8 +250,40 @@ class _Lanes:
             return a  # masked-off lanes of a load are zero
         return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 
+    def _is_harmless(self, n: Any, mask: Poly | None) -> bool:
+        """Whether the lanes under `mask` may evaluate it, also those that want the other side of a choice."""
+        if type(n) is Binary and n.op in ("floordiv", "mod"):
+            return type(n.b) is Const and n.b.value not in (0, -1)
+        if type(n) is not BufferLoad:
+            return type(n) is not Lookup
+        if (n.buffer, *n.indices) in self._read or self._in_range(n):
+            return True
+        split, size = linear(n.indices[0], self.lane, self.sizes), n.buffer.shape[0].const
+        if mask is None or split is None or size is None or split[0].const is None or not self._depends(n):
+            return False
+        step, base = split
+        ends = [self.s.bounds(base), self.s.bounds(base + step * (mask - 1))]
+        return min(low for low, _ in ends) >= 0 and max(high for _, high in ends) < size
+
     def _in_range(self, load: BufferLoad) -> bool:
         """Whether it may be read for all lanes, also those that want the other side of a choice."""
         low, high = self.s.bounds(load.indices[0])
         size = load.buffer.shape[0].const
         return low >= 0 and size is not None and high < size
+
+
+def _unconditional(e: Expr) -> list[BufferLoad]:
+    """The loads that are evaluated whatever the choices in `e`, and at indices that hold for the whole of it."""
+    found: list[BufferLoad] = []
+    stack: list[Any] = [e]
+    while stack:
+        n = stack.pop()
+        if type(n) is BufferLoad:
+            found.append(n)
+        elif type(n) is Select:
+            stack.append(n.cond)
+        elif type(n) is Lookup:
+            stack.append(n.value)
+        elif type(n) is not Poly:
+            n.each_child(stack.append)
+    return found
