@@ -75,7 +75,8 @@ class _Kernel:
         self.name = f"{func.name}_kernel"
         self.bodies = 0
         self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
-        dynamic = bool(self.sizes) and any(type(n) is Allocate and n.buffer.shape[0].const is None for n in walk(func.body))
+        made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
+        dynamic = any(b.shape[0].const is None for b in made)
         self.arena = Arena(self.name, module.target.num_cores, dynamic)
 
     def emit(self) -> str:
@@ -86,6 +87,8 @@ class _Kernel:
         f.env = dict(self.sizes)
         f.ranges = symbol_ranges(self.func)
         first = len(self.module.functions)
+        for b in self.func.allocs:
+            f.reserve(b)
         f.statement(self.func.body)
         inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
         start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals)
@@ -158,7 +161,11 @@ class _Function(ExprEmitter):
     # ---- memory --------------------------------------------------------------------------------------------------------
 
     def _allocate(self, n: Allocate) -> None:
-        b = n.buffer
+        self.reserve(n.buffer)
+        self.statement(n.body)
+
+    def reserve(self, b: Buffer) -> None:
+        """Give a buffer its memory."""
         count = b.shape[0]
         size = count * dt.nbytes(b.dtype)
         if b.scope == "register" and count.const is None:
@@ -174,7 +181,6 @@ class _Function(ExprEmitter):
                 raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
             offset = self.kernel.arena.reserve(size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
             self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
-        self.statement(n.body)
 
     def _store(self, n: BufferStore) -> None:
         v = self.value(n.value)

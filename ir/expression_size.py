@@ -12,7 +12,9 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Const, Expr
+from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly
+from tunesmith.support.errors import ScriptError
 
 MAX_DEPTH = 120
 """Expressions inside one another.  A level takes up to five frames of Python's stack, which has 1,000; scripts have the same limit."""
@@ -54,6 +56,8 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
         t = type(n)
         if t is Poly or t is Const:
             known[id(n)] = LEAF
+        elif not isinstance(n, Node):
+            known[id(n)] = LEAF  # no expression, which is for others to say
         elif t is BufferLoad:
             known[id(n)] = swap.get(n.buffer, LEAF)
         else:
@@ -66,3 +70,13 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
                 stack.append((n, True))
                 stack.extend([(k, False) for k in kids])
     return known[id(root)]
+
+
+def check_size(root: Expr, what: str) -> None:
+    """Raise ScriptError when passes cannot walk an expression; `what` names it."""
+    size = size_of(root)
+    if not size.fits:
+        raise ScriptError(
+            f"{what} has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes and depth {MAX_DEPTH} "
+            "are compiled. Store parts of it to buffers of their own"
+        )
