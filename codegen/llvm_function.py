@@ -144,8 +144,8 @@ class _Function(ExprEmitter):
             self._store(n)  # type: ignore[arg-type]
             if len(self.lines) > EMITTED:
                 raise BuildError(
-                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} instructions, "
-                    "for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
+                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} "
+                    "instructions, for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
                 )
         elif t is For:
             self._for(n)  # type: ignore[arg-type]

@@ -77,6 +77,6 @@ def check_size(root: Expr, what: str) -> None:
     size = size_of(root)
     if not size.fits:
         raise ScriptError(
-            f"{what} has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes and depth {MAX_DEPTH} "
-            "are compiled. Store parts of it to buffers of their own"
+            f"{what} has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes and depth "
+            f"{MAX_DEPTH} are compiled. Store parts of it to buffers of their own"
         )

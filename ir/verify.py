@@ -28,7 +28,8 @@ def verify(func: PrimFunc) -> None:
 
     Checked: every variable and buffer is used inside its binder, and no binder binds twice; block names are unique; the
     body of a block uses its iteration variables only, its init no reduction variable; indices match the buffer's rank;
-    types and lanes of values agree; no expression is too deep or too large for the passes; loop kinds, thread tags and annotations are known and well typed.
+    types and lanes of values agree; no expression is too deep or too large for the passes; loop
+    kinds, thread tags and annotations are known and well typed.
     """
     if type(func) is not PrimFunc:
         raise ScriptError(f"verify takes a PrimFunc, got {type(func).__name__}")

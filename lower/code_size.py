@@ -128,8 +128,9 @@ def bound_unrolling(func: PrimFunc, target: Target) -> PrimFunc:
         names = ", ".join(sorted({b for _, b in bounded.fixed}))
         loops = ", ".join(sorted({v for v, _ in bounded.fixed}))
         raise BuildError(
-            f"{func.name}: [code-size] unrolling the loops {loops} gives about {copied} instructions, and at most {most} are compiled; they "
-            f"index {names} of scope register, so they cannot stay loops. Make the tile of {names} smaller, or give {names} another scope"
+            f"{func.name}: [code-size] unrolling the loops {loops} gives about {copied} instructions, and at most {most} are "
+            f"compiled; they index {names} of scope register, so they cannot stay loops. Make the tile of {names} smaller, or give "
+            f"{names} another scope"
         )
     return with_body(func, out)
 
