@@ -59,7 +59,7 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
         elif not isinstance(n, Node):
             known[id(n)] = LEAF  # no expression, which is for others to say
         elif t is BufferLoad:
-            known[id(n)] = swap.get(n.buffer, LEAF)
+            known[id(n)] = swap.get(n.buffer, LEAF)  # type: ignore[attr-defined]
         else:
             kids: list[Any] = []
             n.each_child(kids.append)

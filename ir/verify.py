@@ -7,6 +7,7 @@ ScriptError.  It checks form, not legality: whether iterations may run in parall
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -234,7 +235,8 @@ class _Verifier:
 
     def _store(self, s: BufferStore) -> None:
         if isinstance(s.value, Expr):
-            check_size(s.value, f"the value stored to {_name(s.buffer)}")
+            with suppress(TypeError, AttributeError):  # of fields that hold no nodes, which are refused below
+                check_size(s.value, f"the value stored to {_name(s.buffer)}")
         dtype = self.value(s.value)
         self.access(s, f"the store to {_name(s.buffer)}")
         if dt.element(dtype) != s.buffer.dtype:

@@ -379,7 +379,7 @@ def expand_math(func: PrimFunc) -> PrimFunc:
             if (type(n) is Call and n.name in _RULES) or (type(n) is Binary and n.op == "pow"):
                 key = number(n)
                 if key not in expanded:
-                    m = n.map_children(rewrite)
+                    m: Any = n.map_children(rewrite)
                     expanded[key] = expand_pow(m) if type(m) is Binary else expand_call(m)
                 done[n] = expanded[key]
             else:

@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.support.errors import ScriptError
 
 STAGE_DEPTH = 60
-STAGE_NODES = 2048
+STAGE_NODES = 512
 """A part that is as deep or as large as this becomes a stage, once the whole formula is beyond the limits of an expression."""
 
 _LEAVES = (Poly, Const, BufferLoad)

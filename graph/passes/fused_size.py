@@ -17,7 +17,7 @@ from tunesmith.ir.visit import walk_objects
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Reduction, Tensor
 
-MOST = Size(256, 60)
+MOST = Size(256, 100)
 """Nodes and depth of an expression of a fused group at most.  A tile of a contraction has 32 vectors, for each of which the
 expression is compiled."""
 
