@@ -8,6 +8,7 @@ from typing import Any
 from tunesmith.codegen.llvm_cast import convert, in_float32
 from tunesmith.codegen.llvm_division import divided, positively_divided
 from tunesmith.codegen.llvm_masks import active_lanes
+from tunesmith.codegen.llvm_order import NESTED, needs_branch, operands_first
 from tunesmith.codegen.llvm_scale import scaled
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.divisors import is_usual_divisor
@@ -48,6 +49,7 @@ class ExprEmitter:
         self._known: dict[Any, str] = {}
         self._regions: list[list[Any]] = [[]]
         self._declared: set[str] = set()
+        self._nested = 0
 
     # ---- plumbing ------------------------------------------------------------------------------------------------------
 
@@ -212,12 +214,24 @@ class ExprEmitter:
         if t is Broadcast:
             scalar = self.value(e.a)  # type: ignore[attr-defined]
             return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))  # type: ignore[attr-defined]
-        known = self.loads[-1].get(_NOWHERE, _NONE).get(e)
-        if known is not None:
-            return known
+        for table in self.loads:
+            known = table.get(_NOWHERE, _NONE).get(e)
+            if known is not None:
+                return known
+        self._nested += 1
+        if self._nested > NESTED:
+            for part in operands_first(e, self._is_computed):
+                self.value(part)
         r = _EMIT[t](self, e)
+        self._nested -= 1
         self.loads[-1].setdefault(_NOWHERE, {})[e] = r
         return r
+
+    def _is_computed(self, e: Any) -> bool:
+        """Whether the value is at hand, computed in this region or in one around it."""
+        if type(e) is BufferLoad:
+            return any((e.indices[0], e.lanes, e.stride, e.mask) in table.get(e.buffer, _NONE) for table in self.loads)
+        return any(e in table.get(_NOWHERE, _NONE) for table in self.loads)
 
     def _load(self, e: BufferLoad) -> str:
         key = (e.indices[0], e.lanes, e.stride, e.mask)
@@ -356,26 +370,14 @@ class ExprEmitter:
         return self.op(f"add <{e.lanes} x i64> {steps}, {self._splat('i64', self.index(e.base), e.lanes)}")
 
     def _select(self, e: Select) -> str:
-        if dt.lanes(e.cond.dtype) == 1 and self._touches_memory(e):
-            return self._branch_select(e)
         c = self.value(e.cond)
+        if dt.lanes(e.cond.dtype) == 1 and needs_branch(e, self._is_computed):
+            return self._branch_select(e, c)
         ty = llvm_type(e.dtype)
         return self.op(f"select {llvm_type(e.cond.dtype)} {c}, {ty} {self.value(e.a)}, {ty} {self.value(e.b)}")
 
-    @staticmethod
-    def _touches_memory(e: Select) -> bool:
-        stack: list[Any] = [e.a, e.b]
-        while stack:
-            x = stack.pop()
-            if type(x) is BufferLoad:
-                return True
-            if type(x) is not Poly:
-                x.each_child(stack.append)
-        return False
-
-    def _branch_select(self, e: Select) -> str:
+    def _branch_select(self, e: Select, c: str) -> str:
         """A scalar condition in front of a load is a branch: the other side's address may be out of range."""
-        c = self.value(e.cond)
         yes, no, end = self.label("then"), self.label("else"), self.label("join")
         self.do(f"br i1 {c}, label %{yes}, label %{no}")
         out: list[tuple[str, str]] = []

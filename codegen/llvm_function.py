@@ -28,6 +28,7 @@ from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, S
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.clip_loops import linear
+from tunesmith.lower.code_size import EMITTED
 from tunesmith.lower.simplify import symbol_ranges
 from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
@@ -94,7 +95,8 @@ class _Kernel:
         self.name = f"{func.name}_kernel"
         self.bodies = 0
         self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
-        dynamic = bool(self.sizes) and any(type(n) is Allocate and n.buffer.shape[0].const is None for n in walk(func.body))
+        made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
+        dynamic = any(b.shape[0].const is None for b in made)
         self.arena = Arena(self.name, module.target.num_cores, dynamic)
 
     def emit(self) -> Kernel:
@@ -105,6 +107,8 @@ class _Kernel:
         f.env = dict(self.sizes)
         f.ranges = symbol_ranges(self.func)
         first = len(self.module.functions)
+        for b in self.func.allocs:
+            f.reserve(b)
         f.statement(self.func.body)
         inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
         team = self._team() if self.bodies else []
@@ -175,6 +179,11 @@ class _Function(ExprEmitter):
                     self.statement(k)  # type: ignore[arg-type]
         elif t is BufferStore:
             self._store(n)  # type: ignore[arg-type]
+            if len(self.lines) > EMITTED:
+                raise BuildError(
+                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} "
+                    "instructions, for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
+                )
         elif t is For:
             self._for(n)  # type: ignore[arg-type]
         elif t is If:
@@ -191,19 +200,22 @@ class _Function(ExprEmitter):
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
         count = b.shape[0]
-        size = count * dt.nbytes(b.dtype)
         if b.scope == "register" and count.const is None:
             raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a number")
-        if b.scope == "register" and self.stack + size.as_int() <= STACK_BYTES:
+        if b.scope == "register" and self.stack + count.as_int() * dt.nbytes(b.dtype) <= STACK_BYTES:
             self._alloca(n, count.as_int())
-            return
         else:
-            foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
-            if foreign:
-                raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
-            offset = self.kernel.arena.reserve(b.name, size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
-            self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
-        self.statement(n.body)
+            self.reserve(b)
+            self.statement(n.body)
+
+    def reserve(self, b: Buffer) -> None:
+        """Give a buffer memory of the arena."""
+        size = b.shape[0] * dt.nbytes(b.dtype)
+        foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
+        if foreign:
+            raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
+        offset = self.kernel.arena.reserve(b.name, size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
+        self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
 
     def _alloca(self, n: Allocate, count: int) -> None:
         """A register buffer, with room behind its end for lanes that are masked off: `sroa` drops a store that leaves its alloca."""
@@ -360,15 +372,16 @@ class _Function(ExprEmitter):
             return known
         use = self._loops[n] = _Inside(variables=set(n.extent.vars))
         seen: set[Any] = set()
-
-        def go(x: Any) -> None:
+        stack: list[Any] = [n.body]
+        while stack:
+            x = stack.pop()
             t = type(x)
             if t is Poly:
                 if not x.vars <= use.variables:
                     use.variables |= x.vars
-                return
+                continue
             if x in seen:
-                return
+                continue
             seen.add(x)
             if t is For:
                 inner = self._inside(x)
@@ -377,13 +390,13 @@ class _Function(ExprEmitter):
                 if x.kind != "parallel" or self.parallel:
                     for b, p in inner.addresses:
                         use.addresses[b, split_constant(substitute(p, {x.var: ZERO}))[0]] = None
-                return
+                continue
             if t is BufferLoad or t is BufferStore:
                 use.buffers.add(x.buffer)
                 use.addresses[x.buffer, split_constant(x.indices[0])[0]] = None
-            x.each_child(go)
-
-        go(n.body)
+            kids: list[Any] = []
+            x.each_child(kids.append)
+            stack.extend(reversed(kids))
         return use
 
     # ---- threads -------------------------------------------------------------------------------------------------------

@@ -100,7 +100,8 @@ class Binary(Expr):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return dt.vector("bool", dt.lanes(self.a.dtype)) if self.op in COMPARISONS else self.a.dtype
+        found = _first_operand(self.a).dtype
+        return dt.vector("bool", dt.lanes(found)) if self.op in COMPARISONS else found
 
 
 @node
@@ -111,7 +112,7 @@ class Not(Expr):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.a.dtype
+        return _first_operand(self.a).dtype
 
 
 @node
@@ -137,7 +138,16 @@ class Select(Expr):
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
-        return self.a.dtype
+        return _first_operand(self.a).dtype
+
+
+def _first_operand(e: Expr) -> Expr:
+    """The first operand's first operand, and so on, while the type is the operand's: a long sum is deeper than Python's stack."""
+    while True:
+        t: Any = type(e)
+        if not (t is Binary and e.op not in COMPARISONS) and t is not Select and t is not Not:  # type: ignore[attr-defined]
+            return e
+        e = e.a  # type: ignore[attr-defined]
 
 
 @node

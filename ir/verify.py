@@ -7,11 +7,13 @@ ScriptError.  It checks form, not legality: whether iterations may run in parall
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ramp, Select
+from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.lookup import Lookup, LookupVar
@@ -28,8 +30,8 @@ def verify(func: PrimFunc) -> None:
 
     Checked: every variable and buffer is used inside its binder, and no binder binds twice; block names are unique; the
     body of a block uses its iteration variables only, its init no reduction variable; indices match the buffer's rank;
-    types and lanes of values agree; loop kinds, thread tags and annotations are known and well typed; and no buffer of the
-    function's own is only ever updated.
+    types and lanes of values agree; no expression is too deep or too large for the passes; loop kinds, thread tags and
+    annotations are known and well typed; and no buffer of the function's own is only ever updated.
     """
     if type(func) is not PrimFunc:
         raise ScriptError(f"verify takes a PrimFunc, got {type(func).__name__}")
@@ -236,6 +238,9 @@ class _Verifier:
         self.value(s.value)
 
     def _store(self, s: BufferStore) -> None:
+        if isinstance(s.value, Expr):
+            with suppress(TypeError, AttributeError):  # of fields that hold no nodes, which are refused below
+                check_size(s.value, f"the value stored to {_name(s.buffer)}")
         dtype = self.value(s.value)
         self.access(s, f"the store to {_name(s.buffer)}")
         if dt.element(dtype) != s.buffer.dtype:

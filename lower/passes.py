@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.support.errors import UserError
 
@@ -80,7 +82,19 @@ class Pipeline:
         self.passes = passes
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
-        """The function after all passes.  UserError if one of them returns anything else."""
+        """The function after all passes.
+
+        Raises:
+            ScriptError: an expression is too deep or too large for them.
+            UserError: one of them returns something else.
+        """
+        stack: list[Stmt] = [func.body]
+        while stack:
+            n = stack.pop()
+            if type(n) is BufferStore:
+                check_size(n.value, f"{func.name}: the value stored to {n.buffer.name}")
+            else:
+                n.each_child(lambda k: stack.append(k) if isinstance(k, Stmt) else None)
         for p in self.passes:
             watchers = _instruments.get()
             start = time.perf_counter()

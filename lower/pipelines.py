@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.lower.check_bounds import check_bounds
 from tunesmith.lower.clip_loops import clip_loops
+from tunesmith.lower.code_size import bound_unrolling
 from tunesmith.lower.combine_threads import combine_threads
 from tunesmith.lower.double_buffer import double_buffer
 from tunesmith.lower.drop_dead_stores import drop_dead_stores
@@ -74,5 +75,6 @@ GPU = Pipeline(
     vectorize_loops,
     fuse_multiply_add,
     insert_barriers,
+    Pass("lower.code_size", bound_unrolling, "FLAT", "FLAT"),
 )
 """From a concrete scheduled function to kernels: the form of `lower.kernels`, with flat memory, vectors and barriers."""

@@ -21,7 +21,7 @@ from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.check_meetings import check_meetings
@@ -34,6 +34,8 @@ from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 17
 """Iterations that are looked at one by one."""
+MAX_NESTED = 32
+"""Allocations of a function for CPUs that become statements around each other; passes walk into them by recursion."""
 MAX_TILE = 1 << 16
 """Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
 buffer keeps its dimension."""
@@ -47,21 +49,51 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
         BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside, or by other threads of a GPU;
             a buffer passes values from one iteration of a parallel loop to another; threads or blocks add to one element.
     """
-    body = func.body
-    for b in func.allocs:
-        if not _uses(body, b):
-            continue
-        whole = target.is_gpu and b.scope == "global"  # kernels find it where they left it
-        body = Allocate(b, body) if whole else _place(func.name, body, b, Simplifier(symbol_ranges(func)), target)
+    body, kept = _placed(func, target) if func.allocs else (func.body, ())
     _check_private(func.name, body, ())
     if not func.allocs:
         return func
-    func = func.with_(body=body, allocs=())
+    func = func.with_(body=body, allocs=kept)
     if target.is_gpu:
         func = _hoist_shared(func)
         _check_threads(func.name, func.body, frozenset(), frozenset())
         check_meetings(func)
     return func
+
+
+def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
+    """The body with its allocations, and those that stay with the function, lest they nest too deeply.
+
+    Statements of the function that do not use a buffer are not looked at for it.
+    """
+    parts = list(func.body.stmts) if type(func.body) is Seq else [func.body]
+    users: dict[Buffer, dict[int, None]] = {b: {} for b in func.allocs}
+    for i, part in enumerate(parts):
+        for n in walk(part):
+            if type(n) in (BufferLoad, BufferStore) and n.buffer in users:
+                users[n.buffer][i] = None
+    outside: list[Buffer] = []
+    for b in func.allocs:
+        at = list(users[b])
+        if target.is_gpu and b.scope == "global":
+            outside.insert(0, b)  # kernels find it where they left it
+        elif len(at) == 1:
+            parts[at[0]] = _place(func.name, parts[at[0]], b, Simplifier(symbol_ranges(func)), target)
+        elif at:
+            using = Seq(tuple([parts[i] for i in at]))
+            made: Any = _allocate(func.name, using, b, Simplifier(symbol_ranges(func)), target, {})
+            outside.append(made.buffer)
+            for i, part in zip(at, made.body.stmts, strict=True):
+                parts[i] = part
+    body = func.body
+    if type(body) is not Seq:
+        body = parts[0]
+    elif any(a is not b for a, b in zip(parts, body.stmts, strict=True)):
+        body = Seq(tuple(parts))
+    nested = outside if target.is_gpu else outside[:MAX_NESTED]
+    for b in reversed(nested):
+        body = Allocate(b, body)
+    return body, tuple(outside[len(nested) :])
 
 
 def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:

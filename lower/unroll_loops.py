@@ -19,6 +19,7 @@ from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt, seq
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import with_body
 from tunesmith.lower.clip_loops import coefficient
+from tunesmith.lower.code_size import bound_unrolling
 from tunesmith.lower.own_binders import own_binders
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Range, Simplifier, symbol_ranges
@@ -28,7 +29,8 @@ Plan = Callable[[], Any]
 
 @function_pass(needs="FLAT", gives="VECTOR")
 def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
-    """Write out; guards that become constant disappear."""
+    """Unroll, within the budget of `code_size`; guards that become constant disappear."""
+    func = bound_unrolling(func, target)
     unroller = _Unroller(symbol_ranges(func))
     body = unroller(func.body)
     return with_body(func, seq([]) if body is None else own_binders(body) if unroller.copied_memory else body)

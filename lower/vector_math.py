@@ -359,25 +359,54 @@ _LEAVES = frozenset({Poly, Const, BufferLoad})
 def expand_math(func: PrimFunc) -> PrimFunc:
     """`func` with every `expanded` intrinsic and every `pow` replaced by arithmetic; `func` itself when it has none.
 
-    A shared expression stays shared, so the pass takes time in proportion to the objects of `func`.
+    A shared expression stays shared, so the pass takes time in proportion to the objects of `func`.  Calls that are equal within
+    one statement are expanded once: formulas are written out as trees, and softplus has five equal calls of exp.
 
     Raises:
         BuildError: see `expand_call` and `expand_pow`.
     """
     done: dict[Expr, Expr] = {}
+    expanded: dict[int, Expr] = {}
+    number = _Numbering()
 
     def rewrite(n: Any) -> Any:
         if type(n) in _LEAVES:
             return n
         if not isinstance(n, Expr):
+            expanded.clear()  # a store may change what the calls read
             return n.map_children(rewrite)
         if n not in done:
-            m = n.map_children(rewrite)
-            if type(m) is Call:
-                m = expand_call(m)
-            elif type(m) is Binary and m.op == "pow":
-                m = expand_pow(m)
-            done[n] = m
+            if (type(n) is Call and n.name in _RULES) or (type(n) is Binary and n.op == "pow"):
+                key = number(n)
+                if key not in expanded:
+                    m: Any = n.map_children(rewrite)
+                    expanded[key] = expand_pow(m) if type(m) is Binary else expand_call(m)
+                done[n] = expanded[key]
+            else:
+                done[n] = n.map_children(rewrite)
         return done[n]
 
     return with_body(func, rewrite(func.body))
+
+
+class _Numbering:
+    """Numbers of expressions: equal expressions have equal numbers (value numbering)."""
+
+    def __init__(self) -> None:
+        self._of: dict[Expr, int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def __call__(self, e: Any) -> int:
+        found = self._of.get(e)
+        if found is None:
+            values = [getattr(e, name) for name in e.fields]
+            key = (type(e), *[self._part(v) for v in values])
+            found = self._of[e] = self._numbers.setdefault(key, len(self._numbers))
+        return found
+
+    def _part(self, v: Any) -> Any:
+        if type(v) is tuple:
+            return tuple([self._part(x) for x in v])
+        if type(v) is float:
+            return v.hex()  # 0 and -0 are equal, and not the same
+        return ("expression", self(v)) if isinstance(v, Expr) and type(v) is not Poly else (type(v).__name__, v)

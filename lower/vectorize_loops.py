@@ -161,6 +161,8 @@ class _Lanes:
         self._varies: dict[Any, bool] = {}
         self.guards: list[frozenset[Var] | None] = []
         """What the conditions around depend on; None for more than variables."""
+        self._read: set[tuple[Any, ...]] = set()
+        """(buffer, indices) of what every active lane of the present store reads, whatever it chooses."""
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -222,6 +224,7 @@ class _Lanes:
         stride, base = self._linear(n.indices[0])
         if stride == 0:
             raise NotAVector
+        self._read = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
         value = self.wide(self.expr(n.value, mask))
         return BufferStore(n.buffer, (base,), value, stride, mask)
 
@@ -267,8 +270,8 @@ class _Lanes:
             return Select(e.cond, *sides)
         count = self.prefix(e.cond)
         if count is None:
-            # Only a leading group of lanes can be masked: a load on either side may be out of range in the others.
-            if any(type(x) is BufferLoad for x in (*walk(e.a), *walk(e.b))):
+            # Only a leading group of lanes can be masked, so both sides are read in all of them.
+            if not all(self._is_harmless(x, mask) for x in (*walk(e.a), *walk(e.b))):
                 raise NotAVector
             return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
         unmasked = [*[x for x in walk(e.a) if not self._depends(x)], *walk(e.b)]
@@ -301,6 +304,21 @@ class _Lanes:
         free = guard is not None and all(v in self.sizes for v in guard & where)
         return free or self._in_range(load)
 
+    def _is_harmless(self, n: Any, mask: Poly | None) -> bool:
+        """Whether the lanes under `mask` may evaluate it, also those that want the other side of a choice."""
+        if type(n) is Binary and n.op in ("floordiv", "mod"):
+            return type(n.b) is Const and n.b.value not in (0, -1)
+        if type(n) is not BufferLoad:
+            return type(n) is not Lookup
+        if (n.buffer, *n.indices) in self._read or self._in_range(n):
+            return True
+        split, size = linear(n.indices[0], self.lane, self.sizes), n.buffer.shape[0].const
+        if mask is None or split is None or size is None or split[0].const is None or not self._depends(n):
+            return False
+        step, base = split
+        ends = [self.s.bounds(base), self.s.bounds(base + step * (mask - 1))]
+        return min(low for low, _ in ends) >= 0 and max(high for _, high in ends) < size
+
     def _in_range(self, load: BufferLoad) -> bool:
         """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
         if any(isinstance(v, LookupVar) and v not in self.s.ranges for v in load.indices[0].vars):
@@ -329,3 +347,20 @@ def _variables(cond: Expr) -> frozenset[Var] | None:
     """What a condition depends on; None where that is more than variables."""
     parts = list(walk(cond))
     return None if any(type(x) is BufferLoad for x in parts) else frozenset([v for x in parts if type(x) is Poly for v in x.vars])
+
+
+def _unconditional(e: Expr) -> list[BufferLoad]:
+    """The loads that are evaluated whatever the choices in `e`, and at indices that hold for the whole of it."""
+    found: list[BufferLoad] = []
+    stack: list[Any] = [e]
+    while stack:
+        n = stack.pop()
+        if type(n) is BufferLoad:
+            found.append(n)
+        elif type(n) is Select:
+            stack.append(n.cond)
+        elif type(n) is Lookup:
+            stack.append(n.value)
+        elif type(n) is not Poly:
+            n.each_child(stack.append)
+    return found

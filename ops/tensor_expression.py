@@ -14,6 +14,7 @@ the lambda.  The reductions are `sum`, `prod`, `max` and `min`; the elementwise 
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,8 @@ from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq
 from tunesmith.ir.verify import verify
-from tunesmith.ir.visit import substitute, walk
+from tunesmith.ir.visit import substitute, walk, walk_objects
+from tunesmith.ops.divide_formula import divide_formula
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -147,6 +149,8 @@ def compute(
 ) -> Tensor:
     """The tensor whose element at i, j, ... is fcompute(i, j, ...).
 
+    A formula that is deeper or larger than an expression may be becomes several stages (`divide_formula`).
+
     Args:
         shape: extents; () for a scalar.
         fcompute: takes one index expression for each dimension and returns the element: an expression, a reduction, or a
@@ -170,6 +174,14 @@ def compute(
     if dtype is not None and made.dtype != dtype:
         raise ScriptError(f"compute {name}: the element is {made.dtype}, not {dtype}; write an explicit cast")
     _check_formula(made, variables, name)
+    parts = itertools.count()
+
+    def stage(part: Expr) -> Expr:
+        t = Tensor(f"{name}_{next(parts)}", extents, part.dtype, variables, part)
+        return BufferLoad(t, tuple([poly(v) for v in variables]))
+
+    reduced = made.axes if isinstance(made, Reduction) else ()
+    made = divide_formula(made, name, frozenset(reduced), stage)
     return Tensor(name, extents, made.dtype, variables, made)
 
 
@@ -300,7 +312,7 @@ def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> 
 def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], name: str) -> None:
     """Refuse nested reductions, foreign variables and buffers that are no tensors."""
     reduced = made.axes if isinstance(made, Reduction) else ()
-    for n in walk(made.value if isinstance(made, Reduction) else made):
+    for n in walk_objects(made.value if isinstance(made, Reduction) else made):
         if isinstance(n, Reduction):
             raise ScriptError(
                 f"compute {name}: a reduction over {', '.join(a.name for a in n.axes)} stands inside a formula;"

@@ -20,6 +20,7 @@ from tunesmith.search.rules import (
     pointwise,
     reductions,
     rows,
+    stages,
 )
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
@@ -33,7 +34,7 @@ GPU_RULES: tuple[Rule, ...] = (gpu_contraction.sketches, gpu_rows.sketches, gpu_
 """Asked in this order, all of them; the fallback only when none applies."""
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
-    "search rule", {n: f"tunesmith.search.rules.{n}:sketches" for n in (*_NAMES, *[f"gpu_{n}" for n in _NAMES])}
+    "search rule", {n: f"tunesmith.search.rules.{n}:sketches" for n in (*_NAMES, "stages", *[f"gpu_{n}" for n in _NAMES])}
 )
 """Rules by name.  One is asked only where it is named: a package that is installed changes no space by itself."""
 
@@ -57,9 +58,14 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     if any(type(n) is Lookup for n in walk(func.body)):
         raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
     out: list[Sketch] = []
+    asked = rules
+    if rules is None:
+        # What is too large to be inlined as a whole: the rules of CPUs and GPUs would do that.
+        large = stages.sketches(func, target)
+        rules = () if large and target.is_gpu else (stages.sketches,) if large else None
     for rule in rules_of(target) if rules is None else rules:
         out.extend(collect(rule(func, target), func))
-    if not out and rules is None:
+    if not out and asked is None:
         out = collect((gpu_fallback if target.is_gpu else fallback).sketches(func, target), func)
     if not out:
         raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")

@@ -12,22 +12,25 @@ from contextlib import suppress
 from tunesmith.codegen.device_build import build
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir.analysis.work import worth_threads
+from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.code_size import UNROLLED, code_size
+from tunesmith.lower.pipelines import CPU
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.drafter import Drafter, Population
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.task import Task
-from tunesmith.support.errors import UserError
+from tunesmith.support.errors import BuildError, UserError
 from tunesmith.support.seeds import stream
 
 DRAWN = 4096
 """Candidates that are ranked."""
 TRIED = 8
-"""Of the best so many are compiled at most, to find one that spills no registers, where a compiler tells that."""
+"""Of the best so many are looked at, to find one that is small enough, or on a GPU, where a compiler tells that, spills no registers."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
@@ -42,20 +45,36 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         if task.space.sketches:
             drafter = Drafter(task)
             drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
-            found = drawn.best(TRIED if target.base == "cuda" else 1)
+            best = drawn.best(TRIED)
             if target.is_cpu:
-                found = _on_one_thread(task, drawn, target) or found
-            best = [task.space.sketches[c.sketch].trace_of(c.row) for _, c in found]
-            programs = (replay(trace, func).func for trace in best)
-            return next(programs) if target.base != "cuda" else _without_spills(programs, target)
+                best = [*_on_one_thread(task, drawn, target), *best]
+            programs = (replay(task.space.sketches[c.sketch].trace_of(c.row), func).func for _, c in best)
+            if target.base == "cuda":
+                return _without_spills(programs, target)
+            found = next((p for p in programs if _is_small(p, target)), None)
+            if found is not None:
+                return found
     return default_schedule(func, target)
 
 
 def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[float, Candidate]]:
-    """The best candidate without a parallel loop, if its work is not worth starting threads: these may be asleep, or have no core."""
+    """The best candidates without a parallel loop whose work is not worth starting threads: these may be asleep, or have no core."""
     serial = [k for k in drawn.rows if not any(type(n) is For and n.kind == "parallel" for n in walk(task.space.sketches[k].func.body))]
-    best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(1)
+    best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(TRIED)
     return [x for x in best if not worth_threads(x[0], target)]
+
+
+def _is_small(program: PrimFunc, target: Target) -> bool:
+    """Whether the code stays within the budget of unrolling, also where a choice keeps the program from being vectorised."""
+    if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
+        return False
+    if code_size(program.body) <= UNROLLED or not any(type(n) is Select for n in walk(program.body)):
+        return True
+    try:
+        CPU(program, target)
+    except BuildError:
+        return False
+    return True
 
 
 def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:

@@ -131,6 +131,10 @@ BROADCAST_TO = GraphOperator("broadcast_to", INJECTIVE, _broadcast_to, _broadcas
 """Repeated along new dimensions in front and along those of extent 1, as numpy does it."""
 
 
+FEW_OPERANDS = 8
+"""Operands of concat that are tried one after the other; of more, half are left out by each comparison."""
+
+
 def _concat(*xs: Tensor, axis: int) -> Tensor:
     if not xs:
         raise ScriptError("there is nothing to put together")
@@ -143,10 +147,14 @@ def _concat(*xs: Tensor, axis: int) -> Tensor:
     starts = list(itertools.accumulate([x.shape[a] for x in xs], lambda p, q: p + q, initial=ZERO))
 
     def element(*i: Poly) -> Expr:
-        made: Expr = xs[-1][(*i[:a], i[a] - starts[-2], *i[a + 1 :])]
-        for x, start, end in list(zip(xs, starts[:-1], starts[1:], strict=True))[-2::-1]:
-            made = select(i[a] < end, x[(*i[:a], i[a] - start, *i[a + 1 :])], made)
-        return made
+        return among(0, len(xs), i)
+
+    def among(first: int, last: int, i: tuple[Poly, ...]) -> Expr:
+        """The element of the operands from `first` to `last`: one after the other if they are few, else by halves."""
+        if last - first == 1:
+            return xs[first][(*i[:a], i[a] - starts[first], *i[a + 1 :])]
+        middle = first + 1 if last - first <= FEW_OPERANDS else (first + last) // 2
+        return select(i[a] < starts[middle], among(first, middle, i), among(middle, last, i))
 
     return te.compute([starts[-1] if d == a else e for d, e in enumerate(first.shape)], element, "concat")
 

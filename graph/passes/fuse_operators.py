@@ -7,6 +7,7 @@ all calls on the way have kinds that allow it:
     reduction, fusable                  take elementwise and broadcast calls behind them, on results of their own shape
     opaque                              stay alone
 
+A group has at most MAX_CALLS calls, and no expression that gets too large when it is inlined (`fused_size`).
 Every group has one last call, and all that leaves the group are its results.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from tunesmith.graph.function import PRIMITIVE, Binding, Call, Constant, GraphFunc, If, Operand, Region, TensorType
 from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
 from tunesmith.graph.outline import Outlined, users_of
+from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
 
 MAX_CALLS = 64
@@ -99,6 +101,7 @@ class Groups:
             GRAPH_OPERATORS.get(b.operation.operator) if isinstance(b.operation, Call) else None for b in region.bindings
         ]
         self._users = users_of(region)
+        self._size = FusedSize()
         self._dominator = _post_dominators(self._users)
         for anchors in (True, False):
             for i in range(len(region.bindings)):
@@ -155,7 +158,7 @@ class Groups:
     def _join(self, lasts: set[int]) -> None:
         """Make one group of several.  Only results of its last call are used outside, because all ways from the others pass through it."""
         union = sorted([m for j in lasts for m in self.members[j]])
-        if len(union) > self._most:
+        if len(union) > self._most or not self._size.fits([self.bindings[m] for m in union]):
             return
         end = union[-1]
         for j in lasts:

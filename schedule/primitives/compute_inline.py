@@ -7,10 +7,11 @@ from typing import Any
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expression_size import MAX_DEPTH, MAX_NODES, size_of
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.stmt import Block, BufferStore
-from tunesmith.ir.visit import Handler, substitute, transform
+from tunesmith.ir.visit import Handler, substitute, transform, walk
 from tunesmith.schedule.domain import covers_domain, is_guarded
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.order import check_ready, check_unchanged
@@ -49,6 +50,7 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
             consumer may update in place what the expression reads of the same element.
         guard: the block has no guards beside those of its own extents.
         has-consumer: some block reads the buffer.
+        size: the expressions that result are not too deep or too large for the passes behind (`ir.expression_size`).
         block-exists: the block is still in the program.
     Keeps: results; the expression is computed again at every read.
     """
@@ -62,6 +64,8 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
 
     own = [c for c in readers if _same_element(b, body, c, [a.indices for a in reads(c) if a.buffer is body.buffer])]
     check_unchanged(s, b, readers, own)
+    for c in readers:
+        _check_size(s, c, body)
 
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         if n.buffer is not body.buffer:
@@ -92,6 +96,7 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
             element that is written.
         guard: neither block has guards beside those of its own extents.
         same-domain: both blocks run over all values of iteration variables of the same extents.
+        size: the expression that results is not too deep or too large for the passes behind (`ir.expression_size`).
         block-exists: the block is still in the program.
     Keeps: results.
     """
@@ -121,6 +126,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
 
     check_ready(s, b, [p], [p], own=_same_element(p, source, b, [a.indices for a in mine]))
 
+    _check_size(s, b, source)
+
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         return source.value if n.buffer is source.buffer else BufferLoad(n.buffer, tuple([substitute(i, values) for i in n.indices]))
 
@@ -144,6 +151,20 @@ def _same_element(p: Block, source: BufferStore, c: Block, at: list[tuple[Poly, 
         if any(tuple([substitute_poly(e, values) for e in a.indices]) != out.indices for a in reads(p) if a.buffer is out.buffer):
             return False
     return True
+
+
+def _check_size(s: ScheduleState, reader: Block, made: BufferStore) -> None:
+    """Refuse the inlining of what `made` stores into `reader` if one of its expressions gets larger than passes can walk."""
+    inside = {made.buffer: size_of(made.value)}
+    for n in [reader.body] if reader.init is None else [reader.init, reader.body]:
+        for x in walk(n):
+            if isinstance(x, BufferStore) and not (size := size_of(x.value, inside)).fits:
+                raise s.refuse(
+                    "size",
+                    f"with {made.buffer.name} inlined, block {reader.name} has an expression of {size.nodes} nodes and depth {size.depth}; "
+                    f"at most {MAX_NODES} nodes and depth {MAX_DEPTH} are compiled, so leave one of its producers a block of its own",
+                    reader,
+                )
 
 
 def _with_loads(on_load: Handler) -> Callable[[Block], Block]:

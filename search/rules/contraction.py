@@ -15,12 +15,13 @@ from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, wr
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, product
-from tunesmith.ir.stmt import Block
+from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.lower.code_size import UNROLLED, expression_size
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import Operand, consumers, is_contraction, is_output, is_pointwise, operands, producers
+from tunesmith.search.rules.roles import Operand, consumers, inlined_sizes, is_contraction, is_output, is_pointwise, operands, producers
 from tunesmith.search.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
@@ -101,11 +102,21 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     others = [b for b in blocks if b is not main and b.name not in pads]
     if not all(is_pointwise(b) for b in others):
         return []
+    if _epilogue_size(func, others) * target.vector_registers > UNROLLED:
+        return []
     out: list[Named] = []
     for axis in [last, *_axes_across(main, last)]:
         for plan in _plans(func, main, target, axis, axis != last, bool(pads), bool(others)):
             out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, pads, plan, target)))  # type: ignore[misc]
     return out
+
+
+def _epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
+    """Instructions that one vector of the register tile takes behind the reduction: the tile is unrolled as a whole, a vector in each
+    register, and two instructions for each node are more than there are.  Equal calls of functions are made once."""
+    sizes = inlined_sizes(func)
+    calls = sum([expression_size(st.value) for b in blocks for st in walk(b.body) if type(st) is BufferStore])
+    return max([2 * sizes[b.name].nodes for b in blocks], default=0) + calls
 
 
 def _axes_across(main: Block, last: int) -> list[int]:

@@ -27,16 +27,21 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 def schedule(s: Schedule, threads: bool) -> None:
     """Parallel over the fused leading spatial loops of every block; a block that reads what its other instances write stays serial."""
     for b in [b.name for b in s.blocks()]:
-        block = s.get_block(b)
-        kinds = [i.kind for i in s.block(block).iters]
-        leading = [x for x, k in zip(s.get_loops(block), kinds, strict=False) if k == "S"]
-        if kinds[: len(leading)] != ["S"] * len(leading):
-            continue
-        leading = list(takewhile(lambda x: is_independent(s, s.loop(x)), leading))
-        if not leading:
-            continue
-        fused = s.fuse(leading)
-        chunk = s.sample_tile(fused, 2, f"{b}_", [outer_tiles(s.loop(fused).extent.const or 1)], waste=1.0)
-        task = s.split(fused, [None, *chunk])[0]
-        if threads:
-            s.parallel(task)
+        tile(s, b, threads)
+
+
+def tile(s: Schedule, b: str, threads: bool) -> None:
+    """The fused leading spatial loops of one block as tasks, as far as their iterations are independent."""
+    block = s.get_block(b)
+    kinds = [i.kind for i in s.block(block).iters]
+    leading = [x for x, k in zip(s.get_loops(block), kinds, strict=False) if k == "S"]
+    if kinds[: len(leading)] != ["S"] * len(leading):
+        return
+    leading = list(takewhile(lambda x: is_independent(s, s.loop(x)), leading))
+    if not leading:
+        return
+    fused = s.fuse(leading)
+    chunk = s.sample_tile(fused, 2, f"{b}_", [outer_tiles(s.loop(fused).extent.const or 1)], waste=1.0)
+    task = s.split(fused, [None, *chunk])[0]
+    if threads:
+        s.parallel(task)

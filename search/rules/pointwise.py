@@ -26,14 +26,19 @@ def schedule(s: Schedule, target: Target, threads: bool) -> None:
     """Inline, tile, vectorise."""
     for b in [b.name for b in s.blocks() if not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
-    lanes = target.vector_lanes("float32")
     for b in [b.name for b in s.blocks()]:
-        loops = s.get_loops(s.get_block(b))
-        factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
-        outer, inner = s.split(loops[-1], [None, *factors])
-        s.vectorize(inner)
-        fused = s.fuse([*loops[:-1], outer])
-        if threads:
-            extent = s.loop(fused).extent.const
-            chunk = s.sample_tile(fused, 2, f"{b}_task", [outer_tiles(extent if extent is not None else 1024)], waste=1.0)
-            s.parallel(s.split(fused, [None, *chunk])[0])
+        tile(s, b, target, threads)
+
+
+def tile(s: Schedule, b: str, target: Target, threads: bool) -> None:
+    """Vectors along the last axis of one block, and tasks of vectors."""
+    lanes = target.vector_lanes("float32")
+    loops = s.get_loops(s.get_block(b))
+    factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
+    outer, inner = s.split(loops[-1], [None, *factors])
+    s.vectorize(inner)
+    fused = s.fuse([*loops[:-1], outer])
+    if threads:
+        extent = s.loop(fused).extent.const
+        chunk = s.sample_tile(fused, 2, f"{b}_task", [outer_tiles(extent if extent is not None else 1024)], waste=1.0)
+        s.parallel(s.split(fused, [None, *chunk])[0])

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expression_size import Size, size_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, BufferStore
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.visit import blocks_under, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,27 @@ def producers(func: PrimFunc, b: Block) -> list[Block]:
     """Blocks that write what `b` reads."""
     used = {a.buffer for a in reads(b)}
     return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in used for a in writes(c))]
+
+
+INLINED = Size(1024, 100)
+"""Expressions that are larger once all is inlined are for the rule `stages`: the others inline whatever is pointwise."""
+
+
+def inlined_sizes(func: PrimFunc, stage: Size = INLINED) -> dict[str, Size]:
+    """The size of each block's expression once every pointwise block before it is inlined that is no larger than `stage` itself."""
+    inlined: dict[Buffer, Size] = {}
+    out: dict[str, Size] = {}
+    for b in blocks_under(func.body):
+        sizes = [size_of(st.value, inlined) for st in walk(b.body) if type(st) is BufferStore]
+        size = out[b.name] = Size(max([x.nodes for x in sizes], default=1), max([x.depth for x in sizes], default=1))
+        if is_pointwise(b) and not is_output(func, b) and is_within(size, stage):
+            inlined[writes(b)[0].buffer] = size
+    return out
+
+
+def is_within(size: Size, most: Size) -> bool:
+    """Whether an expression is neither larger nor deeper than `most`."""
+    return size.nodes <= most.nodes and size.depth <= most.depth
 
 
 def is_output(func: PrimFunc, b: Block) -> bool:

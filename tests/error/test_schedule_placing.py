@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.poly import Poly
+from tunesmith.ops import tensor_expression as te
 from tunesmith.schedule.schedule import Schedule
 
 On = Callable[[str], Schedule]
@@ -239,6 +242,33 @@ def test_compute_inline_intermediate(on: On, refuse: Refuse) -> None:
 def test_compute_inline_has_consumer(on: On, refuse: Refuse) -> None:
     s = on("odd")
     refuse("compute_inline", "has-consumer", "nothing reads U", s, lambda: s.compute_inline(s.get_block("unread")))
+
+
+def _too_large() -> Schedule:
+    """Two stages of 80 levels each."""
+    x = a = te.placeholder((4,), name="A")
+    for name in ("B", "C"):
+
+        def formula(i: Poly, x: te.Tensor = x) -> Expr:
+            made: Expr = x[i]
+            for _ in range(80):
+                made = made + 1.0
+            return made
+
+        x = te.compute((4,), formula, name)
+    return Schedule(te.create_prim_func([a, x], "f"))
+
+
+def test_compute_inline_size(refuse: Refuse) -> None:
+    s = _too_large()
+    message = "with B inlined, block C has an expression of 321 nodes and depth 161; at most 65536 nodes and depth 120"
+    refuse("compute_inline", "size", message, s, lambda: s.compute_inline(s.get_block("B")))
+
+
+def test_reverse_compute_inline_size(refuse: Refuse) -> None:
+    s = _too_large()
+    message = "with B inlined, block C has an expression of 321 nodes and depth 161; at most 65536 nodes and depth 120"
+    refuse("reverse_compute_inline", "size", message, s, lambda: s.reverse_compute_inline(s.get_block("C")))
 
 
 def test_reverse_compute_inline_pointwise(on: On, refuse: Refuse) -> None:

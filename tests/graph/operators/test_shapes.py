@@ -77,6 +77,12 @@ def test_concat(axis: int) -> None:
     check_operator("concat", parts[:1], axis=axis)
 
 
+def test_concat_of_many() -> None:
+    """The steps of a recurrent network: the choice among many operands is a tree of comparisons, not a chain."""
+    parts = [np.full((1 + n % 2, 3), float(n), np.float32) for n in range(150)]
+    check_operator("concat", parts, axis=0)
+
+
 @pytest.mark.parametrize("size", [1, 5, 16, 40])
 def test_concat_along_vectors(size: int) -> None:
     """Rows that are longer and shorter than a vector register."""

@@ -204,3 +204,16 @@ def test_what_is_left_alone(unchanged: Passed) -> None:
     done = fuse_operators(IRModule({"main": graph(_residual)}))
     again = fuse_operators(done)
     assert all(again[name] is done[name] for name in done)
+
+
+def test_a_group_has_no_expression_that_grows_without_bound() -> None:
+    """An operator that reads its operand many times is copied as often where it is inlined: such a chain is several groups."""
+
+    def chain(b: RegionBuilder, x: Operand) -> Operand:
+        for _ in range(12):
+            x = b.multiply(x, b.tanh(b.softplus(x)))
+        return x
+
+    mod = fuse_operators(IRModule({"main": graph(chain)}))
+    counts = [len(f.body.bindings) for name, f in mod.items() if name != "main"]
+    assert 1 < max(counts) < 12

@@ -1,0 +1,92 @@
+"""Divide a formula that is too deep or too large for the passes of the compiler into stages, each a tensor of its own.
+
+Passes walk expressions by recursion and as trees (`ir.expression_size`).  A sum of 2,000 terms is 2,000 levels deep, and a value that
+is squared 40 times is a tree of 2**40 nodes; as stages both are a few short formulas.  What is stored and loaded again keeps its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Const, Expr, Select
+from tunesmith.ir.expression_size import LEAF, MAX_DEPTH, MAX_NODES, Size, size_of
+from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.support.errors import ScriptError
+
+STAGE_DEPTH = 60
+STAGE_NODES = 512
+"""A part that is as deep or as large as this becomes a stage, once the whole formula is beyond the limits of an expression."""
+
+_LEAVES = (Poly, Const, BufferLoad)
+
+
+def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable[[Expr], Expr]) -> Expr:
+    """`root` itself where it fits, else the formula of the last stage.
+
+    A part may become a stage if it is evaluated whatever the formula chooses, and depends on no variable that is bound inside of it.
+
+    Args:
+        root: the formula.
+        name: of the tensor, for the error.
+        bound: variables that are bound in the formula: those of its reduction.
+        stage: makes a tensor of a part, and gives the load of its element.
+    Raises:
+        ScriptError: what cannot be divided is still too deep or too large.
+    """
+    if size_of(root).fits:
+        return root
+    always = _always(root)
+    made: dict[int, Any] = {}
+    sizes: dict[int, Size] = {}
+    free: dict[int, bool] = {}
+    keep: list[Any] = []  # ids are of objects that live
+    stack: list[tuple[Any, bool]] = [(root, False)]
+    while stack:
+        n, ready = stack.pop()
+        if id(n) in made:
+            continue
+        kids: list[Any] = []
+        if type(n) is not Poly:
+            n.each_child(kids.append)
+        if not ready and kids:
+            stack.append((n, True))
+            stack.extend([(k, False) for k in reversed(kids)])
+            continue
+        new = n.map_children(lambda k: made[id(k)]) if kids else n
+        parts = [sizes[id(k)] for k in kids]
+        size = LEAF if isinstance(n, _LEAVES) else Size(1 + sum([p.nodes for p in parts]), 1 + max([p.depth for p in parts], default=0))
+        free[id(n)] = n.vars.isdisjoint(bound) if type(n) is Poly else all([free[id(k)] for k in kids])
+        large = size.depth >= STAGE_DEPTH or size.nodes >= STAGE_NODES
+        if large and n is not root and id(n) in always and free[id(n)] and not isinstance(n, _LEAVES):
+            new, size = stage(new), LEAF
+        made[id(n)], sizes[id(n)] = new, size
+        keep.append(new)
+    size = sizes[id(root)]
+    if not size.fits:
+        raise ScriptError(
+            f"compute {name}: the formula has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes "
+            f"and depth {MAX_DEPTH} are compiled, and it could not be divided. Give parts of it a compute of their own"
+        )
+    out: Expr = made[id(root)]
+    return out
+
+
+def _always(root: Expr) -> set[int]:
+    """The parts, by identity, that are evaluated whatever the formula chooses."""
+    found: set[int] = set()
+    stack: list[Any] = [root]
+    while stack:
+        n = stack.pop()
+        if id(n) in found:
+            continue
+        found.add(id(n))
+        if type(n) is Select:
+            stack.append(n.cond)
+        elif type(n) is Lookup:
+            stack.append(n.value)
+        elif type(n) is not Poly:
+            n.each_child(stack.append)
+    return found

@@ -1,0 +1,182 @@
+"""code_size: estimates, loops that stay because their copies would be too many, refusals, and what is compiled in the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.codegen.llvm_build import emit_text
+from tunesmith.graph.operators.formulas import softplus
+from tunesmith.ir.expr import Expr, call, select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.code_size import EMITTED, UNROLLED, bound_unrolling, code_size
+from tunesmith.lower.pipelines import CPU
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.workload import workload
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.rules.roles import INLINED, inlined_sizes, is_within
+from tunesmith.search.space_rules import generate
+from tunesmith.search.untuned import analytic_schedule
+from tunesmith.support.errors import BuildError
+
+AVX512 = Target("llvm -mcpu=znver4 -num-cores=1")
+
+
+def lines(func: PrimFunc) -> int:
+    """Lines of LLVM IR."""
+    return emit_text(func, AVX512)[0].count("\n")
+
+
+def unrolled_product(n: int) -> PrimFunc:
+    """A matrix product whose loops are all unrolled."""
+    s = Schedule(workload(f"matmul(m={n},n={n},k={n})").func)
+    for x in s.get_loops(s.get_block("C")):
+        s.unroll(x)
+    return s.func
+
+
+def epilogue(formula: str, rows: int) -> PrimFunc:
+    """`formula` of X of a tile of rows and four vectors that is kept in registers."""
+
+    @T.prim_func
+    def f(A: T.Buffer((256, 64), "float32"), Y: T.Buffer((256, 64), "float32")):
+        C = T.alloc_buffer((256, 64), "float32", scope="register")
+        for i in T.serial(256 // rows):
+            for r in T.unroll(rows):
+                for j in T.vectorized(64):
+                    with T.block("C"):
+                        vi = T.axis.spatial(256, i * rows + r)
+                        vj = T.axis.spatial(64, j)
+                        C[vi, vj] = A[vi, vj] * 2.0
+            for r in T.unroll(rows):
+                for j in T.vectorized(64):
+                    with T.block("Y"):
+                        vi = T.axis.spatial(256, i * rows + r)
+                        vj = T.axis.spatial(64, j)
+                        Y[vi, vj] = C[vi, vj] + 1.0
+
+    s = Schedule(f)
+    body = s.block(s.get_block("Y")).body
+
+    def applied(b: object) -> object:
+        x = body.value
+        return b.with_(body=body.with_(value=FORMULAS[formula](x)))  # type: ignore[attr-defined]
+
+    s.replace_block("Y", applied)  # type: ignore[arg-type]
+    return s.func
+
+
+def _mish(x: Expr) -> Expr:
+    return x * call("tanh", softplus(x))
+
+
+FORMULAS = {
+    "softplus": softplus,
+    "mish": _mish,
+    "elu": lambda x: select(x > 0, x, call("exp", x) - 1.0),
+}
+
+
+@pytest.mark.parametrize("formula", list(FORMULAS))
+def test_an_epilogue_with_a_choice_is_vectors(formula: str) -> None:
+    """Both sides of the choice read what is read anyway, so no lane is computed by itself."""
+    func = epilogue(formula, 4)
+    assert lines(func) < 3000
+    a = np.linspace(-30, 30, 256 * 64, dtype="float32").reshape(256, 64)
+    y = np.empty_like(a)
+    tunesmith.build(func, AVX512 if "avx512f" in Target.detect().features else None)(a, y)
+    x = a.astype("float64") * 2 + 1
+    want = {"softplus": np.logaddexp(0, x), "mish": x * np.tanh(np.logaddexp(0, x)), "elu": np.where(x > 0, x, np.expm1(np.minimum(x, 0)))}
+    np.testing.assert_allclose(y, want[formula], rtol=1e-5, atol=1e-6)
+
+
+def test_lanes_of_a_choice_do_not_read_out_of_range() -> None:
+    """Where a side reads what not every lane may read, each lane is computed by itself."""
+    A, L = te.placeholder((32,), name="A"), te.placeholder((48,), name="L")
+    B = te.compute((48,), lambda i: te.select(L[i] < 31.5, A[i], 7.0), name="B")
+    s = Schedule(te.create_prim_func([A, L, B]))
+    s.vectorize(s.split(s.get_loops(s.get_block("B"))[0], [None, 16])[1])
+    text = emit_text(s.func, AVX512)[0]
+    assert "br i1" in text and "load <16 x float>" not in text
+
+
+def test_integer_divisions_in_a_choice_keep_their_branch() -> None:
+    """A quotient that is not chosen may divide by zero."""
+    A, B = te.placeholder((32,), "int32", "A"), te.placeholder((32,), "int32", "B")
+    C = te.compute((32,), lambda i: te.select(te.maximum(B[i], 0) > 0, A[i] // B[i], 0), name="C")
+    s = Schedule(te.create_prim_func([A, B, C]))
+    s.vectorize(s.split(s.get_loops(s.get_block("C"))[0], [None, 16])[1])
+    a, b, c = np.arange(32, dtype="int32"), np.arange(32, dtype="int32") % 3, np.empty(32, "int32")
+    tunesmith.build(s.func)(a, b, c)
+    np.testing.assert_array_equal(c, np.where(b > 0, a // np.maximum(b, 1), 0))
+
+
+def test_a_chain_of_clamps_is_linear() -> None:
+    """An expanded exp has two choices of its argument; computed in branches, each would double the code."""
+    A = te.placeholder((4,), name="A")
+
+    def nested(n: int) -> int:
+        def formula(i: object) -> Expr:
+            x = A[i] * 0.1
+            for _ in range(n):
+                x = te.call("exp", x) * 0.1
+            return x
+
+        return lines(te.create_prim_func([A, te.compute((4,), formula, "B")]))
+
+    assert nested(8) < 2.5 * nested(4)
+
+
+def test_loops_stay_where_their_copies_would_be_too_many() -> None:
+    """The outermost of a nest is kept, and nothing is unrolled that the estimate does not allow."""
+    func = unrolled_product(48)
+    assert code_size(func.body) > 1_000_000
+    kept = bound_unrolling(func, AVX512)
+    assert [n.kind for n in walk(kept.body) if type(n) is For] == ["serial", "unrolled", "unrolled"] or code_size(kept.body) <= UNROLLED
+    assert code_size(kept.body) <= UNROLLED
+    assert lines(func) < EMITTED
+    small = unrolled_product(8)
+    assert bound_unrolling(small, AVX512) is small
+    a, c = np.random.default_rng(0).random((48, 48), "float32"), np.empty((48, 48), "float32")
+    tunesmith.build(func)(a, a, c)
+    np.testing.assert_allclose(c, a @ a, rtol=1e-5)
+
+
+def test_registers_that_cannot_be_unrolled_are_refused() -> None:
+    """Registers have no index at run time: the program is refused at once, with the loop and the buffer."""
+    with pytest.raises(BuildError, match=r"\[code-size\] unrolling the loops .*r.* about \d+ instructions.* C of scope register"):
+        CPU(epilogue("mish", 128), AVX512)
+
+
+def test_what_llvm_compiles_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the instructions come from, no function goes to LLVM with more than `EMITTED`."""
+    monkeypatch.setattr("tunesmith.codegen.llvm_function.EMITTED", 500)
+    with pytest.raises(BuildError, match=r"\[code-size\].* more than 500 instructions"):
+        emit_text(unrolled_product(8), AVX512)
+
+
+def chain(formula: str, count: int, n: int = 32) -> PrimFunc:
+    """A contraction and `count` maps behind it."""
+    A, B = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
+    r = te.reduce_axis(n, "k")
+    x = te.compute((n, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), "C")
+    for k in range(count):
+        x = te.compute((n, n), lambda i, j, x=x: FORMULAS[formula](x[i, j]), f"Y{k}")  # type: ignore[misc]
+    return te.create_prim_func([A, B, x], "f")
+
+
+def test_rules_inline_within_bounds() -> None:
+    """A chain of maps that read their operand seven times has sketches whose programs are small."""
+    short, long = chain("mish", 1), chain("mish", 12)
+    assert any(s.name.startswith("tile") for s in generate(short, AVX512).sketches)
+    assert not is_within(max(inlined_sizes(long).values(), key=lambda size: size.nodes), INLINED)
+    assert [s.name for s in generate(long, AVX512).sketches] == ["stages"]
+    program = analytic_schedule(long, AVX512)
+    assert all(is_within(size, INLINED) for size in inlined_sizes(program).values()) or code_size(program.body, 16) <= UNROLLED
+    assert code_size(program.body, 16) <= UNROLLED
+    assert lines(program) < EMITTED
