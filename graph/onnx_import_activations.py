@@ -50,7 +50,7 @@ def _celu(node: OnnxNode) -> Converted:
     x, b = node.input(0), node.b
     alpha = node.like(node.attr("alpha", 1.0), x)
     zero = node.like(0, x)
-    low = b.multiply(alpha, b.subtract(b.exp(b.divide(b.minimum(x, zero), alpha)), node.like(1, x)))
+    low = b.multiply(alpha, b.expm1(b.divide(b.minimum(x, zero), alpha)))
     return b.add(b.maximum(x, zero), low)
 
 

@@ -100,7 +100,11 @@ def _pow(node: OnnxNode) -> Converted:
             return b.sqrt(x)
     if is_float(x):
         return b.power(x, cast_to(b, y, x.type.dtype))
-    made = b.power(cast_to(b, x, "float64"), cast_to(b, y, "float64"))
+    if is_float(y):
+        made = b.power(cast_to(b, x, "float64"), cast_to(b, y, "float64"))
+    else:  # float64 has not all powers of whole numbers
+        wide = x.type.dtype if dt.bits(x.type.dtype) > dt.bits(y.type.dtype) else y.type.dtype
+        made = b.power(cast_to(b, x, wide), cast_to(b, y, wide))
     return cast_to(b, made, x.type.dtype)
 
 
@@ -196,39 +200,63 @@ def _tan(node: OnnxNode) -> Converted:
     return node.b.divide(node.b.sin(node.input(0)), node.b.cos(node.input(0)))
 
 
-def _exponentials(node: OnnxNode) -> tuple[Datum, Datum]:
-    x, b = node.input(0), node.b
-    half = node.like(0.5, x)
-    return b.multiply(b.exp(x), half), b.multiply(b.exp(b.neg(x)), half)
+_LARGE = {"float16": 1e2, "float64": 1e8}
+"""From here on, 1e4 for other types, x**2 + 1 is x**2 but for the last digits; squares do not overflow before."""
+_POWER_IS_ALL = {"float16": 9.0, "float64": 40.0}
+"""From here on, 20 for other types, exp(x) - exp(-x) is exp(x)."""
 
 
 def _sinh(node: OnnxNode) -> Converted:
-    up, down = _exponentials(node)
-    return node.b.subtract(up, down)
+    """(m + m / (m + 1)) / 2 for m = expm1(|x|), which keeps its digits near 0; exp(|x|) / 2 where m / (m + 1) is 1."""
+    x, b = node.input(0), node.b
+    size, half = b.abs(x), node.like(0.5, x)
+    limit = node.like(_POWER_IS_ALL.get(x.type.dtype, 20.0), x)
+    m = b.expm1(b.minimum(size, limit))
+    near = b.multiply(half, b.add(m, b.divide(m, b.add(m, node.like(1, x)))))
+    return b.multiply(b.sign(x), b.where(b.greater(size, limit), _half_power(node, size), near))
 
 
 def _cosh(node: OnnxNode) -> Converted:
-    up, down = _exponentials(node)
-    return node.b.add(up, down)
+    x, b = node.input(0), node.b
+    size = b.abs(x)
+    return b.add(_half_power(node, size), b.multiply(b.exp(b.neg(size)), node.like(0.5, x)))
+
+
+def _half_power(node: OnnxNode, x: Datum) -> Datum:
+    """exp(x) / 2, which is finite a little longer than exp(x)."""
+    root = node.b.exp(node.b.multiply(x, node.like(0.5, x)))
+    return node.b.multiply(node.b.multiply(root, node.like(0.5, x)), root)
 
 
 def _asinh(node: OnnxNode) -> Converted:
+    """log(1 + (|x| + x**2 / (1 + sqrt(x**2 + 1)))), or log |x| + log 2 for large ones."""
     x, b = node.input(0), node.b
-    size = b.abs(x)
-    root = b.sqrt(b.add(b.multiply(x, x), node.like(1, x)))
-    return b.multiply(b.sign(x), b.log(b.add(size, root)))
+    one, size, limit = node.like(1, x), b.abs(x), node.like(_LARGE.get(x.type.dtype, 1e4), x)
+    small = b.minimum(size, limit)
+    square = b.multiply(small, small)
+    near = b.log1p(b.add(small, b.divide(square, b.add(one, b.sqrt(b.add(square, one))))))
+    return b.multiply(b.sign(x), b.where(b.greater(size, limit), _log_of_twice(node, size), near))
 
 
 def _acosh(node: OnnxNode) -> Converted:
+    """log(1 + (y + sqrt(y (y + 2)))) for y = x - 1, or log x + log 2 for large ones."""
     x, b = node.input(0), node.b
-    root = b.sqrt(b.subtract(b.multiply(x, x), node.like(1, x)))
-    return b.log(b.add(x, root))
+    limit = node.like(_LARGE.get(x.type.dtype, 1e4), x)
+    y = b.subtract(b.minimum(x, limit), node.like(1, x))
+    near = b.log1p(b.add(y, b.sqrt(b.multiply(y, b.add(y, node.like(2, x))))))
+    return b.where(b.greater(x, limit), _log_of_twice(node, x), near)
+
+
+def _log_of_twice(node: OnnxNode, x: Datum) -> Datum:
+    return node.b.add(node.b.log(x), node.like(math.log(2), x))
 
 
 def _atanh(node: OnnxNode) -> Converted:
+    """log(1 + 2x / (1 - x)) / 2 of |x|."""
     x, b = node.input(0), node.b
-    one = node.like(1, x)
-    return b.multiply(b.log(b.divide(b.add(one, x), b.subtract(one, x))), node.like(0.5, x))
+    size = b.abs(x)
+    made = b.log1p(b.divide(b.multiply(size, node.like(2, x)), b.subtract(node.like(1, x), size)))
+    return b.multiply(b.sign(x), b.multiply(made, node.like(0.5, x)))
 
 
 _ATAN_TERMS = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)

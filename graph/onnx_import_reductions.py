@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from tunesmith.graph.onnx_import_node import Converted, Converter, OnnxNode, cast_to, extents, normalised, rank
@@ -38,9 +39,10 @@ def _log_sum(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Dat
 
 
 def _log_sum_exp(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
-    """The largest element is taken out of the sum, so that exp does not overflow (LogSumExp of infinities is not looked after)."""
+    """The largest element is taken out of the sum, so that exp does not overflow, unless it is infinite."""
     b = node.b
     top = b.max(x, axes=axes, keepdims=True)
+    top = b.where(b.equal(b.abs(top), node.like(math.inf, x)), node.like(0, x), top)
     inner = b.log(b.sum(b.exp(b.subtract(x, top)), axes=axes, keepdims=True))
     made = b.add(inner, top)
     return made if keep else b.squeeze(made, axes=axes)

@@ -64,7 +64,7 @@ def from_torch(model: Any, example_inputs: Any = None, dynamic_shapes: Any = Non
             program = model
         else:
             program = _export(torch, model, example_inputs, dynamic_shapes)
-        program = program.run_decompositions(_decompositions(torch))
+        program = _decomposed(torch, program)
     return IRModule({name: _Import(program, dynamic_shapes, name).function()})
 
 
@@ -86,6 +86,18 @@ def _export(torch: Any, model: Any, example_inputs: Any, dynamic_shapes: Any) ->
             f"torch.export could not trace {type(model).__name__}: {type(error).__name__}: {' '.join(lines[:3])}\n"
             "Control flow on values must be torch.cond, sizes that vary must be told in dynamic_shapes; torch.export.draft_export(model,"
             " example_inputs) lists all such places"
+        ) from error
+
+
+def _decomposed(torch: Any, program: Any) -> Any:
+    """The program with torch's decompositions of all operators but ours, and without writes into tensors."""
+    try:
+        return program.run_decompositions(_decompositions(torch))
+    except Exception as error:  # as above
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise ModelImportError(
+            f"torch could not decompose the exported program: {type(error).__name__}: {' '.join(lines[:3])}\n"
+            "Write the model without the operator that is named, in particular without writing into views of views"
         ) from error
 
 

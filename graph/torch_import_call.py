@@ -104,8 +104,11 @@ class TorchCall:
         return self.emit("cast", x, dtype=dtype)
 
     def number(self, value: bool | int | float, dtype: str) -> Constant:
-        """A scalar constant."""
-        return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
+        """A scalar constant.  An integer that the type cannot hold wraps, and a float becomes infinite, as in torch."""
+        if dt.is_int(dtype) and isinstance(value, int):
+            value = wrapped(value, dtype)
+        with np.errstate(over="ignore"):
+            return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
 
     def operand(self, x: Any, dtype: str | None = None) -> Operand:
         """`x`, which may also be a number or a size, as a tensor of a type; by default that of the result."""
@@ -141,6 +144,12 @@ class TorchCall:
                 decided = _promote(decided, found)
         return decided
 
+    def product_type(self, *xs: Any) -> str:
+        """The type to compute a product or a quotient in.  Torch multiplies halves with a number, or with a scalar tensor of another type,
+        in float32 and rounds the result once; in other arithmetic it rounds the number first."""
+        scalars = [x for x in xs if not isinstance(x, (Value, Constant)) or (not x.type.shape and x.type.dtype != "float16")]
+        return "float32" if self.dtype == "float16" and scalars else self.dtype
+
     def axis(self, dim: int, rank: int) -> int:
         """A dimension counted from the front."""
         return dim % max(rank, 1)
@@ -169,6 +178,13 @@ class TorchCall:
         while len(made) > 2:
             made[:2] = [self.emit(_FLOAT_FUNCTIONS[kind], *made[:2])]
         return self.emit(_FLOAT_FUNCTIONS[kind], *made)
+
+
+def wrapped(value: int, dtype: str) -> int:
+    """An integer modulo 2**bits, as a value of the type."""
+    bits = dt.bits(dtype)
+    value = int(value) % 2**bits
+    return value if dt.is_unsigned(dtype) or value < 2 ** (bits - 1) else value - 2**bits
 
 
 _FLOAT_FUNCTIONS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tunesmith.graph.function import Operand
-from tunesmith.graph.torch_import_call import TORCH_OPERATORS, Converter, TorchCall, converts
+from tunesmith.graph.torch_import_call import TORCH_OPERATORS, Converter, TorchCall, converts, wrapped
 from tunesmith.support import dtype as dt
 
 
@@ -24,45 +24,38 @@ def _unary(operator: str, **attrs: Any) -> Converter:
     return lambda call, x, *_: call.emit(operator, call.operand(x), **attrs)
 
 
-for _name in "abs neg exp log sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc sign reciprocal relu silu square".split():
+for _name in (
+    "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc reciprocal relu silu square"
+).split():
     _register(f"{_name}.default", _unary(_name))
 _register("round.default", _unary("round"))
-_register("sgn.default", _unary("sign"))
 _register("hardswish.default", _unary("hard_swish"))
 _register("hardsigmoid.default", _unary("hard_sigmoid"))
 _register("relu6.default", _unary("clip", min=0.0, max=6.0))
 _register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805))
 
 
-def _scaled(operator: str, factor: float) -> Converter:
-    def convert(call: TorchCall, x: Operand) -> Operand:
-        return call.emit("multiply", call.emit(operator, call.operand(x)), call.operand(factor))
-
-    return convert
-
-
-_register("log2.default", _scaled("log", 1 / math.log(2)))
-_register("log10.default", _scaled("log", 1 / math.log(10)))
+@converts("aten.sign.default")
+def sign(call: TorchCall, x: Operand) -> Operand:
+    """-1, 0 or 1; torch has 0 for NaN, and for both zeros."""
+    if not dt.is_float(call.dtype):
+        return x if call.dtype == "bool" else call.emit("sign", x)
+    sides = [call.cast(call.emit(side, x, call.operand(0)), call.dtype) for side in ("greater", "less")]
+    return call.emit("subtract", *sides)
 
 
-@converts("aten.log1p.default")
-def log1p(call: TorchCall, x: Operand) -> Operand:
-    """log(1 + x), in float64: the sum would lose small x in the type of x."""
-    made = call.emit("log", call.emit("add", call.operand(x, "float64"), call.operand(1, "float64")))
-    return call.cast(made, call.dtype)
+TORCH_OPERATORS.register("aten.sgn.default", sign)
 
 
-@converts("aten.expm1.default")
-def expm1(call: TorchCall, x: Operand) -> Operand:
-    """exp(x) - 1, in float64 for the same reason."""
-    made = call.emit("subtract", call.emit("exp", call.operand(x, "float64")), call.operand(1, "float64"))
-    return call.cast(made, call.dtype)
-
-
-@converts("aten.exp2.default")
-def exp2(call: TorchCall, x: Operand) -> Operand:
-    """2**x."""
-    return call.emit("power", call.operand(2), call.operand(x))
+@converts("aten.log10.default")
+def log10(call: TorchCall, x: Operand) -> Operand:
+    """In float64, with whole numbers for powers of ten."""
+    made = call.emit("multiply", call.emit("log", call.operand(x, "float64")), call.number(1 / math.log(10), "float64"))
+    if call.dtype != "float64":
+        return call.cast(made, call.dtype)
+    near = call.emit("round", made)
+    exact = call.emit("equal", call.emit("power", call.operand(10), near), call.operand(x))
+    return call.emit("where", exact, near, made)
 
 
 @converts("aten.gelu.default")
@@ -89,16 +82,26 @@ def elu(call: TorchCall, x: Operand, alpha: float, scale: float, input_scale: fl
 
 @converts("aten.softplus.default")
 def softplus(call: TorchCall, x: Operand, beta: float, threshold: float) -> Operand:
-    """log(1 + exp(beta x)) / beta; torch's threshold saves an overflow that the operator does not have."""
-    if beta == 1:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    if beta == 1 and threshold >= _SOFTPLUS_IS_LINEAR.get(call.dtype, math.inf):
         return call.emit("softplus", x)
-    return call.emit("divide", call.emit("softplus", call.emit("multiply", x, call.operand(beta))), call.operand(beta))
+    scaled = x if beta == 1 else call.emit("multiply", x, call.operand(beta))
+    made = call.emit("softplus", scaled)
+    if beta != 1:
+        made = call.emit("divide", made, call.operand(beta))
+    return call.emit("where", call.emit("greater", scaled, call.operand(threshold)), x, made)
+
+
+_SOFTPLUS_IS_LINEAR = {"float16": 12.0, "float32": 18.0, "float64": 40.0}
+"""From here on, log(1 + exp(x)) - x is less than half a unit in the last place of x."""
 
 
 @converts("aten.clamp.default")
 def clamp(call: TorchCall, x: Any, least: Any = None, most: Any = None) -> Operand:
     """Between numbers, either of which may be missing."""
-    if all(bound is None or isinstance(bound, (int, float)) for bound in (least, most)):
+    if dt.is_int(call.dtype):
+        least, most = [wrapped(b, call.dtype) if isinstance(b, int) else b for b in (least, most)]
+    if all(b is None or (isinstance(b, (int, float)) and not math.isnan(b)) for b in (least, most)):
         return call.emit("clip", call.operand(x), min=least, max=most)
     made = call.operand(x)
     if least is not None:
@@ -157,7 +160,8 @@ def _arithmetic(operator: str, of_bools: str | None = None) -> Converter:
 
     def convert(call: TorchCall, a: Any, b: Any) -> Operand:
         name = of_bools if of_bools and call.dtype == "bool" else operator
-        return call.emit(name, call.operand(a), call.operand(b))
+        wide = call.product_type(a, b) if name == "multiply" else call.dtype
+        return call.cast(call.emit(name, call.operand(a, wide), call.operand(b, wide)), call.dtype)
 
     return convert
 
@@ -165,7 +169,21 @@ def _arithmetic(operator: str, of_bools: str | None = None) -> Converter:
 _register("mul.Tensor mul.Scalar", _arithmetic("multiply", "logical_and"))
 _register("maximum.default max.other", _arithmetic("maximum", "logical_or"))
 _register("minimum.default min.other", _arithmetic("minimum", "logical_and"))
-_register("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", _arithmetic("mod"))
+
+
+@converts("aten.remainder.Tensor")
+def remainder(call: TorchCall, a: Any, b: Any) -> Operand:
+    """With the sign of b; a remainder of zero has the sign of a."""
+    x, y = call.operand(a), call.operand(b)
+    if not dt.is_float(call.dtype):
+        return call.emit("mod", x, y)
+    made, zero = call.emit("fmod", x, y), call.operand(0)
+    opposite = call.emit("not_equal", call.emit("less", made, zero), call.emit("less", y, zero))
+    moved = call.emit("logical_and", opposite, call.emit("not_equal", made, zero))
+    return call.emit("where", moved, call.emit("add", made, y), made)
+
+
+_register("remainder.Scalar remainder.Scalar_Tensor", remainder)
 _register("fmod.Tensor fmod.Scalar", _arithmetic("fmod"))
 _register("pow.Tensor_Tensor pow.Scalar", _arithmetic("power"))
 
@@ -174,14 +192,15 @@ def _sum(operator: str, swapped: bool = False, of_bools: str | None = None) -> C
     """a + alpha * b and its kin."""
 
     def convert(call: TorchCall, a: Any, b: Any, alpha: Any = 1) -> Operand:
-        x, y = call.operand(a), call.operand(b)
+        wide = "float32" if call.dtype == "float16" and alpha != 1 else call.dtype
+        x, y = call.operand(a, wide), call.operand(b, wide)
         if of_bools and call.dtype == "bool":
             return call.emit(of_bools, x, y)
         if swapped:  # b - alpha * a
             x, y = y, x
         if alpha != 1:
-            y = call.emit("multiply", y, call.operand(alpha))
-        return call.emit(operator, x, y)
+            y = call.emit("multiply", y, call.number(alpha, wide))
+        return call.cast(call.emit(operator, x, y), call.dtype)
 
     return convert
 
@@ -194,11 +213,14 @@ _register("rsub.Tensor rsub.Scalar", _sum("subtract", swapped=True))
 @converts("aten.div.Tensor")
 def divide(call: TorchCall, a: Any, b: Any, rounding_mode: str | None = None) -> Operand:
     """True division, also of ints, or rounded to zero or minus infinity."""
-    x, y = call.operand(a), call.operand(b)
-    if dt.is_int(call.dtype):
-        return call.emit("floor_divide" if rounding_mode == "floor" else "divide", x, y)
+    wide = call.product_type(a, b)
+    x, y = call.operand(a, wide), call.operand(b, wide)
+    if rounding_mode == "floor":  # of floats, too, it is not the quotient rounded down: 1 // 0.1 is 9
+        return call.cast(call.emit("floor_divide", x, y), call.dtype)
     made = call.emit("divide", x, y)
-    return call.emit(rounding_mode, made) if rounding_mode else made
+    if rounding_mode and dt.is_float(wide):
+        made = call.emit(rounding_mode, made)
+    return call.cast(made, call.dtype)
 
 
 _register("div.Scalar true_divide.Tensor true_divide.Scalar", divide)
@@ -216,7 +238,13 @@ def pow_scalar(call: TorchCall, x: Operand, exponent: Any) -> Operand:
 
 
 def _comparison(operator: str) -> Callable[..., Operand]:
-    return lambda call, a, b: call.emit(operator, *call.operands(a, b))
+    def convert(call: TorchCall, a: Any, b: Any) -> Operand:
+        x, y = call.operands(a, b)
+        if x.type.dtype == "bool" and operator not in ("equal", "not_equal"):  # False is less than True
+            x, y = call.emit("cast", x, dtype="uint8"), call.emit("cast", y, dtype="uint8")
+        return call.emit(operator, x, y)
+
+    return convert
 
 
 for _name, _operator in {

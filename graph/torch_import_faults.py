@@ -14,6 +14,7 @@ _HINTS = {
     "aten.masked_select": _DATA_DEPENDENT,
     "aten.unique": _DATA_DEPENDENT,
     "aten._unique": _DATA_DEPENDENT,
+    "aten._unique2": _DATA_DEPENDENT,
     "aten.item": "a number from data cannot steer shapes; keep it a tensor",
     "aten._local_scalar_dense": "a number from data cannot steer shapes; keep it a tensor",
     "aten.rand": _RANDOM,

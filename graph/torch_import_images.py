@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.graph.function import Operand
+import numpy as np
+
+from tunesmith.graph.function import Constant, Operand
 from tunesmith.graph.torch_import_call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.torch_import_reductions import reduced
+from tunesmith.ir.poly import Poly
 
 # ---- convolutions -----------------------------------------------------------------------------------------------------------------------
 
@@ -170,23 +174,60 @@ TORCH_OPERATORS.register("aten._adaptive_avg_pool2d.default", _adaptive(2, "avg_
 # ---- resizing ---------------------------------------------------------------------------------------------------------------------------
 
 
-def _resized(call: TorchCall, x: Operand, mode: str, coordinates: str, scales: Sequence[Any]) -> Operand:
-    size = call.shape[2:]
-    for old, new, scale in zip(x.type.shape[2:], size, scales, strict=True):
+def _check_factors(call: TorchCall, x: Operand, scales: Sequence[Any]) -> None:
+    """Refuse factors that do not make whole pixels, which torch keeps although the size is rounded."""
+    for old, new, scale in zip(x.type.shape[2:], call.shape[2:], scales, strict=True):
         exact = scale is None or (float(scale) == int(scale) and new == old * int(scale))
         if not exact and (old.const is None or new.const is None or abs(old.const * float(scale) - new.const) > 1e-6):
             call.refuse(f"the factor {scale} does not make whole pixels of {old}; give the size instead, or recompute_scale_factor=True")
-    return call.emit("resize2d", x, size=size, mode=mode, coordinate_mode=coordinates)
 
 
 def _nearest(call: TorchCall, x: Operand, _: Any, *scales: Any) -> Operand:
-    given = scales[0] if len(scales) == 1 else scales
-    return _resized(call, x, "nearest", "asymmetric", given or (None, None))
+    """Pixel i of the result is pixel floor(i * scale) of the image, with a float32 scale, which is not always floor(i * old / new)."""
+    given = (scales[0] if len(scales) == 1 else scales) or (None, None)
+    _check_factors(call, x, given)
+    size = call.shape[2:]
+    exact = True
+    for old, new, scale in zip(x.type.shape[2:], size, given, strict=True):
+        if old.const is not None and new.const is not None:
+            exact &= bool((_nearest_rows(old.const, new.const, scale) == np.arange(new.const) * old.const // new.const).all())
+        else:  # of symbolic sizes, only multiplication by a power of two is known to be exact
+            exact &= old == new or (scale is not None and new == old * int(scale) and math.frexp(float(scale))[0] == 0.5)
+    if exact:
+        return call.emit("resize2d", x, size=size, mode="nearest", coordinate_mode="asymmetric")
+    for axis, scale in zip((2, 3), given, strict=True):
+        old, new = x.type.shape[axis], call.shape[axis]
+        if old.const is not None and new.const is not None:
+            rows: Operand = Constant("rows", _nearest_rows(old.const, new.const, scale))
+        else:
+            rows = _symbolic_rows(call, old, new, scale)
+        x = call.emit("take", x, rows, axis=axis)
+    return x
+
+
+def _nearest_rows(old: int, new: int, scale: Any) -> np.ndarray:
+    """The pixels that torch takes along an axis (`nearest_idx` in ATen/native/UpSample.h)."""
+    if new == old or new == 2 * old:
+        return np.arange(new) * old // new
+    factor = np.float32(1.0 / scale) if scale is not None and scale > 0 else np.float32(old) / np.float32(new)
+    return np.minimum(np.floor(np.arange(new).astype(np.float32) * factor), old - 1).astype(np.int64)
+
+
+def _symbolic_rows(call: TorchCall, old: Poly, new: Poly, scale: Any) -> Operand:
+    """`_nearest_rows` of sizes that vary."""
+    if scale is None:
+        factor = call.emit("divide", call.operand(old, "float32"), call.operand(new, "float32"))
+    else:
+        factor = call.number(1.0 / scale, "float32")
+    places = call.cast(call.emit("arange", start=0, stop=new, step=1, dtype="int64"), "float32")
+    rows = call.cast(call.emit("floor", call.emit("multiply", places, factor)), "int64")
+    return call.emit("minimum", rows, call.operand(old - 1, "int64"))
 
 
 def _bilinear(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) -> Operand:
     given = (None, None) if corners else scales[0] if len(scales) == 1 else scales  # corners fix the factor by themselves
-    return _resized(call, x, "linear", "align_corners" if corners else "half_pixel", given or (None, None))
+    _check_factors(call, x, given or (None, None))
+    return call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode="align_corners" if corners else "half_pixel")
 
 
 for _overload in ("vec", "default"):

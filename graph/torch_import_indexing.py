@@ -77,9 +77,9 @@ TORCH_OPERATORS.register("aten._unsafe_index.Tensor", index)
 @converts("aten.index_put.default")
 def index_put(call: TorchCall, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool, *_: Any) -> Operand:
     """x with x[indices] = values, or += values."""
-    given = _checked_put(call, x, indices, values)
-    if given is not None:
-        return given
+    masked = _put_where(call, x, indices, values, accumulate)
+    if masked is not None:
+        return masked
     tensors = _checked(call, indices)
     values = call.operand(values)
     axis = next(a for a, i in enumerate(indices) if i is not None)
@@ -96,15 +96,16 @@ def index_put(call: TorchCall, x: Operand, indices: Sequence[Operand | None], va
 TORCH_OPERATORS.register("aten._unsafe_index_put.default", index_put)
 
 
-def _checked_put(call: TorchCall, x: Operand, indices: Sequence[Operand | None], values: Operand) -> Operand | None:
-    """A write where a mask of the full shape holds is a choice, when there is one value."""
+def _put_where(call: TorchCall, x: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool) -> Operand | None:
+    """A write where a mask of the first axes holds is a choice, when there is one value; None if the first index is no mask."""
     (first, *rest) = indices
     if first is None or rest or first.type.dtype != "bool":
         return None
     if values.type.shape and any(e != 1 for e in values.type.shape):
         call.refuse(_MASKS)
     mask = call.reshaped(first, (*first.type.shape, *[poly(1)] * (len(x.type.shape) - len(first.type.shape))))
-    return call.emit("where", mask, call.reshaped(call.operand(values), ()), x)
+    value = call.reshaped(call.operand(values), ())
+    return call.emit("where", mask, call.emit("add", x, value) if accumulate else value, x)
 
 
 @converts("aten.index_copy.default")

@@ -61,7 +61,7 @@ def attention(
 ) -> Operand:
     """softmax(query @ key.T * scale + mask) @ value.
 
-    A row that a mask of bools hides entirely gives zeros, as in torch; a row that is -inf throughout in a mask of floats gives NaN.
+    A row that a mask hides entirely, by False or by -inf, gives zeros, as in torch.
     """
     if dropout > 0:
         call.refuse("it drops elements at random; call model.eval() before the import")
@@ -77,16 +77,22 @@ def attention(
         mask = _causal_mask(call, query.type.shape[-2], key.type.shape[-2])
     if mask is None:
         weights = call.emit("softmax", scores, axis=-1)
-    elif mask.type.dtype != "bool":
-        weights = call.emit("softmax", call.emit("add", scores, call.operand(mask)), axis=-1)
     elif causal:  # no row is hidden: each sees at least the first column
         weights = call.emit("softmax", call.emit("where", mask, scores, call.operand(-math.inf)), axis=-1)
     else:
-        weights = call.emit(
-            "softmax", call.emit("where", mask, scores, call.operand(-1e30 if call.dtype != "float16" else -65504.0)), axis=-1
-        )
-        weights = call.emit("where", mask, weights, call.operand(0.0))
+        weights = _masked_softmax(call, scores, mask)
     return call.emit("matmul", weights, value)
+
+
+def _masked_softmax(call: TorchCall, scores: Operand, mask: Operand) -> Operand:
+    """Softmax of scores + mask along the last axis, where False is -inf; zeros for rows that are hidden entirely.  Which these are
+    is found in the mask alone, which is smaller than the scores, and often a constant."""
+    if mask.type.dtype == "bool":
+        mask = call.emit("where", mask, call.operand(0.0), call.operand(-math.inf))
+    mask = call.operand(mask)
+    hidden = call.emit("equal", call.emit("max", mask, axes=(-1,), keepdims=True), call.operand(-math.inf))
+    weights = call.emit("softmax", call.emit("add", scores, mask), axis=-1)
+    return call.emit("where", hidden, call.operand(0.0), weights)
 
 
 def _causal_mask(call: TorchCall, rows: Poly, columns: Poly) -> Operand:

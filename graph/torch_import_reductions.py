@@ -82,13 +82,27 @@ TORCH_OPERATORS.register("aten.min.dim", _extreme("min"))
 
 
 def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: bool) -> tuple[Operand, Operand]:
-    """Mean of squared distances from the mean, for n - correction instead of n; and the mean."""
+    """Mean of squared distances from the mean, for n - correction, or 0 if that is less, instead of n; and the mean.  Halves are
+    computed in float32, as squares of theirs overflow."""
+    wide = _wide(call)
+    x = call.operand(x, wide)
     mean = reduced(call, "mean", x, dims, True)
     distance = call.emit("subtract", x, mean)
     axes = _axes(call, x, dims)
     total = reduced(call, "sum", call.emit("square", distance), axes, keepdim)
-    count = product([x.type.shape[a] for a in axes]) - int(1 if correction is None else correction)
-    return call.emit("divide", total, call.operand(count if count.const is None else count.const)), reduced(call, "mean", x, dims, keepdim)
+    count, less = product([x.type.shape[a] for a in axes]), 1 if correction is None else correction
+    if count.const is not None:
+        divisor: Operand = call.number(max(count.const - less, 0), wide)
+    else:
+        known = call.emit("subtract", call.operand(count, wide), call.number(less, wide))
+        divisor = call.emit("maximum", known, call.number(0, wide))
+    variance = call.emit("divide", total, divisor)
+    return call.cast(variance, call.dtype), call.cast(reduced(call, "mean", x, dims, keepdim), call.dtype)
+
+
+def _wide(call: TorchCall) -> str:
+    """The type to accumulate in."""
+    return "float32" if call.dtype == "float16" else call.dtype
 
 
 TORCH_OPERATORS.register("aten.var.correction", lambda call, x, dims, correction, keepdim: _variance(call, x, dims, correction, keepdim)[0])
@@ -100,12 +114,15 @@ TORCH_OPERATORS.register(
 @converts("aten.linalg_vector_norm.default")
 def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: bool, *_: Any) -> Operand:
     """Of order 1, 2 or infinity."""
-    made = call.operand(x)
+    made = call.operand(x, _wide(call))
     if order == 2:
-        return call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
-    if order not in (1, math.inf):
+        norm = call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
+    elif order in (1, math.inf, -math.inf):
+        name = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
+        norm = reduced(call, name, call.emit("abs", made), dims, keepdim)
+    else:
         call.refuse(f"norms are converted of order 1, 2 and infinity, not {order}")
-    return reduced(call, "sum" if order == 1 else "max", call.emit("abs", made), dims, keepdim)
+    return call.cast(norm, call.dtype)
 
 
 @converts("aten.cumsum.default")

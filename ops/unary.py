@@ -13,6 +13,7 @@ from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.operator import Operator
 from tunesmith.ops.parameter import FLOATS, ShapeParameter
 from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 Formula = Callable[[Expr], Expr]
@@ -28,6 +29,11 @@ def _np_gelu(x: np.ndarray) -> np.ndarray:
     return np.asarray(x * 0.5 * (intrinsic("erf").numpy(x * math.sqrt(0.5)) + 1.0))
 
 
+def negative(x: Expr) -> Expr:
+    """-x; as `0 - x`, which `-x` is, it would have no negative zero."""
+    return x * -1.0 if dt.is_float(x.dtype) else -x
+
+
 def _named(name: str) -> tuple[Formula, Numpy]:
     """An intrinsic, with the meaning that the interpreter gives it."""
     return lambda x: call(name, x), intrinsic(name).numpy
@@ -39,7 +45,7 @@ UNARY: dict[str, tuple[Formula, Numpy]] = {
     "exp": _named("exp"),
     "gelu": (_gelu, _np_gelu),
     "log": _named("log"),
-    "neg": (lambda x: -x, np.negative),
+    "neg": (negative, np.negative),
     "relu": (lambda x: maximum(x, 0.0), lambda x: np.maximum(x, 0)),
     "rsqrt": _named("rsqrt"),
     "sigmoid": _named("sigmoid"),

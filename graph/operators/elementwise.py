@@ -16,7 +16,7 @@ from tunesmith.ir.interpret_memory import round_bfloat16
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.ops.unary import UNARY
+from tunesmith.ops.unary import UNARY, negative
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -65,6 +65,10 @@ def _np_tanh_gelu(x: np.ndarray) -> np.ndarray:
 _ROUNDED: dict[str, tuple[Formula, Numpy]] = {
     **{name: UNARY[name] for name in ("erf", "exp", "log", "rsqrt", "sigmoid", "sqrt", "tanh")},
     "cos": (formulas.cosine, np.cos),
+    "exp2": (lambda x: call("exp2", x), np.exp2),
+    "expm1": (in_single(formulas.expm1), np.expm1),
+    "log1p": (in_single(formulas.log1p), np.log1p),
+    "log2": (lambda x: call("log2", x), np.log2),
     "reciprocal": (lambda x: 1.0 / x, np.reciprocal),
     "silu": (in_single(lambda x: x * call("sigmoid", x)), lambda x: x * _sigmoid(x)),
     "sin": (formulas.sine, np.sin),
@@ -79,7 +83,7 @@ _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
     "identity": (ALL, lambda x: x, np.array),
     "isnan": (FLOATS, lambda x: call("isnan", x, dtype="bool"), np.isnan),
     "logical_not": (TRUTHS, Not, np.logical_not),
-    "neg": (NUMBERS, lambda x: -x, np.negative),
+    "neg": (NUMBERS, negative, np.negative),
     "relu": (NUMBERS, lambda x: maximum(x, 0.0), lambda x: np.maximum(x, np.zeros((), x.dtype))),
     "round": (NUMBERS, _whole("round"), np.rint),
     "sign": (NUMBERS, formulas.sign, np.sign),
@@ -112,6 +116,7 @@ def _operator(name: str, view: bool = False) -> GraphOperator:
 
 
 ABS, CEIL, COS, ERF, EXP, FLOOR = [_operator(n) for n in ("abs", "ceil", "cos", "erf", "exp", "floor")]
+EXP2, EXPM1, LOG1P, LOG2 = [_operator(n) for n in ("exp2", "expm1", "log1p", "log2")]
 ISNAN, LOG, LOGICAL_NOT, NEG, RECIPROCAL, RELU = [_operator(n) for n in ("isnan", "log", "logical_not", "neg", "reciprocal", "relu")]
 ROUND, RSQRT, SIGMOID, SIGN, SILU, SIN = [_operator(n) for n in ("round", "rsqrt", "sigmoid", "sign", "silu", "sin")]
 SOFTPLUS, SQRT, SQUARE, TANH, TRUNC = [_operator(n) for n in ("softplus", "sqrt", "square", "tanh", "trunc")]
@@ -189,7 +194,7 @@ def _selu(x: Tensor, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) 
 
     def formula(e: Expr) -> Expr:
         low, high = literal(alpha, e.dtype, "alpha"), literal(gamma, e.dtype, "gamma")
-        made = select(e < 0.0, formulas.expm1(e) * low, e)
+        made = select(e < 0.0, formulas.expm1_below(e) * low, e)
         return made if gamma == 1 else made * high
 
     return mapped(x, in_single(formula))

@@ -12,6 +12,8 @@ from tunesmith.ir.expr import Binary, Expr, Not, call, cast, compare, const, equ
 from tunesmith.support import dtype as dt
 
 _INV_PI = 1 / math.pi
+_LARGE = 1e20
+"""From here on, 1 + x is x in any float."""
 _PI_PARTS = (math.pi, 1.2246467991473532e-16, -2.9947698097183397e-33)
 """pi is their sum."""
 _SIN_TERMS = 11
@@ -45,20 +47,30 @@ def sign(x: Expr) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x) for x >= 0, to the last digits also where 1 + x is nearly or exactly 1 (Kahan's quotient, HP-15C handbook)."""
+    """log(1 + x), to the last digits also where 1 + x is nearly or exactly 1."""
+    return select(x > _LARGE, call("log", x), log1p_above(x))
+
+
+def log1p_above(x: Expr) -> Expr:
+    """log(1 + x) for 0 <= x < infinity, by Kahan's quotient (HP-15C handbook)."""
     u = x + 1.0
     return select(equal(u, 1.0), x, call("log", u) * x / (u - 1.0))
 
 
 def expm1(x: Expr) -> Expr:
-    """e**x - 1 for x <= 0 as 2t / (1 - t), t = tanh(x / 2), which keeps its digits near 0."""
+    """e**x - 1, which keeps its digits near 0."""
+    return select(x > 0.5, call("exp", x) - 1.0, expm1_below(x))
+
+
+def expm1_below(x: Expr) -> Expr:
+    """e**x - 1 for small or negative x as 2t / (1 - t), t = tanh(x / 2)."""
     t = call("tanh", x * 0.5)
     return (t + t) / (1.0 - t)
 
 
 def softplus(x: Expr) -> Expr:
     """log(1 + e**x), which neither overflows nor becomes 0 early."""
-    return maximum(x, 0.0) + log1p(call("exp", -call("abs", x)))
+    return maximum(x, 0.0) + log1p_above(call("exp", -call("abs", x)))
 
 
 def sine(x: Expr) -> Expr:
@@ -122,6 +134,11 @@ def _remainder(a: Expr, b: Expr, whole: str) -> tuple[Expr, Expr]:
     return q, select(equal(q, 0.0), a, call("fma", q, -b, a))
 
 
+def _known(q: Expr, r: Expr) -> Expr:
+    """A remainder, or NaN where the quotient is so large that it is not known."""
+    return select(call("abs", q) < 2.0**52, r, math.nan)
+
+
 def divide(a: Expr, b: Expr) -> Expr:
     """a / b; integers towards zero, 0 by zero."""
     if dt.is_float(a.dtype):
@@ -145,24 +162,25 @@ def floor_divide(a: Expr, b: Expr) -> Expr:
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    """The remainder with the sign of b, as in Python; integers: 0 by zero."""
+    """The remainder with the sign of b, as in Python, NaN for quotients from 2**52 on; integers: 0 by zero."""
     if not dt.is_float(a.dtype):
         return a % _divisor(b)
     x, y = _wide(a, b)
-    _, r = _remainder(x, y, "floor")
-    return cast(a.dtype, select(both(compare("ne", r, 0.0), _differ(r, y)), r + y, r))
+    q, r = _remainder(x, y, "floor")
+    return cast(a.dtype, _known(q, select(both(compare("ne", r, 0.0), _differ(r, y)), r + y, r)))
 
 
 def fmod(a: Expr, b: Expr) -> Expr:
-    """The remainder with the sign of a, as in C; integers: 0 by zero."""
+    """The remainder with the sign of a, as in C, NaN for quotients from 2**52 on; integers: 0 by zero."""
     if dt.is_unsigned(a.dtype):
         return mod(a, b)
     if not dt.is_float(a.dtype):
         d = _divisor(b)
         return select(both(compare("ne", a % d, 0), _differ(a, b)), a % d - d, a % d)
     x, y = _wide(a, b)
-    _, r = _remainder(x, y, "trunc")
-    return cast(a.dtype, select(both(compare("ne", r, 0.0), _differ(r, x)), r + call("copysign", y, x), r))
+    q, r = _remainder(x, y, "trunc")
+    moved = select(both(compare("ne", r, 0.0), _differ(r, x)), r + call("copysign", y, x), r)
+    return cast(a.dtype, _known(q, call("copysign", moved, x)))  # also of a remainder of zero
 
 
 # ---- powers ------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule, when every block is pointwise."""
+    """One schedule, when every block is pointwise; none for scalars, which are the work of one thread."""
     blocks = blocks_under(func.body)
-    if not blocks or not all(is_pointwise(b) for b in blocks):
+    if not blocks or not all(is_pointwise(b) and b.iters for b in blocks):
         return []
     return [("gpu pointwise", lambda s: schedule(s, target))]
 

@@ -19,7 +19,10 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     blocks = blocks_under(func.body)
     if not blocks or not all(is_pointwise(b) for b in blocks):
         return []
-    return [("pointwise", lambda s: schedule(s, target, True)), ("pointwise serial", lambda s: schedule(s, target, False))]
+    serial: Named = ("pointwise serial", lambda s: schedule(s, target, False))
+    if all(not b.iters for b in blocks):  # scalars: nothing to share among threads
+        return [serial]
+    return [("pointwise", lambda s: schedule(s, target, True)), serial]
 
 
 def schedule(s: Schedule, target: Target, threads: bool) -> None:
@@ -34,6 +37,8 @@ def tile(s: Schedule, b: str, target: Target, threads: bool) -> None:
     """Vectors along the last axis of one block, and tasks of vectors."""
     lanes = target.vector_lanes("float32")
     loops = s.get_loops(s.get_block(b))
+    if not loops:  # a scalar
+        return
     factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
     outer, inner = s.split(loops[-1], [None, *factors])
     s.vectorize(inner)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -41,7 +42,7 @@ from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
-from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.tensorboard_scalars import TensorBoardScalars
 from tunesmith.workloads import Subject, WorkloadLike, find_subjects
@@ -222,7 +223,9 @@ class _Search:
             return bool(action())
         except TunesmithError as error:
             self._failures[name] = str(error)
-            return False
+        except Exception as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
+            self._failures[name] = _unexpected(error)
+        return False
 
     def _report(self, task: Task) -> TaskReport:
         tuning = self._tunings.get(task.name)
@@ -234,6 +237,14 @@ class _Search:
         if best is None and not failure:
             failure = "no candidate was built, ran and gave the right result"
         return TaskReport.of(tuning.progress, best, failure, examples)
+
+
+def _unexpected(error: Exception) -> str:
+    """An exception that no part raises on purpose, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    text = f"{type(error).__name__}: {error}{where}"
+    return text if isinstance(error, (OSError, MemoryError)) else str(InternalError(text))
 
 
 def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:

@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 import tunesmith
+from tunesmith import te
+from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import MeasurePolicy
@@ -18,9 +20,10 @@ from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.progress import ProgressView, clock, line, seconds_left
 from tunesmith.search.random_sampler import RandomSampler
+from tunesmith.search.rules import contraction
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.tuner import Progress
-from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
 
 MATMUL = "matmul(m=64,n=64,k=64)"
 TARGET = Target("llvm")
@@ -132,6 +135,29 @@ def test_a_failing_workload_is_named_and_stops_no_other(tmp_path: Path) -> None:
     bad, good = report.tasks
     assert not report.ok and bad.failure == "the device is gone" and bad.best is None and good.trials == 2 and not good.failure
     assert "relu(shape=64): the device is gone" in str(report)
+
+
+@pytest.mark.parametrize("error", [IndexError("list index"), InternalError("two buffers in one place"), OSError("no space left")])
+def test_a_task_whose_space_cannot_be_made_is_reported_and_the_others_go_on(error: Exception) -> None:
+    def broken(func: PrimFunc, target: Target) -> list[Any]:
+        if len(func.params) == 2:
+            raise error
+        return contraction.sketches(func, target)
+
+    report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, rules=[broken], **QUICK)
+    bad, good = report.tasks
+    assert not report.ok and str(error) in bad.failure and ("This is a bug" in bad.failure) != isinstance(error, OSError)
+    assert bad.workload == "relu(shape=64)" and good.trials == 2 and not good.failure
+    if not isinstance(error, InternalError):
+        assert f"{type(error).__name__}: " in bad.failure and "in broken" in bad.failure
+
+
+def test_arithmetic_of_scalars_is_tuned() -> None:
+    a = te.placeholder((), name="a")
+    y = te.compute((), lambda: a[()] * 2.0, "Y")
+    func = te.create_prim_func([a, te.compute((), lambda: y[()] + 1.0, "Z")], "scalar")
+    report = tunesmith.tune([func, "relu(shape=64)"], TARGET, 2, None, **QUICK)
+    assert report.ok and [t.trials for t in report.tasks] == [1, 2]
 
 
 @pytest.mark.parametrize(

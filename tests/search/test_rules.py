@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith import te
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -81,3 +82,11 @@ def test_rules_by_name() -> None:
     assert find_rules([CPU_RULES[0]]) == CPU_RULES[:1] and find_rules(["fallback"]) == (fallback.sketches,)
     with pytest.raises(UserError, match="unknown search rule 'row'. Did you mean 'rows'"):
         find_rules(["row"])
+
+
+@pytest.mark.parametrize("target", ["llvm -num-cores=2", "cuda -arch=sm_90", "opencl"])
+def test_a_function_of_scalars_has_one_schedule_without_threads(target: str) -> None:
+    a = te.placeholder((), name="a")
+    func = te.create_prim_func([a, te.compute((), lambda: a[()] + 1.0, "Y")], "scalar")
+    (sketch,) = generate(func, Target(target)).sketches
+    assert "parallel" not in str(sketch.func)

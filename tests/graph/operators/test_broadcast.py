@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tunesmith.compile import build
 from tunesmith.graph.function import TensorType
 from tunesmith.graph.operator import BROADCAST, GRAPH_OPERATORS
 from tunesmith.graph.operators.broadcast import broadcast_shapes
@@ -180,3 +181,22 @@ def test_refusals(name: str, types: list[str], message: str) -> None:
 def test_shapes_that_do_not_fit() -> None:
     with pytest.raises(ScriptError, match="axis -2 is 2 in one and 3 in another"):
         GRAPH_OPERATORS.get("maximum").infer([TensorType.of((2, 4)), TensorType.of((3, 1))])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_remainders_of_zero_have_the_sign_of_the_dividend(dtype: str) -> None:
+    a, b = np.array([0.0, -0.0, 4.0, -4.0, 6.0, -6.0], dtype), np.array([2.0, 2.0, -2.0, 2.0, 1.5, -1.5], dtype)
+    x, y = te.placeholder((6,), dtype, "x"), te.placeholder((6,), dtype, "y")
+    func = te.create_prim_func([x, y, *GRAPH_OPERATORS.get("fmod").apply([x, y])])
+    out = np.ones(6, dtype)
+    build(func)(a, b, out)
+    assert not out.any() and np.signbit(out).tolist() == np.signbit(np.fmod(a, b)).tolist() == [False, True, False, True, False, True]
+
+
+def test_remainders_of_very_large_quotients_are_nan() -> None:
+    a, b = np.float32([3e38, 1e10, -3e38, 5]), np.float32([3, 3, 0.7, 1e38])
+    x, y = te.placeholder((4,), "float32", "x"), te.placeholder((4,), "float32", "y")
+    for name in ("fmod", "mod"):
+        out = np.ones(4, np.float32)
+        build(te.create_prim_func([x, y, *GRAPH_OPERATORS.get(name).apply([x, y])]))(a, b, out)
+        np.testing.assert_array_equal(out, np.float32([np.nan, 1, np.nan, 5]))

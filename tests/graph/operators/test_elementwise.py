@@ -22,7 +22,7 @@ INTS = ("int32", "int64", "uint8")
 EDGES = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, -2.5, 3.5, 1e-3, -1e-3, 7, -7, 1e-20, 30, -30, np.nan, np.inf, -np.inf])
 
 OF_FLOATS = (
-    *("cos", "erf", "exp", "isnan", "log", "reciprocal", "rsqrt"),
+    *("cos", "erf", "exp", "exp2", "expm1", "isnan", "log", "log1p", "log2", "reciprocal", "rsqrt"),
     *("sigmoid", "silu", "sin", "softplus", "sqrt", "tanh", "gelu", "elu", "selu", "hard_sigmoid", "hard_swish"),
 )
 OF_NUMBERS = ("abs", "ceil", "floor", "neg", "relu", "round", "sign", "square", "trunc", "clip", "identity")
@@ -124,6 +124,18 @@ def test_digits_near_zero_are_kept() -> None:
     check_operator("elu", [x], rtol=4e-15, atol=0)
     check_operator("selu", [x], rtol=4e-15, atol=0)
     check_operator("softplus", [8 * x], rtol=4e-15, atol=0)
+    both = np.concatenate([x, -x])
+    check_operator("expm1", [both], rtol=4e-15, atol=0)
+    check_operator("log1p", [both[both > -1]], rtol=4e-15, atol=0)
+    check_operator("log1p", [both[both > -1].astype(np.float32)], rtol=4e-7, atol=0)
+    check_operator("expm1", [both.astype(np.float32)], rtol=4e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_powers_of_two_are_exact(dtype: str) -> None:
+    whole = np.arange(-14, 16)
+    check_operator("log2", [np.exp2(whole).astype(dtype)], rtol=0, atol=0)
+    check_operator("exp2", [whole.astype(dtype)], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 1, 5), (2, 3, 1, 2, 2)])

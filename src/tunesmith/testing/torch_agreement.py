@@ -1,0 +1,121 @@
+"""Compare an imported torch model with torch: shapes, element types, places of NaN, signs of zero, and numbers within a tolerance."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.compile_model import compile_model
+from tunesmith.graph import interpret
+from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.graph.torch_import import from_torch
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target import Target
+from tunesmith.support.errors import InternalError, MissingExtraError, UserError
+from tunesmith.testing.torch_cases import CaseModel, TorchCase
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "torch", "tunesmith.testing.torch_agreement") from error
+
+Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
+TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-11}
+
+
+def interpreted(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """The results by the numpy references of the operators."""
+    return interpret.run(mod["main"], list(inputs), mod)
+
+
+def executed(executor: str) -> Execute:
+    """The results of compiled code under plain schedules, by the executor "graph", "vm" or "aot"."""
+
+    def run(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        made = compile_model(mod, Target.detect(), executor=executor, untuned=default_schedule)(*inputs)
+        return made if isinstance(made, tuple) else (made,)
+
+    return run
+
+
+EXECUTORS: dict[str, Execute] = {"interpreter": interpreted, "graph": executed("graph"), "vm": executed("vm"), "aot": executed("aot")}
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The tensors of a pytree, and numbers, in torch's order; None is left out."""
+    return [x for x in torch.utils._pytree.tree_leaves(tree) if x is not None]
+
+
+def difference(got: np.ndarray, wanted: Any, tolerance: float | None = None, signs: bool = True, sums: bool = True) -> str:
+    """How a result differs from torch's; empty if it does not."""
+    want = np.asarray(torch.as_tensor(wanted).detach().resolve_conj().resolve_neg().numpy())
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"it is {got.dtype}{list(got.shape)}, torch has {want.dtype}{list(want.shape)}"
+    if want.dtype.kind == "f":
+        near = TOLERANCES[str(want.dtype)] if tolerance is None else tolerance
+        size = np.abs(want[np.isfinite(want)]).max(initial=0) if want.size else 0
+        least = float(np.finfo(want.dtype).tiny) if not sums else near * min(float(size), 1.0)
+        with np.errstate(invalid="ignore"):
+            same = np.isclose(got, want, rtol=near, atol=least, equal_nan=True)
+        if signs:
+            same &= (got != 0) | (want != 0) | (np.signbit(got) == np.signbit(want))
+    else:
+        same = got == want
+    if same.all():
+        return ""
+    at = tuple([int(i) for i in np.argwhere(~same)[0]])
+    return f"{np.count_nonzero(~same)} of {same.size} elements differ, first at {at}: {got[at]!r}, torch has {want[at]!r}"
+
+
+def _eager(model: Any, inputs: Sequence[Any]) -> Any:
+    """Torch's results; its warnings, of degrees of freedom and the like, are about what is tried here."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model(*inputs)
+
+
+def disagreement(model: Any, inputs: Sequence[Any], execute: Execute, tolerance: float | None = None) -> str:
+    """How the results of an imported model differ from torch's; empty if they do not.  The sign of zero is left out: in
+    torch that of the larger of two zeros goes by the width of vectors."""
+    mod, tensors = from_torch(model, tuple(inputs)), [t for t in leaves(tuple(inputs)) if isinstance(t, torch.Tensor)]
+    got = execute(mod, [t.contiguous().numpy().copy() for t in tensors])
+    wanted = leaves(_eager(model, inputs))
+    if len(got) != len(wanted):
+        return f"it has {len(got)} results, torch {len(wanted)}"
+    found = [difference(np.asarray(g), w, tolerance, signs=False) for g, w in zip(got, wanted, strict=True)]
+    return next((f"result {i}: {text}" for i, text in enumerate(found) if text), "")
+
+
+def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
+    """What happened to each of some cases, imported as one model: "ok", "refused: ...", "wrong: ...", or "crash: ..." for errors
+    that are not meant for users.  Where one of several stops all, they are tried in halves."""
+    model = CaseModel(cases)
+    inputs = model.example()
+    arrays = [t.contiguous().numpy().copy() for t in leaves(inputs)]
+    wanted = _eager(model, ({name: case.tensors() for name, case in model.cases.items()},))
+    try:
+        got = iter(execute(from_torch(model, (inputs,)), arrays))
+    except Exception as error:
+        if len(cases) > 1:
+            half = len(cases) // 2
+            return verdicts(cases[:half], execute) | verdicts(cases[half:], execute)
+        expected = isinstance(error, UserError) and not isinstance(error, InternalError)
+        return {cases[0].name: f"refused: {error}" if expected else f"crash: {type(error).__name__}: {error}"}
+    out = {}
+    for name, tree in wanted.items():
+        case = model.cases[name]
+        found = [difference(np.asarray(next(got)), w, case.tolerance, case.signs, case.sums) for w in leaves(tree)]
+        out[name] = next((f"wrong: result {i}: {text}" for i, text in enumerate(found) if text), "ok")
+    return out
+
+
+def judged(case: TorchCase, verdict: str) -> str:
+    """What is not as the case says it is to be; empty if all is."""
+    if not case.refused:
+        return "" if verdict == "ok" else verdict
+    if verdict.startswith("refused: ") and case.refused in verdict:
+        return ""
+    return f"it should be refused ({case.refused!r}), but is {verdict}"
