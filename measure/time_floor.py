@@ -18,7 +18,7 @@ from tunesmith.support import dtype
 
 SHORTEST = 1e-9
 """Seconds that every call takes: a few cycles."""
-MARGIN = 32
+MARGIN = 64
 """How many times faster than its peak rates, which are for float32 and may be estimates, a machine may be: with instructions for other
 types, with caches closer than those whose rates are known."""
 
