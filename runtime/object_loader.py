@@ -132,7 +132,7 @@ def _bound(name: str) -> bool:
         return True
     address: int | None
     if name in CHECKERS:
-        address = _kept(CHECKERS[0], checker_object).address(name)
+        address = _checker().address(name)
     elif name in SUPPORT:
         address = _kept(STATE, lambda: _compiled(support_text(""))).address(name)
     elif is_openmp_symbol(name):
@@ -145,6 +145,12 @@ def _bound(name: str) -> bool:
     llvm.add_symbol(name, address)
     _BOUND.add(name)
     return True
+
+
+def _checker() -> LoadedObject:
+    """The checker in this process; it stays."""
+    with _BINDING:
+        return _kept(CHECKERS[0], checker_object)
 
 
 def _kept(symbol: str, make: Callable[[], bytes]) -> LoadedObject:

@@ -115,7 +115,6 @@ def test_time(module: DeviceModule, arrays: Arrays) -> None:
     device = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
     samples = module.time("add_reversed", *device, repeats=3, min_ms=0.5)
     assert len(samples.seconds) == 3 and samples.number >= 1 and all(s > 0 for s in samples.seconds)
-    assert samples.minimum * samples.number > 1e-4
     assert np.array_equal(device[2].numpy(), wanted(a, b))
     assert len(module.time("add_reversed", a, b, c, repeats=1, min_ms=0, warmup=0, flush_bytes=20_000).seconds) == 1
     assert not c.any(), "arrays of the host are copied for timing, and not back"
