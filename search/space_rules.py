@@ -22,6 +22,7 @@ from tunesmith.search.rules import (
     rows,
     stages,
 )
+from tunesmith.search.rules.roles import has_loop_for_each_variable
 from tunesmith.search.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError
 from tunesmith.support.registry import Registry
@@ -57,6 +58,11 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     """
     if any(type(n) is Lookup for n in walk(func.body)):
         raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
+    if rules is None and not has_loop_for_each_variable(func):
+        raise BuildError(
+            f"no sketch rule applies to {func.name}, whose loops are not the iteration variables of its blocks, one each and in their order: "
+            "write it without a schedule, schedule it by hand, or pass rules= with one of your own"
+        )
     out: list[Sketch] = []
     asked = rules
     if rules is None:

@@ -10,7 +10,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expression_size import Size, size_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
-from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.stmt import Block, BufferStore, For, Seq, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 
 
@@ -27,6 +27,19 @@ class Operand:
     buffer: Buffer
     iters: frozenset[Var]
     contiguous: frozenset[Var]
+
+
+def has_loop_for_each_variable(func: PrimFunc) -> bool:
+    """Whether the loops around each block are its iteration variables, in their order, as rules expect before they schedule."""
+
+    def plain(n: Stmt, loops: tuple[Var, ...]) -> bool:
+        if type(n) is Seq:
+            return all(plain(x, loops) for x in n.stmts)
+        if type(n) is For:
+            return plain(n.body, (*loops, n.var))
+        return type(n) is Block and [e.as_var() for e in n.bindings] == list(loops)
+
+    return plain(func.body, ())
 
 
 def is_pointwise(b: Block) -> bool:
