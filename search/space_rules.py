@@ -60,7 +60,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
     if rules is None and not has_loop_for_each_variable(func):
         raise BuildError(
-            f"no sketch rule applies to {func.name}, whose loops are not the iteration variables of its blocks, one each and in their order: "
+            f"no sketch rule applies to {func.name}, whose loops are not the iteration variables of its blocks, each and in order: "
             "write it without a schedule, schedule it by hand, or pass rules= with one of your own"
         )
     out: list[Sketch] = []
