@@ -413,6 +413,9 @@ class ExprEmitter:
         if e.name != "reinterpret" and dt.element(e.args[0].dtype) == "bfloat16":
             return self.value(in_float32(e))
         ty = llvm_type(e.dtype)
+        if e.name == "abs" and dt.is_int(e.dtype):
+            a = self.value(e.args[0])
+            return a if dt.is_unsigned(e.dtype) else self.call(ty, f"llvm.abs.{suffix(e.dtype)}", [(ty, a), ("i1", "false")])
         if e.name in _UNARY:
             return self.call(ty, f"llvm.{_UNARY[e.name]}.{suffix(e.dtype)}", [(ty, self.value(e.args[0]))])
         if e.name in ("fma", "copysign"):

@@ -206,14 +206,17 @@ class Compiler:
             tracker = self.local("races")
             where = f"the {kind} loop {s.var} of function {self.func.name}"
             self.line(f"{tracker} = Races({where!r})")
-            self.races.append((tracker, kind, set()))
+            private = self.private_to(s, kind)
+            self.races.append((tracker, kind, set(private)))
         var = self.vars[s.var] = self.local(s.var.name)
         self.line(f"for {var} in range({extent}):")
         self.indent += 1
         self.loops += 1
         if tracked:
             self.line(f"{tracker}.iteration = {var}")
-            self.poison_private(s, kind)
+            # What another iteration left there must not be seen: it may have run on another thread.
+            for b in private:
+                self.line(f"poison({self.arrays[b]})")
         self.stmt(s.body)
         self.indent -= 1
         self.loops -= 1
@@ -222,12 +225,20 @@ class Compiler:
         del self.locals[mark:], self.vars[s.var]
         self.path.pop()
 
-    def poison_private(self, s: For, kind: str) -> None:
-        """What another iteration left in thread-private scratch must not be seen: it may have run on another thread."""
-        used = dict.fromkeys([n.buffer for n in walk(s.body) if isinstance(n, (BufferLoad, BufferStore))])
-        for b in used:
-            if b in self.arrays and b.scope in _PRIVATE[kind]:
-                self.line(f"poison({self.arrays[b]})")
+    def private_to(self, s: For, kind: str) -> list[Buffer]:
+        """Buffers of which each iteration has its own: those of some scopes, and intermediates that a parallel loop alone uses."""
+
+        def used(n: Stmt) -> list[Buffer]:
+            return [x.buffer for x in walk(n) if isinstance(x, (BufferLoad, BufferStore))]
+
+        inside = used(s.body)
+        local = set(self.func.allocs) if kind == "parallel" else set()
+        everywhere = used(self.func.body)
+        return [
+            b
+            for b in dict.fromkeys(inside)
+            if b in self.arrays and (b.scope in _PRIVATE[kind] or (b in local and inside.count(b) == everywhere.count(b)))
+        ]
 
     def _block(self, s: Block) -> None:
         if len(s.iters) != len(s.bindings):

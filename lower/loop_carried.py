@@ -16,7 +16,7 @@ import numpy as np
 
 from tunesmith.ir.analysis.dependence import LoopAccess, shared_iterations
 from tunesmith.ir.arith.enumerate import values_at
-from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Lt0
 from tunesmith.ir.lookup import Lookup
@@ -101,15 +101,18 @@ def _accesses(n: Any, b: Buffer, loops: Mapping[Var, Poly], guards: tuple[Poly, 
 
 def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, Poly], s: Simplifier) -> bool:
     """Whether `w`, which comes before `r`, has written every element that `r` reads, in the same iteration of the loop."""
-    inside = {**w.loops, **r.loops}
-    if not w.certain or any(not n.vars.isdisjoint(inside) for n in inside.values()):
+    if not w.certain:
         return False
     common = [v for v in w.loops if v in r.loops and v not in threads]
     own = {v: n for v, n in w.loops.items() if v not in common}
     others = {v: n for v, n in r.loops.items() if v not in common}
     # The first iteration of a common loop comes before all that read: an init runs in it.
     first: dict[Var, Poly] = {v: ZERO for v in common if all(v not in i.vars for i in w.indices)}
-    known = Simplifier({**s.ranges, **{v: (0, s.bounds(n)[1]) for v, n in inside.items()}})
+    if any(not n.vars.isdisjoint(own) for n in own.values()):
+        return False
+    known = Simplifier(s.ranges)
+    for v, n in (*w.loops.items(), *r.loops.items()):
+        known.ranges[v] = (0, max(known.bounds(n)[1], 0))
     kept: list[Poly] = []
     for g in (substitute(p, first) for p in w.guards):
         met = g in r.guards and g.vars.isdisjoint(own)
@@ -171,7 +174,7 @@ def _is_within(w: _Access, r: _Access, own: Mapping[Var, Poly], others: Mapping[
     """Whether the box of `r` lies in that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)
-        first, last = interval(y, others)
+        first, last = nested_interval(y, others)
         for e in (first - low, high - last):
             if e != ZERO and s.bounds(e)[0] < 0:
                 return False

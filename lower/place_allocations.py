@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.ir.arith.enumerate import values_at
-from tunesmith.ir.arith.interval import bounds, interval
+from tunesmith.ir.arith.interval import bounds, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
@@ -288,7 +288,7 @@ def _accesses(n: Stmt, b: Buffer, sharing: dict[Var, Poly]) -> list[_Access]:
 
 def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
     """Lowest index and extent of what the accesses touch, for each dimension."""
-    boxes = [[interval(i, a.loops) for i in a.indices] for a in accesses]
+    boxes = [[nested_interval(i, a.loops) for i in a.indices] for a in accesses]
     lows: list[Poly] = []
     shape: list[Poly] = []
     for d, dim in enumerate(b.shape):

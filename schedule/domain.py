@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
-from tunesmith.ir.analysis.guards import bounded_part, collapsed
+from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
-from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly
+from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.state import ScheduleState
@@ -43,14 +43,42 @@ def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Po
         ranges = {**{v: n for v, n in ranges.items() if v not in inner.vars}, whole: limit - 1}
 
 
+def check_loops_cover(s: ScheduleState, block: Block, label: str) -> None:
+    """Refuse to build new loops over the domain of a block whose loops leave out a part of it; guards may leave out instances."""
+    if not covers_domain(s, block) and not covers_domain(s, block.with_(predicate=())):
+        raise s.refuse(label, f"the loops around block {block.name} may leave out a part of its domain, which would be run", block)
+
+
+def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
+    """Refuse a reduction that does not begin, just once, where all its loops are at 0: its init runs there.
+
+    Returns the guards that decide whether the reduction runs at all, in terms of the other loops.
+    """
+    if digits_of(s, block, "R") is None and digits_of(s, block.with_(predicate=()), "R") is None:
+        raise s.refuse(label, f"the first step of the reduction of block {block.name} may not be that of its loops, or be repeated", block)
+    own = {e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)}
+    steps: dict[Var, Poly] = {v: ZERO for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
+    guards: list[Poly] = []
+    for p in block.predicate:
+        if p in own or p.vars.isdisjoint(steps):
+            continue
+        growth = [step_of(p, v) for v in steps if v in p.vars]
+        if any(x is None or any(c < 0 for _, c in x.terms) for x in growth):
+            raise s.refuse(label, f"the guard {p!r} < 0 of block {block.name} may exclude the first step of its reduction", block)
+        start = substitute(p, steps)
+        if not start.terms or any(c > 0 for _, c in start.terms):
+            guards.append(start)
+    return guards
+
+
 def covers_domain(s: ScheduleState, block: Block) -> bool:
     """Whether every combination of values of the block's spatial iteration variables is run."""
-    return spatial_digits(s, block) is not None
+    return digits_of(s, block) is not None
 
 
-def spatial_digits(s: ScheduleState, block: Block) -> set[Var] | None:
-    """Loops each of which is a digit of the spatial iteration variables, so that different iterations of them run different instances and
-    all together run every instance of the domain; None when that is not known.
+def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | None:
+    """Loops each of which is a digit of the iteration variables of a kind, so that different iterations of them run different instances
+    and all together run every instance of the domain; None when that is not known.
 
     Bindings are taken apart into digits, as `split` and `fuse` make them: what is bound to i_0 * n + i_1, with i_1 over [0, n), covers its
     extent if i_0 covers ceildiv(extent, n), and f // n together with f % n if f covers both.
@@ -59,10 +87,10 @@ def spatial_digits(s: ScheduleState, block: Block) -> set[Var] | None:
     if plain is None:
         return None
     bindings, ranges, digits = plain
-    reduced = {v for it, e in zip(block.iters, bindings, strict=True) if it.kind == "R" for v in e.vars}
-    free = {v: high + 1 for v, high in ranges.items() if v not in reduced}
+    others = {v for it, e in zip(block.iters, bindings, strict=True) if it.kind != kind for v in e.vars}
+    free = {v: high + 1 for v, high in ranges.items() if v not in others}
     # Each expression must have all values of [0, ceildiv(n, d)), whatever values the others have.
-    needed = [(e, it.extent, ONE) for it, e in zip(block.iters, bindings, strict=True) if it.kind == "S"]
+    needed = [(e, it.extent, ONE) for it, e in zip(block.iters, bindings, strict=True) if it.kind == kind]
     found: set[Var] = set()
     while needed:
         e, n, d = needed.pop()

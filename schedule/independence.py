@@ -14,7 +14,7 @@ from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For
-from tunesmith.schedule.domain import spatial_digits
+from tunesmith.schedule.domain import digits_of
 from tunesmith.schedule.order import is_settled
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.support.errors import ScheduleError
@@ -75,7 +75,7 @@ class _Instances:
         if block is None or b.block is not block:
             return shared_iterations(a, b, wanted)
         if block.name not in self._digits:
-            self._digits[block.name] = spatial_digits(self._state, block) if _is_one_element(block) else None
+            self._digits[block.name] = digits_of(self._state, block) if _is_one_element(block) else None
         # With the same buffer's element goes the same instance, up to its reduction.
         return self._digits[block.name] or shared_iterations(a, b, wanted)
 

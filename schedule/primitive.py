@@ -106,7 +106,8 @@ class Primitive(Generic[P, R]):
             return self._normal(name, v.tolist(), at)
         kinds = self.kinds[name]
         wants_integer = "int" in kinds
-        if (isinstance(v, str) and ("str" in kinds or not wants_integer)) or isinstance(v, Handle) or (type(v) is bool and "bool" in kinds):
+        wants_text = "str" in kinds or kinds.isdisjoint(("int", "float"))
+        if (isinstance(v, str) and wants_text) or isinstance(v, Handle) or (type(v) is bool and "bool" in kinds):
             return v
         if isinstance(v, (float, np.floating)):
             if "float" in kinds and math.isfinite(v):

@@ -49,6 +49,16 @@ def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     return low, high
 
 
+def nested_interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
+    """As `interval`, where the highest value of a variable may depend on other variables of `ranges`, as in triangular loops."""
+    low, high = interval(p, ranges)
+    for _ in range(len(ranges)):
+        if (low.vars | high.vars).isdisjoint(ranges):
+            break
+        low, high = interval(low, ranges)[0], interval(high, ranges)[1]
+    return low, high
+
+
 def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     if a.vars.isdisjoint(ranges):
         same = poly(a)  # type: ignore[arg-type]

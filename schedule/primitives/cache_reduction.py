@@ -14,6 +14,7 @@ from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
+from tunesmith.schedule.domain import check_first_step
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.placement import ranges_under
 from tunesmith.schedule.primitive import primitive
@@ -40,6 +41,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
             variables, each once; it reads no other element of that buffer.
         guard: guards of the block are on its own extents, on loops outside, or on its reduction.
+        first: the reduction begins, just once, where its loops begin, whatever its guards.
         loop-of-block: the loop is one of the block's loops.
         blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
         read-after: no other block inside the loop touches the buffer, because it is written back behind them.
@@ -79,6 +81,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     if not all(_is_blocked(e, ranges) for e in reducing):
         raise s.refuse("blocked", f"the reduction of block {b.name} is not cut into blocks by loop {target.var.name}", target)
+    check_first_step(s, b, "first")
     kept = guards_of_box(s, b, ranges)
     firsts = [interval(e, ranges)[0] for e in reducing]
     init = b.init

@@ -8,9 +8,10 @@ from tunesmith.ir.analysis.access_regions import Box, loop_ranges, plain_iter, r
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.domain import check_loops_cover
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
-from tunesmith.schedule.placement import place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -38,6 +39,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         only-writer: no other block writes the buffer.
         complete: loops around both the block and the loop only give the block's place in the buffer, and take no part in a reduction.
         unchanged: nothing that the block moves past writes what it reads, and the consumers come after it.
+        domain: the loops of the block run its whole domain: others would compute instances that the program does not.
         shared-by: the loops that share the copy stand around the loop.
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along.
@@ -81,6 +83,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             raise s.refuse("complete", what, b)
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     box = union(boxes)
+    check_extents(s, b, {p: box[d] for d, p in enumerate(positions) if p is not None})
+    check_loops_cover(s, b, "domain")
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
 
 

@@ -8,7 +8,7 @@ from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
-from tunesmith.schedule.domain import covers_domain
+from tunesmith.schedule.domain import check_loops_cover, covers_domain
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
@@ -36,7 +36,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         ready: nothing that the block moves past writes what it reads, or uses what it writes; in each iteration of loops around
             both, it reads just what the producer writes there.
         once: a block that reads what it writes is not run again: loops outside tile what the producer writes.
-        domain: the producer runs its whole domain and writes every element that the block reads; the block is then run just once for each.
+        domain: the loops of both blocks run their whole domains, and the producer writes every element that the block reads.
         independent: loops around the new place that run in parallel stay independent.
         dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
@@ -88,6 +88,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}
     check_extents(s, b, dims)
+    check_loops_cover(s, b, "domain")
     for c in producers:
         for w in writes(c):
             for a in reads(b):

@@ -14,6 +14,7 @@ from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.ir.visit import substitute as substitute_program
+from tunesmith.schedule.domain import check_first_step
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -35,6 +36,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     Requires:
         reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max what does not
             depend on the buffer.
+        first: the reduction begins, just once, where its loops begin, whatever its guards.
         running: no other block inside the reduction's loops uses the buffer, because the partial results are combined after them.
         neutral: a sum is initialised with 0 and a product with 1, because every partial result is.
         reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
@@ -71,13 +73,14 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         if c is not b and any(a.buffer is body.buffer for a in accesses(c)):
             what = f"block {c.name} uses {body.buffer.name} while block {b.name} accumulates into it"
             raise s.refuse("running", what, c)
+    begins = check_first_step(s, b, "first")
     partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
     parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops)
     outermost = reduce_loops[0]
     inner = loops[loops.index(outermost) :]
-    final = _final_nest(b, body, init, partial, target, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
+    final = _final_nest(b, body, init, partial, target, begins, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
     s.replace_block(b.name, lambda _: parts)
     s.replace_loop(outermost.var, lambda f: seq([f, final]))
     return s.new_block(name)
@@ -162,10 +165,18 @@ def _neutral(op: str, dtype: str) -> float:
 
 
 def _final_nest(
-    b: Block, body: BufferStore, init: BufferStore, partial: Buffer, target: For, kept: list[For], reduce_loops: list[For]
+    b: Block,
+    body: BufferStore,
+    init: BufferStore,
+    partial: Buffer,
+    target: For,
+    begins: list[Poly],
+    kept: list[For],
+    reduce_loops: list[For],
 ) -> Stmt:
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
     values |= {f.var: ZERO for f in reduce_loops}
+    around = {f.var for f in reduce_loops}
     lane_loop, lane = Var(target.var.name), Iter(Var("v_rf"), target.extent, "R")
     iters: list[Iter] = []
     bindings: list[Poly] = []
@@ -183,7 +194,7 @@ def _final_nest(
         b.name,
         (*iters, lane),
         (*bindings, poly(lane_loop)),
-        tuple([substitute(p, values) for p in b.predicate if p.vars.isdisjoint({f.var for f in reduce_loops})]),
+        tuple([substitute(p, values) for p in (*[p for p in b.predicate if p.vars.isdisjoint(around)], *begins)]),
         substitute_program(init, rename),
         BufferStore(body.buffer, at, value),
     )

@@ -162,6 +162,41 @@ def in_place(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
             C[vi] = C[7 - vi] + B[vi]
 
 
+@T.prim_func
+def late_init(A: T.Buffer((4, 8), "int32"), C: T.Buffer((4,), "int32")):
+    for i, k in T.grid(4, 8):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            vk = T.axis.reduce(8, 7 - k)
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+@T.prim_func
+def skipped_init(A: T.Buffer((4, 8), "int32"), C: T.Buffer((4,), "int32")):
+    for i, k in T.grid(4, 8):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            T.where(k > 2)
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+@T.prim_func
+def one_of_many(A: T.Buffer((4,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(4):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] * 2
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi] if vi < 4 else 1
+
+
 def same(s: Schedule, func: PrimFunc) -> None:
     """The interpreter computes with the schedule what it computes without."""
     rng = np.random.default_rng(0)
@@ -334,3 +369,32 @@ def test_cache_write_whole(refuse: Refuse) -> None:
     s.split(s.split(i, [None, 3])[1], [None, 2])
     s.cache_write(s.get_block("C"), "global")
     same(s, restarted)
+
+
+def test_compute_at_domain(refuse: Refuse) -> None:
+    s = Schedule(one_of_many)
+    what = "the loops around block B may leave out a part of its domain, which would be run"
+    refuse("compute_at", "domain", what, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]))
+
+
+# ---- inits that do not run first --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", [late_init, skipped_init])
+def test_rfactor_first(func: PrimFunc, refuse: Refuse) -> None:
+    s = Schedule(func)
+    what = {
+        "late_init": "the first step of the reduction of block C may not be that of its loops, or be repeated",
+        "skipped_init": "the guard 2 + -1*k < 0 of block C may exclude the first step of its reduction",
+    }[func.name]
+    refuse("rfactor", "first", what, s, lambda: s.rfactor(loops(s, "C")[1]))
+
+
+@pytest.mark.parametrize("func", [late_init, skipped_init])
+def test_cache_reduction_first(func: PrimFunc, refuse: Refuse) -> None:
+    s = Schedule(func)
+    what = {
+        "late_init": "the first step of the reduction of block C may not be that of its loops, or be repeated",
+        "skipped_init": "the guard 2 + -1*k < 0 of block C may exclude the first step of its reduction",
+    }[func.name]
+    refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("C"), loops(s, "C")[1], "global"))
