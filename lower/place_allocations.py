@@ -238,7 +238,11 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
     if b.scope in SHARED and loads:
         # The last turn of the threads that fill a tile may go beyond it, under a guard.
         tight = _box(b, loads, s, inner)
-        if all(_is_inside(a, *tight, Simplifier({**s.ranges, **inner})) for a in accesses if a.is_write):
+        known = dict(s.ranges)
+        for x in walk(n):
+            if type(x) is For:
+                known[x.var] = (0, bounds(x.extent, known)[1] - 1)
+        if all(_is_inside(a, *tight, Simplifier(known)) for a in accesses if a.is_write):
             lows, shape = tight
     if b.scope == "register" and shape:
         width = target.vector_lanes(b.dtype)
@@ -299,7 +303,8 @@ def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tup
         else:
             extent = poly(max(e for e in extents if e is not None))
             # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
-            if b.scope not in ("local", *SHARED) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
+            fixed = dim.const is not None and b.scope in ("local", *SHARED)
+            if not fixed and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
         lows.append(low)
         shape.append(extent)

@@ -137,7 +137,8 @@ def _horizontal(
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
-        count = poly(extent - start) if active is None else _count(active - start, lanes, s)
+        left = poly(min(extent - start, lanes))
+        count = left if active is None else _count(active - start if extent - start >= lanes else minimum(active - start, left), lanes, s)
         masked = active is not None or extent - start < lanes
         tool = _Lanes(lane, lanes, s, sizes, divide)
         tool.guards += [] if active is None else [frozenset(active.vars)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
-from tunesmith.ir.stmt import Block
+from tunesmith.ir.stmt import Block, For
 from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.state import ScheduleState
 
@@ -54,10 +56,13 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
 
     Returns the guards that decide whether the reduction runs at all, in terms of the other loops.
     """
-    if digits_of(s, block, "R") is None and digits_of(s, block.with_(predicate=()), "R") is None:
+    steps: dict[Var, Poly] = {v: ZERO for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
+    loops = s.loops_of(block.name)
+    inside = loops[next((i for i, f in enumerate(loops) if f.var in steps), len(loops)) :]
+    begun = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
+    if not begun or is_repeated(s, block, inside):
         raise s.refuse(label, f"the first step of the reduction of block {block.name} may not be that of its loops, or be repeated", block)
     own = {e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)}
-    steps: dict[Var, Poly] = {v: ZERO for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
     guards: list[Poly] = []
     for p in block.predicate:
         if p in own or p.vars.isdisjoint(steps):
@@ -69,6 +74,15 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
         if not start.terms or any(c > 0 for _, c in start.terms):
             guards.append(start)
     return guards
+
+
+def is_repeated(s: ScheduleState, block: Block, inside: Sequence[For]) -> bool:
+    """Whether one of the loops may run an instance of the block again."""
+    for each in (block, block.with_(predicate=())):
+        spatial, reduced = digits_of(s, each), digits_of(s, each, "R")
+        if spatial is not None and reduced is not None and all(f.var in spatial or f.var in reduced or f.extent == 1 for f in inside):
+            return False
+    return True
 
 
 def covers_domain(s: ScheduleState, block: Block) -> bool:
@@ -97,10 +111,11 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
         extent = ceildiv(n, d)
         if not e.terms and minimum(extent, ONE) == extent:
             continue
-        joined = next((i for i, (x, _, _) in enumerate(needed) if _joined(x, e, extent) is not None), None)
+        joined = next(((i, r) for i, (x, _, _) in enumerate(needed) if (r := _joined(x, e, extent)) is not None), None)
         if joined is not None:
-            x, outer, divisor = needed.pop(joined)
-            needed.append((_joined(x, e, extent) or e, mul(ceildiv(outer, divisor), extent), ONE))
+            at, whole = joined
+            _, outer, divisor = needed.pop(at)
+            needed.append((whole, mul(ceildiv(outer, divisor), extent), ONE))
             continue
         digit = next((v for v in e.vars if v in free and _rest(e, v, free[v]) is not None), None)
         if digit is None:

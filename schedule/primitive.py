@@ -26,6 +26,8 @@ PRIMITIVES: dict[str, Primitive[Any, Any]] = {}
 """Every primitive by name.  Names are the wire format of traces: never rename, add an alias."""
 
 
+_SCALARS = frozenset({"int", "float", "bool", "str", "BlockRV", "LoopRV", "IntRV"})
+"""Kinds of which parameters are told apart; others are judged by the primitive."""
 _PLAIN = frozenset({int, type(None), BlockRV, LoopRV, IntRV})
 """What needs no look: most arguments, and most lists, hold nothing else."""
 
@@ -48,8 +50,8 @@ class Primitive(Generic[P, R]):
             n: frozenset(re.findall(r"\w+", inspect.formatannotation(p.annotation))) for n, p in self.signature.parameters.items()
         }
         """The words of each parameter's annotation: which of bool, float, int and str it takes."""
-        texts = {n: inspect.formatannotation(p.annotation).strip("'") for n, p in self.signature.parameters.items() if n not in UNRECORDED}
-        self.lists = {n: text.endswith("| None") for n, text in texts.items() if text.startswith("Sequence[")}
+        self.texts = {n: inspect.formatannotation(p.annotation).strip("'") for n, p in self.signature.parameters.items()}
+        self.lists = {n: t.endswith("| None") for n, t in self.texts.items() if t.startswith("Sequence[") and n not in UNRECORDED}
         """The parameters that take a list, and whether None will do."""
         functools.update_wrapper(self, function)
 
@@ -73,6 +75,9 @@ class Primitive(Generic[P, R]):
             if not isinstance(v, (list, tuple, range, np.ndarray)) and not (v is None and optional):
                 shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not optional else f"[{v!r}]"
                 raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed there, such as {shown}")
+        for k, v in bound.arguments.items():
+            if k not in ("s", "decision") and not self._takes(k, v):
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}, and takes {self.texts[k]}")
         # A decision is judged where it is used: it may also come from the schedule's own list of them.
         plain = [(k, v, v if type(v) in _PLAIN or k in ("s", "decision") else self._normal(k, v, k)) for k, v in bound.arguments.items()]
         changed = {k: new for k, old, new in plain if new is not old}
@@ -89,6 +94,23 @@ class Primitive(Generic[P, R]):
         handles: Any = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
         s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
         return out
+
+    def _takes(self, name: str, v: Any) -> bool:
+        """Whether an argument is of a kind that the parameter's annotation names: a handle, a list, a list of lists, None."""
+        kinds = self.kinds[name]
+        if isinstance(v, Handle) or v is None:
+            return (
+                kinds.isdisjoint(_SCALARS)
+                or not kinds.isdisjoint(("BlockRV", "LoopRV"))
+                or (type(v).__name__ if v is not None else "None") in kinds
+            )
+        if not isinstance(v, (list, tuple)):
+            return True
+        if kinds.isdisjoint(_SCALARS):
+            return True
+        if self.texts[name].startswith("Sequence[Sequence["):
+            return all(isinstance(x, (list, tuple, range, np.ndarray)) for x in v)
+        return "Sequence" in kinds and not any(isinstance(x, Handle) and type(x).__name__ not in kinds for x in v)
 
     def _normal(self, name: str, v: Any, at: str) -> Any:
         """The argument with every integer an int and every array a list; the very same object when it was so already.

@@ -80,6 +80,8 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
     if layout is None:
         return [(d, "", None) for d in range(rank)]
     spec: list[_Dim] = []
+    if not isinstance(layout, (list, tuple)):
+        raise s.refuse("layout", f"the layout is {layout!r}; a list is needed there, with an entry for each dimension")
     for item in layout:
         if isinstance(item, int):
             spec.append((item, "", None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.ir.analysis.access_regions import Box, loop_ranges, plain_iter, reads, region, union, writes
+from tunesmith.ir.analysis.access_regions import Box, accesses, loop_ranges, plain_iter, reads, region, union, writes
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import blocks_under
@@ -35,6 +35,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
     Requires:
         intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables, each once.
+        own-values: of that buffer the block reads only the element that it initialises and accumulates into.
         consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
         only-writer: no other block writes the buffer.
         complete: loops around both the block and the loop only give the block's place in the buffer, and take no part in a reduction.
@@ -61,6 +62,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         raise s.refuse("intermediate", f"block {b.name} must write one intermediate buffer at its own iteration variables, each once", b)
     if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
         raise s.refuse("only-writer", f"{buffer.name} has another writer", b)
+    if any(not a.is_write and a.buffer is buffer and (b.init is None or a.indices != outs[0].indices) for a in accesses(b)):
+        raise s.refuse("own-values", f"block {b.name} reads values of {buffer.name} that other instances of it have written", b)
     inside = blocks_under(target)
     sharing = _sharing(s, target, shared_by)
     boxes: list[Box] = []

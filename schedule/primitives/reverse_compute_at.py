@@ -8,7 +8,7 @@ from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
-from tunesmith.schedule.domain import check_loops_cover, covers_domain
+from tunesmith.schedule.domain import check_loops_cover, covers_domain, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
@@ -136,6 +136,8 @@ def _check_once(s: ScheduleState, b: Block, target: For, producers: list[Block])
         return
     path = move(s, b.name, producers[0].name)
     shared = path.shared if path else ()
+    if is_repeated(s, b, [f for f in s.loops_of(b.name) if f not in shared]):
+        raise s.refuse("once", f"block {b.name} reads what it writes, and its loops may run an instance of it again", b)
     outside = _loops_down_to(s, target) - {f.var for f in shared}
     for p in producers:
         ranges = inner_ranges(s, p, shared)

@@ -153,3 +153,25 @@ def f(A: T.Buffer(({size},), "int32"), C: T.Buffer(({size},), "int32")):
     a, c = np.arange(size, dtype=np.int32), np.zeros(size, np.int32)
     Module.from_object(build(s.func, WIDE).data)["f"](a, c)
     np.testing.assert_array_equal(c, (a * 2 + 1)[::-1])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint16"])
+def test_absolute_values_of_integers(dtype: str) -> None:
+    """Of the least number it is that number itself, as in numpy."""
+    func = parse(
+        f"""
+@T.prim_func
+def f(A: T.Buffer((20,), "{dtype}"), C: T.Buffer((20,), "{dtype}")):
+    for i in T.vectorized(16):
+        C[i] = T.abs(A[i])
+    for i in T.serial(4):
+        C[i + 16] = T.abs(A[i + 16])
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    a = np.arange(20).astype(dtype) * -3 if dtype[0] == "i" else np.arange(20).astype(dtype)
+    a[[2, 18]] = np.iinfo(dtype).min
+    for target in TARGETS:
+        c = np.zeros_like(a)
+        Module.from_object(build(func, target).data)["f"](a, c)
+        np.testing.assert_array_equal(c, np.abs(a))

@@ -197,6 +197,42 @@ def one_of_many(A: T.Buffer((4,), "int32"), C: T.Buffer((8,), "int32")):
             C[vi] = B[vi] if vi < 4 else 1
 
 
+@T.prim_func
+def scanned(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = (B[vi - 1] if vi > 0 else 0) + A[vi]
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi] + 1
+
+
+@T.prim_func
+def added_twice(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] * 2
+    for _r, i in T.grid(2, 8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = C[vi] + B[vi]
+
+
+@T.prim_func
+def restarted_inside(A: T.Buffer((8,), "int32"), C: T.Buffer((1,), "int32")):
+    for k, _r in T.grid(8, 2):
+        with T.block("C"):
+            vk = T.axis.reduce(8, k)
+            with T.init():
+                C[0] = 0
+            C[0] = C[0] + A[vk]
+
+
 def same(s: Schedule, func: PrimFunc) -> None:
     """The interpreter computes with the schedule what it computes without."""
     rng = np.random.default_rng(0)
@@ -398,3 +434,21 @@ def test_cache_reduction_first(func: PrimFunc, refuse: Refuse) -> None:
         "skipped_init": "the guard 2 + -1*k < 0 of block C may exclude the first step of its reduction",
     }[func.name]
     refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("C"), loops(s, "C")[1], "global"))
+
+
+def test_reductions_that_begin_again_inside_are_not_divided() -> None:
+    s = Schedule(restarted_inside)
+    with pytest.raises(ScheduleError, match=r"rfactor refused \[first\]"):
+        s.rfactor(loops(s, "C")[0])
+
+
+def test_compute_at_own_values(refuse: Refuse) -> None:
+    s = Schedule(scanned)
+    what = "block B reads values of B that other instances of it have written"
+    refuse("compute_at", "own-values", what, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]))
+
+
+def test_updates_that_are_repeated_are_not_moved() -> None:
+    s = Schedule(added_twice)
+    with pytest.raises(ScheduleError, match=r"reverse_compute_at refused \[once\]: block C reads what it writes, and its loops may run"):
+        s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0])

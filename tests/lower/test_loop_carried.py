@@ -157,3 +157,26 @@ def test_a_parallel_loop_may_not_pass_values_on() -> None:
     s.parallel(s.get_loops(s.get_block("C"))[0])
     with pytest.raises(BuildError, match="first_only: the buffer B may pass values from one iteration of the parallel loop i to another"):
         tunesmith.build(s, TARGET)
+
+
+@T.prim_func
+def triangular(A: T.Buffer((6, 6), "int32"), C: T.Buffer((6, 6), "int32")):
+    B = T.alloc_buffer((6, 6), "int32")
+    for i in T.serial(6):
+        for j in T.serial(6):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2
+        for j in T.serial(i + 1):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vi, vj]
+
+
+def test_memory_that_triangular_loops_use(lowered: Lowered) -> None:
+    done = lowered(lower_blocks(triangular, TARGET), place_allocations)
+    assert loops_inside(done) == 1
+    a = np.arange(36, dtype="int32").reshape(6, 6)
+    c = np.zeros_like(a)
+    tunesmith.build(triangular, TARGET)["triangular"](a, c)
+    np.testing.assert_array_equal(c, np.tril(2 * a))

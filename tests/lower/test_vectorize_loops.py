@@ -350,3 +350,24 @@ def f(A: T.Buffer((8, 10), "float64"), C: T.Buffer((8, 10), "float64")):
     a, c = np.arange(80.0).reshape(8, 10), np.zeros((8, 10))
     Module.from_object(build(func, narrow).data)["f"](a, c)
     np.testing.assert_array_equal(c, np.where(np.arange(10) - np.arange(8)[:, None] < 3, a * 2, 0))
+
+
+def test_a_guard_does_not_widen_a_short_horizontal_sum() -> None:
+    """A loop of two on vectors of four: its guard lets more lanes pass than it has iterations."""
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((n,), "float32"), C: T.Buffer((1,), "float32"), n: T.int64):
+    for i_0, i_1 in T.grid(T.ceildiv(n, 8), 4):
+        for i_2 in T.vectorized(2):
+            if i_0 * 8 + i_1 * 2 + i_2 < n:
+                C[0] = C[0] + A[i_0 * 8 + i_1 * 2 + i_2]
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    for target in TARGETS:
+        call = Module.from_object(build(func, target).data)["f"]
+        for n in (1, 2, 3, 4, 7, 8, 13):
+            a, c = np.arange(1, n + 1, dtype=np.float32), np.zeros(1, np.float32)
+            call(a, c, n)
+            assert c[0] == n * (n + 1) / 2
