@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
@@ -20,27 +21,62 @@ def is_guarded(s: ScheduleState, block: Block) -> bool:
     return any(p not in own for p in block.predicate) and not covers_domain(s, block)
 
 
-def _unguarded(s: ScheduleState, block: Block) -> tuple[list[Poly], dict[Var, Poly], dict[Var, set[Var]]] | None:
-    """The bindings and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """An expression of loops that must have every value of [0, extent), whatever values the others have."""
+
+    kind: str
+    expr: Poly
+    extent: Poly
+
+
+def _joined_variables(block: Block) -> list[_Extent]:
+    """The iteration variables of a block, where what has been fused is one again: f for f // n and f % n."""
+    out = [_Extent(it.kind, e, it.extent) for it, e in zip(block.iters, block.bindings, strict=True)]
+    while True:
+        found = next(((x, y) for x in out for y in out if x.kind == y.kind and _joined(x.expr, y.expr, y.extent) is not None), None)
+        if found is None:
+            return out
+        x, y = found
+        whole = _joined(x.expr, y.expr, y.extent)
+        assert whole is not None
+        out = [z for z in out if z is not x and z is not y] + [_Extent(x.kind, whole, mul(x.extent, y.extent))]
+
+
+def _joined(x: Poly, e: Poly, extent: Poly) -> Poly | None:
+    """q * d + r when `x` is q + floordiv(r, d) and `e` is mod(r, d) with d = `extent`; None otherwise."""
+    b = e.as_atom()
+    if type(b) is not Op or b.op != "mod" or b.args[1] != extent:
+        return None
+    for m, c in x.terms:
+        if c == 1 and len(m) == 1 and type(m[0]) is Op and m[0].op == "floordiv" and m[0].args == b.args:
+            return mul(x - Poly(((m, c),)), extent) + b.args[0]
+    return None
+
+
+def _unguarded(s: ScheduleState, block: Block) -> tuple[list[_Extent], dict[Var, Poly], dict[Var, set[Var]]] | None:
+    """The variables and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
     replaced; None when a guard is left."""
     ranges = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
-    bindings, guards = list(block.bindings), list(block.predicate)
+    own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
+    variables, guards = _joined_variables(block), [g for g in block.predicate if g not in own]
     replaced: dict[Var, set[Var]] = {}
     while True:
-        own = {p for it, e in zip(block.iters, bindings, strict=True) for p in (e - it.extent, -e - 1)}
+        own = {p for x in variables for p in (x.expr - x.extent, -x.expr - 1)}
         guards = [g for g in guards if g not in own]
         if not guards:
-            return bindings, ranges, replaced
+            return variables, ranges, replaced
         # The last guard is that of the innermost split.
         bounded = bounded_part(guards.pop(), ranges)
         if bounded is None or not is_tiling(bounded[0], ranges):
             return None
         inner, limit = bounded
         whole = Var("whole")
-        new = collapsed(inner, whole, [*bindings, *guards], ranges)
+        new = collapsed(inner, whole, [*[x.expr for x in variables], *guards], ranges)
         if new is None or minimum(limit, interval(inner, ranges)[1] + 1) != limit:
             return None
-        bindings, guards = new[: len(bindings)], new[len(bindings) :]
+        variables = [_Extent(x.kind, e, x.extent) for x, e in zip(variables, new, strict=False)]
+        guards = new[len(variables) :]
         replaced[whole] = {x for v in inner.vars if v in ranges for x in replaced.get(v, {v})}
         ranges = {**{v: n for v, n in ranges.items() if v not in inner.vars}, whole: limit - 1}
 
@@ -56,8 +92,9 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
 
     Returns the guards that decide whether the reduction runs at all, in terms of the other loops.
     """
-    steps: dict[Var, Poly] = {v: ZERO for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
     loops = s.loops_of(block.name)
+    used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
+    steps: dict[Var, Poly] = {f.var: ZERO for f in loops if f.var in used}
     inside = loops[next((i for i, f in enumerate(loops) if f.var in steps), len(loops)) :]
     begun = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
     if not begun or is_repeated(s, block, inside):
@@ -100,11 +137,11 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
     plain = _unguarded(s, block)
     if plain is None:
         return None
-    bindings, ranges, digits = plain
-    others = {v for it, e in zip(block.iters, bindings, strict=True) if it.kind != kind for v in e.vars}
+    variables, ranges, replaced = plain
+    others = {v for x in variables if x.kind != kind for v in x.expr.vars}
     free = {v: high + 1 for v, high in ranges.items() if v not in others}
-    # Each expression must have all values of [0, ceildiv(n, d)), whatever values the others have.
-    needed = [(e, it.extent, ONE) for it, e in zip(block.iters, bindings, strict=True) if it.kind == kind]
+    # Each expression must have all values of [0, ceildiv(n, d)).
+    needed = [(x.expr, x.extent, ONE) for x in variables if x.kind == kind]
     found: set[Var] = set()
     while needed:
         e, n, d = needed.pop()
@@ -121,7 +158,7 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
         if digit is None:
             return None
         step = free.pop(digit)
-        found |= digits.get(digit, {digit})
+        found |= replaced.get(digit, {digit})
         rest = _rest(e, digit, step)
         if rest is not None and not (rest == ZERO and minimum(extent, step) == extent):
             needed.append((rest, n, mul(d, step)))
@@ -135,11 +172,3 @@ def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:
         return None if rest.terms else rest
     q, r = divide_terms(rest, step)
     return None if r.terms else q
-
-
-def _joined(x: Poly, e: Poly, extent: Poly) -> Poly | None:
-    """r when `x` is floordiv(r, d) and `e` is mod(r, d) with d = `extent`; None otherwise."""
-    a, b = x.as_atom(), e.as_atom()
-    if type(a) is Op and type(b) is Op and (a.op, b.op) == ("floordiv", "mod") and a.args == b.args and a.args[1] == extent:
-        return a.args[0]
-    return None

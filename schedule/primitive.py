@@ -99,11 +99,8 @@ class Primitive(Generic[P, R]):
         """Whether an argument is of a kind that the parameter's annotation names: a handle, a list, a list of lists, None."""
         kinds = self.kinds[name]
         if isinstance(v, Handle) or v is None:
-            return (
-                kinds.isdisjoint(_SCALARS)
-                or not kinds.isdisjoint(("BlockRV", "LoopRV"))
-                or (type(v).__name__ if v is not None else "None") in kinds
-            )
+            own = "None" if v is None else type(v).__name__
+            return own in kinds or kinds.isdisjoint(_SCALARS) or not kinds.isdisjoint(("BlockRV", "LoopRV"))
         if not isinstance(v, (list, tuple)):
             return True
         if kinds.isdisjoint(_SCALARS):
