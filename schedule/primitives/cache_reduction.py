@@ -11,7 +11,7 @@ from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
 from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.domain import check_first_step
@@ -63,6 +63,9 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         raise s.refuse("reduction", f"block {b.name} does not store at its own spatial iteration variables, each once", b)
     if any(a.indices != b.body.indices for a in accesses(b) if a.buffer is b.body.buffer):
         raise s.refuse("reduction", f"block {b.name} reads other elements of {b.body.buffer.name} than that which it updates", b)
+    used = {v for n in walk(b.init.value) if type(n) is Poly for v in n.vars}
+    if any(it.var in used for n, it in enumerate(b.iters) if n not in positions):
+        raise s.refuse("reduction", f"the init of block {b.name} depends on more than the element that it stores to", b)
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     old = b.body.buffer

@@ -36,7 +36,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         ready: nothing that the block moves past writes what it reads, or uses what it writes; in each iteration of loops around
             both, it reads just what the producer writes there.
         once: a block that reads what it writes is not run again: loops outside tile what the producer writes.
-        domain: the loops of both blocks run their whole domains, and the producer writes every element that the block reads.
+        domain: the loops of both blocks run their whole domains, before the move and after it, and the producer writes every element
+            that the block reads.
         independent: loops around the new place that run in parallel stay independent.
         dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
@@ -95,6 +96,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
                 if a.buffer is w.buffer:
                     _check_domain(s, b, a.indices, c, w.indices)
     place(s, b.name, target.var, dims, at_front=False)
+    check_loops_cover(s, s.block(b.name), "domain")
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
         if f.kind in ("parallel", "thread"):

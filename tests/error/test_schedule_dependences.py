@@ -233,6 +233,29 @@ def restarted_inside(A: T.Buffer((8,), "int32"), C: T.Buffer((1,), "int32")):
             C[0] = C[0] + A[vk]
 
 
+@T.prim_func
+def init_of_more(A: T.Buffer((4, 3, 8), "int32"), C: T.Buffer((4,), "int32")):
+    for i, j, k in T.grid(4, 1, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi] = A[vi, vj + 1, 0]
+            C[vi] = C[vi] + A[vi, vj, vk]
+
+
+@T.prim_func
+def diagonal(A: T.Buffer((4,), "int32"), C: T.Buffer((4, 4), "int32")):
+    B = T.alloc_buffer((4,), "int32")
+    for i in T.serial(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = A[vi] * 2
+    for i, j in T.grid(4, 4):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi] * B[vj]
+
+
 def same(s: Schedule, func: PrimFunc) -> None:
     """The interpreter computes with the schedule what it computes without."""
     rng = np.random.default_rng(0)
@@ -451,4 +474,16 @@ def test_compute_at_own_values(refuse: Refuse) -> None:
 def test_updates_that_are_repeated_are_not_moved() -> None:
     s = Schedule(added_twice)
     with pytest.raises(ScheduleError, match=r"reverse_compute_at refused \[once\]: block C reads what it writes, and its loops may run"):
+        s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0])
+
+
+def test_an_init_of_more_than_the_element() -> None:
+    s = Schedule(init_of_more)
+    with pytest.raises(ScheduleError, match=r"cache_reduction refused \[reduction\]: the init of block C depends on more than the element"):
+        s.cache_reduction(s.get_block("C"), loops(s, "C")[0], "global")
+
+
+def test_a_consumer_of_all_pairs_is_not_moved_to_one_element() -> None:
+    s = Schedule(diagonal)
+    with pytest.raises(ScheduleError, match=r"reverse_compute_at refused \[domain\]"):
         s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0])
