@@ -102,11 +102,11 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
         return
     if type(n) is Allocate and n.buffer.scope != "global":
         private = (*private, n.buffer)
-    if type(n) is For and n.kind == "parallel":
+    if type(n) is For and (n.kind == "parallel" or n.thread in BLOCKS):
         for b in private:
             if _uses(n.body, b):
                 raise BuildError(
-                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the parallel loop "
+                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the {n.thread or n.kind} loop "
                     f"{n.var} and used inside, where other threads would not find what was written to it. Give it the scope global "
                     f"(set_scope), or make it inside the loop (compute_at), or leave the loop serial"
                 )
