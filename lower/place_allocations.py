@@ -106,9 +106,9 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
         for b in private:
             if _uses(n.body, b):
                 raise BuildError(
-                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the {n.thread or n.kind} loop "
-                    f"{n.var} and used inside, where other threads would not find what was written to it. Give it the scope global "
-                    f"(set_scope), or make it inside the loop (compute_at), or leave the loop serial"
+                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the "
+                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what was written to it. Give it "
+                    "the scope global (set_scope), or make it inside the loop (compute_at), or leave the loop serial"
                 )
     n.each_child(lambda k: _check_private(name, k, private) if isinstance(k, Stmt) else None)
 
