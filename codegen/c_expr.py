@@ -11,6 +11,7 @@ from typing import Any
 
 from tunesmith.codegen.c_dialect import HALVES, Dialect
 from tunesmith.codegen.c_division import floor_division
+from tunesmith.codegen.c_text import closes
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -344,10 +345,10 @@ class CExpr:
         if dtype not in HALVES:
             return value
         loaded = f"ts_from_{dtype}("
-        if value.startswith(loaded) and _closes(value, len(loaded) - 1):
+        if value.startswith(loaded) and closes(value, len(loaded) - 1):
             return value[len(loaded) : -1]  # it comes from memory as it goes there
         head = f"ts_round_{dtype}("
-        inner = value[len(head) : -1] if value.startswith(head) and _closes(value, len(head) - 1) else value
+        inner = value[len(head) : -1] if value.startswith(head) and closes(value, len(head) - 1) else value
         return f"ts_to_{dtype}({inner})"
 
     def whole(self, b: Buffer, index: Poly, lanes: int, stride: Poly | None, mask: Poly | None) -> str | None:
@@ -490,13 +491,3 @@ def _operands(e: Expr) -> list[Expr]:
     out: list[Any] = []
     e.each_child(out.append)
     return out
-
-
-def _closes(text: str, at: int) -> bool:
-    """Whether the parenthesis that opens at `at` closes at the end."""
-    depth = 0
-    for i in range(at, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[i], 0)
-        if depth == 0:
-            return i == len(text) - 1
-    return False

@@ -15,15 +15,16 @@ from typing import Any
 
 from tunesmith.codegen.llvm_arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
 from tunesmith.codegen.llvm_expr import ExprEmitter
+from tunesmith.codegen.llvm_loop_uses import LoopUses
 from tunesmith.codegen.llvm_masks import active_lanes
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix
 from tunesmith.codegen.llvm_transpose import Tile, find_tiles, transpose
 from tunesmith.ir.arith.interval import bounds
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, split_constant, substitute
+from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, substitute
 from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk, walk_objects
@@ -139,21 +140,6 @@ class _Kernel:
         ]
 
 
-@dataclass(slots=True)
-class _Inside:
-    """What a loop uses.
-
-    Attributes:
-        addresses: (buffer, varying part of an address), in program order, with the variables of loops inside at 0.
-        buffers: all that are accessed, also by parallel loops inside.
-        variables: all that occur, also bound ones.
-    """
-
-    addresses: dict[tuple[Buffer, Poly], None] = field(default_factory=dict)
-    buffers: set[Buffer] = field(default_factory=set)
-    variables: set[Var] = field(default_factory=set)
-
-
 class _Function(ExprEmitter):
     """One LLVM function: a kernel or the body of a parallel loop."""
 
@@ -165,7 +151,7 @@ class _Function(ExprEmitter):
         self.allocas: list[str] = []
         self.stack = 0
         self.workspace = WORKSPACE
-        self._loops: dict[For, _Inside] = {}
+        self._uses = LoopUses(parallel)
         self.block = "entry"
 
     def statement(self, n: Stmt) -> None:
@@ -358,46 +344,12 @@ class _Function(ExprEmitter):
     def _carried(self, n: For) -> list[tuple[Buffer, Poly, Poly]]:
         """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
         out: list[tuple[Buffer, Poly, Poly]] = []
-        for b, p in self._inside(n).addresses:
+        for b, p in self._uses.of(n).addresses:
             if b in self.base and all(v is n.var or v in self.env for v in p.vars):
                 split = linear(p, n.var, self.kernel.sizes)
                 if split is not None:
                     out.append((b, p, split[0]))
         return out
-
-    def _inside(self, n: For) -> _Inside:
-        """What a loop uses, found once for each loop from what the loops in it use."""
-        known = self._loops.get(n)
-        if known is not None:
-            return known
-        use = self._loops[n] = _Inside(variables=set(n.extent.vars))
-        seen: set[Any] = set()
-        stack: list[Any] = [n.body]
-        while stack:
-            x = stack.pop()
-            t = type(x)
-            if t is Poly:
-                if not x.vars <= use.variables:
-                    use.variables |= x.vars
-                continue
-            if x in seen:
-                continue
-            seen.add(x)
-            if t is For:
-                inner = self._inside(x)
-                use.buffers |= inner.buffers
-                use.variables |= inner.variables
-                if x.kind != "parallel" or self.parallel:
-                    for b, p in inner.addresses:
-                        use.addresses[b, split_constant(substitute(p, {x.var: ZERO}))[0]] = None
-                continue
-            if t is BufferLoad or t is BufferStore:
-                use.buffers.add(x.buffer)
-                use.addresses[x.buffer, split_constant(x.indices[0])[0]] = None
-            kids: list[Any] = []
-            x.each_child(kids.append)
-            stack.extend(reversed(kids))
-        return use
 
     # ---- threads -------------------------------------------------------------------------------------------------------
 

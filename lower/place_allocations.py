@@ -107,8 +107,8 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
             if _uses(n.body, b):
                 raise BuildError(
                     f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the "
-                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what was written to it. Give it "
-                    "the scope global (set_scope), or make it inside the loop (compute_at), or leave the loop serial"
+                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what is written to it. Give "
+                    "it the scope global (set_scope), or make it inside the loop (compute_at), or leave the loop serial"
                 )
     n.each_child(lambda k: _check_private(name, k, private) if isinstance(k, Stmt) else None)
 
