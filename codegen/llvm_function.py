@@ -359,7 +359,7 @@ class _Function(ExprEmitter):
         name = f"{k.name}.parallel{k.bodies}"
         k.bodies += 1
         body = _Function(k, {}, parallel=True)
-        use = body._inside(n)
+        use = body._uses.of(n)
         captured = [b for b in self.base if b in use.buffers and b.scope != "register"]
         # Offsets in an arena of sizes depend on what came before in it.
         needed = use.variables | k.sizes.keys() if k.arena.dynamic else use.variables
