@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.ir.analysis.access_regions import loop_ranges
+from tunesmith.ir.analysis.access_regions import loop_ranges, plain_iter, writes
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
@@ -89,10 +89,13 @@ def check_loops_cover(s: ScheduleState, block: Block, label: str) -> None:
 
 
 def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
-    """Refuse a reduction that does not begin, just once, where all its loops are at 0: its init runs there.
+    """Refuse a reduction that does not begin, just once for each element, where all its loops are at 0: its init runs there.
 
     Returns the guards that decide whether the reduction runs at all, in terms of the other loops.
     """
+    at = [plain_iter(e, block) for w in writes(block) for e in w.indices]
+    if any(it.kind == "S" and it.extent != 1 and n not in at for n, it in enumerate(block.iters)):
+        raise s.refuse(label, f"several instances of block {block.name} begin the reduction of one element", block)
     loops = s.loops_of(block.name)
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
     steps: dict[Var, Poly] = {f.var: ZERO for f in loops if f.var in used}

@@ -83,10 +83,11 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
     if not isinstance(layout, (list, tuple)):
         raise s.refuse("layout", f"the layout is {layout!r}; a list is needed there, with an entry for each dimension")
     for item in layout:
-        if isinstance(item, int):
-            spec.append((item, "", None))
-        elif len(item) == 3 and isinstance(item[0], int) and item[1] in ("/", "%") and isinstance(item[2], (int, IntRV)):
-            spec.append((item[0], str(item[1]), s.value(item[2])))
+        parts = tuple(item) if isinstance(item, (list, tuple)) else (item,)
+        if len(parts) == 1 and isinstance(parts[0], int):
+            spec.append((parts[0], "", None))
+        elif len(parts) == 3 and isinstance(parts[0], int) and parts[1] in ("/", "%") and isinstance(parts[2], (int, IntRV)):
+            spec.append((parts[0], str(parts[1]), s.value(parts[2])))
         else:
             raise s.refuse("layout", f"a layout entry is an int, [d, '/', f] or [d, '%', f]; got {item!r}")
     for d in range(rank):

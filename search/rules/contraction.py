@@ -21,7 +21,17 @@ from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.code_size import UNROLLED, expression_size
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import Operand, consumers, inlined_sizes, is_contraction, is_output, is_pointwise, operands, producers
+from tunesmith.search.rules.roles import (
+    Operand,
+    consumers,
+    has_loop_for_each_variable,
+    inlined_sizes,
+    is_contraction,
+    is_output,
+    is_pointwise,
+    operands,
+    producers,
+)
 from tunesmith.search.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
@@ -90,6 +100,8 @@ class _Levels:
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with one contraction; none when it has another shape."""
+    if not has_loop_for_each_variable(func):
+        return []
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]
     if len(mains) != 1:

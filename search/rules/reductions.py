@@ -10,7 +10,7 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import is_contraction, is_output, is_pointwise, is_reduction
+from tunesmith.search.rules.roles import has_loop_for_each_variable, is_contraction, is_output, is_pointwise, is_reduction
 from tunesmith.search.rules.tile_domains import middle_tiles, outer_tiles
 
 Named = tuple[str, Callable[[Schedule], None]]
@@ -19,6 +19,8 @@ Named = tuple[str, Callable[[Schedule], None]]
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule when the output is a reduction of what pointwise blocks at most have prepared; where the work is small, another one
     without threads."""
+    if not has_loop_for_each_variable(func):
+        return []
     blocks = blocks_under(func.body)
     reductions = [b for b in blocks if is_reduction(b)]
     if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):

@@ -18,7 +18,15 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import consumers, is_contraction, is_output, is_pointwise, is_reduction, producers
+from tunesmith.search.rules.roles import (
+    consumers,
+    has_loop_for_each_variable,
+    is_contraction,
+    is_output,
+    is_pointwise,
+    is_reduction,
+    producers,
+)
 from tunesmith.search.rules.tile_domains import outer_tiles
 
 KEPT = ("scratch", "output", "twice")
@@ -33,6 +41,8 @@ Named = tuple[str, Callable[[Schedule], None]]
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules when every block is pointwise or a reduction of one variable, and one block makes the output; with threads, and
     without where the work is small."""
+    if not has_loop_for_each_variable(func):
+        return []
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]
     reductions = [b for b in blocks if is_reduction(b)]
