@@ -14,6 +14,8 @@ from tunesmith.schedule.state import ScheduleState
 
 TILE_DOMAIN = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), 160, 192, 224, 256, 320, 384, 448, 512)
 """Tile sizes tried by default: dense where a register tile lives, sparser where a cache block does."""
+MAX_PARTS = 64
+"""Loops of a tiling: nests are walked by recursion."""
 
 
 @primitive
@@ -52,16 +54,17 @@ def sample_tile(
         waste: the tiles may overshoot the extent by this fraction ...
         slack: ... plus this many iterations.
     Requires:
-        parts: n is at least 2, with one domain for each of the n - 1 factors.
+        parts: n is from 2 to 64, with one domain for each of the n - 1 factors.
         waste: the tiles cover at most (1 + waste) * extent + slack iterations.
         loop-exists: the loop is still in the program.
         admissible: no domain is empty, and some draw meets the waste bound.
         decision: a given decision is n - 1 integers from 1 to 2**31 - 1.
     """
     extent = s.loop(loop).extent
+    _check_parts(s, n)
     domains = [TILE_DOMAIN] * (n - 1) if domains is None else domains
-    if n < 2 or len(domains) != n - 1:
-        raise s.refuse("parts", f"a tiling into {n} loops needs {max(n - 1, 1)} domains, got {len(domains)}")
+    if len(domains) != n - 1:
+        raise s.refuse("parts", f"a tiling into {n} loops needs {n - 1} domains, got {len(domains)}")
     _require_values(s, domains)
     share = round(waste * 16)
 
@@ -86,15 +89,14 @@ def sample_perfect_tile(
     """The n - 1 inner factors of a tiling of `loop` that divides it evenly (TVM returns n; the outermost follows here).
 
     Requires:
-        parts: n is at least 2.
+        parts: n is from 2 to 64.
         divides: the product of the factors divides the extent.
         loop-exists: the loop is still in the program.
         admissible: no domain is empty, and some draw divides the extent.
         decision: a given decision is n - 1 integers from 1 to 2**31 - 1.
     """
     extent = s.loop(loop).extent
-    if n < 2:
-        raise s.refuse("parts", f"a tiling needs at least 2 loops, got {n}")
+    _check_parts(s, n)
     size = extent.const  # the domain may depend on the workload, never the program: rows outside it are still lawful
     inner = tuple(d for d in (TILE_DOMAIN if size is None else range(1, size + 1)) if size is None or size % d == 0)
     last = tuple(d for d in inner if d <= max_innermost_factor)
@@ -107,6 +109,11 @@ def sample_perfect_tile(
     _require_positive(s, out)
     s.require("eq0", mod(extent, product([v.expr for v in out])), "divides", f"the tiles of {loop!r} do not divide its extent {extent!r}")
     return out
+
+
+def _check_parts(s: ScheduleState, n: int) -> None:
+    if not 2 <= n <= MAX_PARTS:
+        raise s.refuse("parts", f"a tiling has 2 to {MAX_PARTS} loops, got {n}")
 
 
 def _require_values(s: ScheduleState, domains: Sequence[Sequence[int]]) -> None:

@@ -222,7 +222,7 @@ def test_sample_categorical_decision_2(on: On, refuse: Refuse) -> None:
 def test_sample_tile_parts(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("sample_tile", "parts", "a tiling into 1 loops needs 1 domains, got 0", s, lambda: s.sample_tile(i, 1))
+    refuse("sample_tile", "parts", "a tiling has 2 to 64 loops, got 1", s, lambda: s.sample_tile(i, 1))
 
 
 def test_sample_tile_parts_2(on: On, refuse: Refuse) -> None:
@@ -264,7 +264,7 @@ def test_sample_tile_decision_2(on: On, refuse: Refuse) -> None:
 def test_sample_perfect_tile_parts(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("sample_perfect_tile", "parts", "a tiling needs at least 2 loops, got 1", s, lambda: s.sample_perfect_tile(i, 1))
+    refuse("sample_perfect_tile", "parts", "a tiling has 2 to 64 loops, got 1", s, lambda: s.sample_perfect_tile(i, 1))
 
 
 def test_sample_perfect_tile_divides(on: On, refuse: Refuse) -> None:
