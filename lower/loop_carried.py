@@ -6,6 +6,7 @@ different elements.  What cannot be proved counts as passed on, so that the buff
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -125,8 +126,15 @@ def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, 
         return True
     lows = [interval(i, own)[0] for i in w.indices]
     written = _points([known.index(i - low) for i, low in zip(w.indices, lows, strict=True)], kept, own)
+    if written is None:
+        return False
+    ends = [nested_interval(i - low, others) for i, low in zip(r.indices, lows, strict=True)]
+    box = [(known.index(first).const, known.index(last).const) for first, last in ends]
+    sides = [range(first, last + 1) for first, last in box if first is not None and last is not None]
+    if len(sides) == len(box) and math.prod(map(len, sides)) <= MAX_POINTS and written.issuperset(itertools.product(*sides)):
+        return True
     read = _points([known.index(i - low) for i, low in zip(r.indices, lows, strict=True)], [], others)
-    return written is not None and read is not None and read <= written
+    return read is not None and read <= written
 
 
 def _multiple(g: Poly, index: Poly) -> tuple[Fraction, Fraction] | None:
