@@ -253,6 +253,11 @@ class CExpr:
             if dt.is_unsigned(dtype):
                 return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
             return self._floored(op, a, b, dtype)
+        if op in ("shl", "shr") and not (b.isdigit() and int(b) < dt.bits(dtype)):
+            word = self.dialect.types["uint64" if dt.bits(dtype) == 64 else "uint32"]
+            none = "0" if op == "shl" or dt.is_unsigned(dtype) else f"({a} < 0 ? -1 : 0)"
+            plain = self._binary(op, dtype, a, "0").replace(" 0)", f" ({b}))")
+            return f"(({word})({b}) < {dt.bits(dtype)}u ? {plain} : {none})"
         if op in _WRAPPING and (dtype in ("int32", "int64") or (op, dtype) == ("mul", "uint16")):  # signed ones must not overflow in C
             word = self.dialect.types["uint64" if dtype == "int64" else "uint32"]
             return f"({self.dialect.types[dtype]})(({word}){a} {_INFIX[op]} {b if op == 'shl' else f'({word}){b}'})"

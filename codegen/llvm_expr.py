@@ -10,6 +10,7 @@ from tunesmith.codegen.llvm_division import divided, positively_divided
 from tunesmith.codegen.llvm_masks import active_lanes
 from tunesmith.codegen.llvm_order import NESTED, needs_branch, operands_first
 from tunesmith.codegen.llvm_scale import scaled
+from tunesmith.codegen.llvm_shift import shifted
 from tunesmith.codegen.llvm_text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import Range, bounds
@@ -22,7 +23,7 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, InternalError
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor", "shl": "shl", "shr": "ashr"}
+_INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}
 _COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 _UNKNOWN = (-(1 << 63), (1 << 63) - 1)
 _UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
@@ -333,8 +334,8 @@ class ExprEmitter:
         unsigned = dt.is_unsigned(e.a.dtype)
         if e.op in ("min", "max"):
             return self.call(ty, f"llvm.{'u' if unsigned else 's'}{e.op}.{suffix(e.a.dtype)}", [(ty, a), (ty, b)])
-        if e.op == "shr" and unsigned:
-            return self.op(f"lshr {ty} {a}, {b}")
+        if e.op in ("shl", "shr"):
+            return shifted(e, a, b, self.op)
         if e.op in _INT and not fp:
             return self.op(f"{_INT[e.op]} {ty} {a}, {b}")
         if e.op in ("floordiv", "mod") and not fp:

@@ -387,7 +387,11 @@ class _Function(ExprEmitter):
             "  %n1 = select i1 %alone, i32 1, i32 %n32",
             "  %t = zext i32 %t1 to i64",
             "  %n = zext i32 %n1 to i64",
-            f"  %e = add i64 {end}, 0",
+            *(
+                [f"  %none = icmp slt i64 {end}, 0", f"  %e = select i1 %none, i64 0, i64 {end}"]
+                if bounds(n.extent, self.ranges)[0] < 0
+                else [f"  %e = add i64 {end}, 0"]
+            ),
             "  %m0 = mul i64 %e, %t",
             "  %first = udiv i64 %m0, %n",
             "  %next = add i64 %t, 1",

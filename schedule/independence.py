@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses, shared_iterations
-from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.analysis.reduction_update import reassociable_update, reduction_update
 from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.domain import digits_of
 from tunesmith.schedule.order import is_settled
 from tunesmith.schedule.state import ScheduleState
@@ -44,6 +46,36 @@ def check_independent(
         if loop.var in instances.shared(a, b, loop.var) or (same_values and _writes_same_value(s, a, b, (loop,))):
             continue
         raise s.refuse(label, _conflict(a, b, loop), loop)
+
+
+def check_marked_loops(func: PrimFunc) -> None:
+    """Refuse a program written by hand with a parallel or vectorized loop whose iterations conflict.
+
+    Schedules need no such check: their primitives have made it.
+
+    Raises:
+        ScheduleError: with the loop underlined.
+    """
+    s = ScheduleState(func)
+    for f in [n for n in walk(func.body) if type(n) is For and n.kind in ("parallel", "vectorized")]:
+        s.step = "parallel" if f.kind == "parallel" else "vectorize"
+        inside = blocks_under(f)
+        reduced = [b for b in inside if any(it.kind == "R" and f.var in e.vars for it, e in zip(b.iters, b.bindings, strict=True))]
+        if f.kind == "parallel" and reduced:
+            raise s.refuse("data-parallel", f"block {reduced[0].name} reduces over loop {f.var.name}", f)
+        if f.kind == "vectorized" and _is_folded(f, reduced):
+            continue
+        check_independent(s, f, "independent", private=f.kind == "parallel", same_values=f.kind != "parallel")
+
+
+def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
+    """Whether the loop is a horizontal sum, maximum or minimum: one update in any order, without an init, in a block or in none."""
+    n: object = loop.body
+    while type(n) is For and n.kind == "vectorized":
+        n = n.body
+    if type(n) is Block:
+        return n in reduced and n.init is None and reassociable_update(n) is not None
+    return reduction_update(n) is not None
 
 
 def is_independent(s: ScheduleState, loop: For) -> bool:

@@ -156,9 +156,11 @@ class _Walk:
         used.sort(key=lambda v: v.key)
         spans = [self.ranges[v][1] + 1 for v in used]
         for few in (None, 9, 5, 3, 2, 1):
-            choices = [np.arange(n) if few is None or n <= few else np.unique(np.linspace(0, n - 1, few).astype(np.int64)) for n in spans]
-            if prod([len(c) for c in choices]) <= _POINTS:
+            if prod([n if few is None else min(n, few) for n in spans]) <= _POINTS or few == 1:
                 break
+        choices = [
+            np.arange(n) if few is None or n <= few else np.unique([(n - 1) * k // max(few - 1, 1) for k in range(few)]) for n in spans
+        ]
         grid = np.meshgrid(*choices, indexing="ij") if used else []
         size = prod([len(c) for c in choices])
         return {v: g.reshape(-1) for v, g in zip(used, grid, strict=True)}, size

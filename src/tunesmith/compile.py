@@ -32,6 +32,7 @@ from tunesmith.lower.pipelines import CPU, CPU_CHECKED
 from tunesmith.measure.database import Database
 from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
+from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
 from tunesmith.workloads import WorkloadLike, find_module
@@ -160,6 +161,8 @@ def compile(
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
     found = _remarks(module)
+    if not isinstance(mod, Schedule):
+        _check_marks(module)
     if records is not None:
         passes = ApplyRecords(open_records(records), target, strict)
         artifact, applied = compile_records(
@@ -189,6 +192,7 @@ def build(
     Raises:
         BuildError: a function cannot be compiled for the target.
         ScriptError: an index is certainly out of bounds.
+        ScheduleError: a loop that the program itself marks parallel or vectorized carries a dependence.
         UserError: it is no program.
     """
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
@@ -196,6 +200,8 @@ def build(
     target = as_target(target)
     check_kind(target)
     module = _module(func)
+    if not isinstance(func, Schedule):
+        _check_marks(module)
     return _load(_artifact(module, target, bounds_check), target, (), _remarks(module))
 
 
@@ -221,6 +227,12 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
 def _remarks(module: IRModule) -> tuple[str, ...]:
     """What is odd about the functions of a module.  Raises ScriptError for what has no meaning."""
     return tuple([f"{f.name}: {r}" for f in module.values() if isinstance(f, PrimFunc) for r in checked(f)])
+
+
+def _check_marks(module: IRModule) -> None:
+    for f in module.values():
+        if isinstance(f, PrimFunc):
+            check_marked_loops(f)
 
 
 def _load(
