@@ -21,7 +21,7 @@ from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Lt0
 from tunesmith.ir.lookup import Lookup
-from tunesmith.ir.poly import ZERO, Poly, Var, split_constant, substitute
+from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
 from tunesmith.ir.stmt import BufferStore, For, If
 from tunesmith.lower.simplify import Simplifier
 
@@ -48,7 +48,9 @@ class _Access:
     certain: bool
 
 
-def carries_values(loop: For, buffer: Buffer, s: Simplifier, threads: Mapping[Var, Poly]) -> bool | None:
+def carries_values(
+    loop: For, buffer: Buffer, s: Simplifier, threads: Mapping[Var, Poly], sizes: frozenset[Var] = frozenset()
+) -> bool | None:
     """Whether a value of the buffer may pass from one iteration of the loop to another.
 
     Args:
@@ -57,13 +59,14 @@ def carries_values(loop: For, buffer: Buffer, s: Simplifier, threads: Mapping[Va
         s: knows the ranges of the variables around the loop, and of the loop.
         threads: highest values of the loops of threads around the loop and inside it that share the buffer: barriers let all of them
             write before any of them reads.
+        sizes: the variables that are the same for the whole call.
     Returns:
         False when each iteration writes what it reads, so that this holds for all loops around it, too; None when different
         iterations access different elements; True otherwise.
     """
     found = list(_accesses(loop.body, buffer, threads, (), True))
     reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
-    if all(any(_covers(w, r, found, threads, s) for w in found[:n] if w.is_write) for n, r in reads):
+    if all(any(_covers(w, r, found, threads, sizes, s) for w in found[:n] if w.is_write) for n, r in reads):
         return False
     inside = {loop.var: loop.extent - 1}
     each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.loops}, (loop.var, *a.loops), a.guards, None) for a in found]
@@ -100,7 +103,7 @@ def _accesses(n: Any, b: Buffer, loops: Mapping[Var, Poly], guards: tuple[Poly, 
         yield _Access(n.indices, type(n) is BufferStore, loops, guards, certain and whole)
 
 
-def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, Poly], s: Simplifier) -> bool:
+def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, Poly], sizes: frozenset[Var], s: Simplifier) -> bool:
     """Whether `w`, which comes before `r`, has written every element that `r` reads, in the same iteration of the loop."""
     if not w.certain:
         return False
@@ -117,7 +120,7 @@ def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, 
     kept: list[Poly] = []
     for g in (substitute(p, first) for p in w.guards):
         met = g in r.guards and g.vars.isdisjoint(own)
-        if met or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found):
+        if met or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found, sizes):
             continue
         if not g.vars <= set(own):
             return False
@@ -137,22 +140,22 @@ def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, 
     return read is not None and read <= written
 
 
-def _multiple(g: Poly, index: Poly) -> tuple[Fraction, Fraction] | None:
-    """(c, k) with g = c * index + k."""
-    (a, ka), (b, kb) = split_constant(g), split_constant(index)
-    if not b.terms or len(a.terms) != len(b.terms):
+def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Poly] | None:
+    """(c, k) with g * d = index * n + k, where c = n / d, and k depends on sizes alone."""
+    terms = split_constant(index)[0].terms
+    if not terms:
         return None
-    c = Fraction(a.terms[0][1], b.terms[0][1])
-    if any(m != n or x != c * y for (m, x), (n, y) in zip(a.terms, b.terms, strict=True)):
-        return None
-    return c, ka - c * kb
+    m, b = terms[0]
+    c = Fraction(dict(g.terms).get(m, 0), b)
+    k = scale(g, c.denominator) - scale(index, c.numerator)
+    return (c, k) if c and k.vars <= sizes else None
 
 
-def _excludes_for_all(g: Poly, w: _Access, found: list[_Access]) -> bool:
+def _excludes_for_all(g: Poly, w: _Access, found: list[_Access], sizes: frozenset[Var]) -> bool:
     """Whether the guard of `w` is decided by the element alone, and every other store excludes that element, too: it has no value."""
-    keys = {(d, m) for d, i in enumerate(w.indices) if (m := _multiple(g, i)) is not None}
+    keys = {(d, m) for d, i in enumerate(w.indices) if (m := _multiple(g, i, sizes)) is not None}
     others = [x for x in found if x.is_write and x is not w]
-    return bool(keys) and all(any((d, _multiple(p, x.indices[d])) in keys for p in x.guards for d, _ in keys) for x in others)
+    return bool(keys) and all(any((d, _multiple(p, x.indices[d], sizes)) in keys for p in x.guards for d, _ in keys) for x in others)
 
 
 def _is_dense(indices: tuple[Poly, ...], loops: Mapping[Var, Poly]) -> bool:

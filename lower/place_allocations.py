@@ -78,7 +78,7 @@ def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
         if target.is_gpu and b.scope == "global":
             outside.insert(0, b)  # kernels find it where they left it
         elif len(at) == 1:
-            parts[at[0]] = _place(func.name, parts[at[0]], b, Simplifier(symbol_ranges(func)), target)
+            parts[at[0]] = _place(func, parts[at[0]], b, Simplifier(symbol_ranges(func)), target)
         elif at:
             using = Seq(tuple([parts[i] for i in at]))
             made: Any = _allocate(func.name, using, b, Simplifier(symbol_ranges(func)), target, {})
@@ -107,7 +107,7 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
             if _uses(n.body, b):
                 raise BuildError(
                     f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the "
-                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what is written to it. Give "
+                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what was written to it. Give "
                     "it the scope global (set_scope), or make it inside the loop (compute_at), or leave the loop serial"
                 )
     n.each_child(lambda k: _check_private(name, k, private) if isinstance(k, Stmt) else None)
@@ -155,30 +155,31 @@ def _hoist_shared(func: PrimFunc) -> PrimFunc:
     return map_kernels(func, kernel)
 
 
-def _place(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
     """Allocate the buffer around the innermost statement that has all its uses, and outside of loops that pass its values on."""
     path = _path(n, b, s)
+    sizes = frozenset(p for p in func.params if isinstance(p, Var))
     depth = len(path) - 1
     threads = {f.var: f.extent - 1 for f in walk(n) if type(f) is For and _is_thread(f)} if b.scope in SHARED else {}
     for at in reversed(range(depth)):
         loop = path[at]
         if type(loop) is not For or loop.kind == "thread" or loop.extent == 1:
             continue
-        carried = carries_values(loop, b, s, threads)
+        carried = carries_values(loop, b, s, threads, sizes)
         if carried is False:
             break
         if carried:
             if loop.kind == "parallel":
                 raise BuildError(
-                    f"{name}: the buffer {b.name} may pass values from one iteration of the parallel loop {loop.var} to another. Leave the "
-                    "loop serial, or write in each iteration all that it reads"
+                    f"{func.name}: the buffer {b.name} may pass values from one iteration of the parallel loop {loop.var} to another. "
+                    "Leave the loop serial, or write in each iteration all that it reads"
                 )
             depth = at
     sharing = {f.var: threads[f.var] for f in path[:depth] if type(f) is For and f.var in threads}
     for f in path[depth:]:
         if type(f) is For:
             s.ranges.pop(f.var, None)
-    new = _allocate(name, path[depth], b, s, target, sharing)
+    new = _allocate(func.name, path[depth], b, s, target, sharing)
     for at in reversed(range(depth)):
         new = _with_child(path[at], path[at + 1], new)
     return new

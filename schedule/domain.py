@@ -164,9 +164,18 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
         step = free.pop(digit)
         found |= replaced.get(digit, {digit})
         rest = _rest(e, digit, step)
-        if rest is not None and not (rest == ZERO and minimum(extent, step) == extent):
+        if rest is not None and not (rest == ZERO and (minimum(extent, step) == extent or _divided_once(step) == extent)):
             needed.append((rest, n, mul(d, step)))
     return found
+
+
+def _divided_once(p: Poly) -> Poly:
+    """ceildiv(ceildiv(x, a), b) as ceildiv(x, a * b), which it is equal to."""
+    a = p.as_atom()
+    if type(a) is not Op or a.op != "ceildiv":
+        return p
+    b = _divided_once(a.args[0]).as_atom()
+    return ceildiv(b.args[0], mul(b.args[1], a.args[1])) if type(b) is Op and b.op == "ceildiv" else p
 
 
 def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:

@@ -181,10 +181,11 @@ def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -
     single = {v: ZERO for ranges in (a.ranges, b.ranges) for v, high in ranges.items() if high == ZERO}
     at = [(x, y) for x, y in zip(a.indices, b.indices, strict=True) if x is not None and y is not None]
     pairs = [(substitute(x, single), substitute(y, single)) for x, y in at]
+    known = [tuple([substitute(g, single) for g in x.guards]) for x in (a, b)]
     common = [v for v in a.loops if v in b.ranges]
     found: set[Var] = set(single)
     # Guards are seldom needed, and cost more than the rest.
-    for guards in (((), ()), (a.guards, b.guards)) if a.guards or b.guards else (((), ()),):
+    for guards in (((), ()), known) if any(known) else (((), ()),):
         while wanted not in found:
             free = Inner(a.ranges, guards[0]).without(*found), Inner(b.ranges, guards[1]).without(*found)
             left = sorted([v for v in common if v not in found], key=lambda v: v is not wanted)
