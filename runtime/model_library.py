@@ -64,15 +64,19 @@ def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
     return digest_of(bytes(first))
 
 
-def read_library(path: Path) -> Executable:
+def read_library(path: Path, loaded: Path | None = None) -> Executable:
     """The executable in a library that has been loaded, without code: its functions are the library's.
+
+    Args:
+        path: of the library; its parameters may be in a file beside it.
+        loaded: the path by which it was loaded, if that is another one.
 
     Its constants are memory of the library or of the mapped file; they are not to be written.
 
     Raises:
         RunError: what the library holds is damaged, or the file of parameters is missing, damaged, or another model's.
     """
-    library = ctypes.CDLL(str(path))
+    library = ctypes.CDLL(str(loaded or path))
     address = _address(library, PROGRAM)
     data = ctypes.string_at(address, _TOTAL.unpack(ctypes.string_at(address, _TOTAL.size))[0])
     what = f"the model in {path}"

@@ -10,7 +10,9 @@ tunesmith: LLVM is imported only where object bytes are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
@@ -34,6 +36,7 @@ from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.runtime.virtual_machine import VirtualMachine
 from tunesmith.support.errors import RunError
+from tunesmith.support.temporary_folder import temporary_folder
 
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
@@ -168,8 +171,8 @@ class Module:
 def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
     """Load a shared library with TVM-FFI functions: one that tunesmith exported, or any other; or a program for a device that was saved.
 
-    A library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it;
-    one that is overwritten in place changes under the feet of whoever has loaded it.
+    A library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it, as `export_library` does:
+    the new one is then loaded beside the old one; a file that is overwritten in place changes what has been loaded from it.
 
     Returns:
         Its functions, of a program on the first device of its kind; of a library that holds a model, the executor that runs it.  All have
@@ -188,17 +191,18 @@ def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
     names = _entries(symbols.defined, str(file), least=0 if whole else 1)
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):
         load_openmp()
-    library = _load(file, symbols)
-    if STATE in symbols.defined:
-        address = symbol_addresses(file)
-        add_support(address(STATE), address(STARTED))
-    module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
-    if not whole:
-        return module
-    executable = read_library(file)
-    native = executable.kind == AotExecutor.kind
-    functions = native_functions(executable.program, symbol_addresses(file)) if native else _by_name([module])
-    return _executor(executable, functions, str(file))
+    with _unambiguous(file) as loaded:
+        library = _load(loaded, file, symbols)
+        if STATE in symbols.defined:
+            address = symbol_addresses(loaded)
+            add_support(address(STATE), address(STARTED))
+        module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
+        if not whole:
+            return module
+        executable = read_library(file, loaded)
+        native = executable.kind == AotExecutor.kind
+        functions = native_functions(executable.program, symbol_addresses(loaded)) if native else _by_name([module])
+        return _executor(executable, functions, str(file))
 
 
 def load_executable(executable: Executable) -> Executor:
@@ -228,10 +232,30 @@ def _by_name(modules: Sequence[Module]) -> Functions:
     return {name: m[name] for m in modules for name in m.functions}
 
 
-def _load(file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:
+_loaded: dict[str, tuple[int, int, int]] = {}
+"""Device, inode and time of change of the file that was loaded from each path."""
+
+
+@contextlib.contextmanager
+def _unambiguous(file: Path) -> Iterator[Path]:
+    """The path by which to load a library.
+
+    The system's loader knows libraries by their paths, and would give what it has loaded before although another file is there now: that
+    one is loaded from a copy.
+    """
+    found = file.stat()
+    now = (found.st_dev, found.st_ino, found.st_mtime_ns)
+    if _loaded.setdefault(str(file), now) == now:
+        yield file
+        return
+    with temporary_folder() as folder:
+        yield Path(shutil.copy(file, folder / f"{found.st_mtime_ns}-{file.name}"))
+
+
+def _load(path: Path, file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:
     """The library.  What the system's loader does not find of the libraries that it needs may belong to an installed package."""
     try:
-        return tvm_ffi.load_module(str(file))
+        return tvm_ffi.load_module(str(path))
     except Exception as error:
         reasons = [str(error)]
     for name in symbols.libraries:
@@ -240,7 +264,7 @@ def _load(file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:
         except RunError as error:
             reasons.append(str(error))
     try:
-        return tvm_ffi.load_module(str(file))
+        return tvm_ffi.load_module(str(path))
     except Exception as error:
         raise RunError(f"cannot load the library {file}: {'; '.join(reasons)}") from error
 

@@ -20,7 +20,7 @@ from types import FrameType
 
 
 class CleanUp:
-    """A function that is called once: when this is called, its owner is collected, or the process exits or gets SIGTERM.
+    """A function that is called once: when this is called, its owner is collected, or the process exits or gets SIGTERM or SIGHUP.
 
     Args:
         owner: keeps this.  The function must not refer to it.
@@ -32,8 +32,9 @@ class CleanUp:
         self._finalizer = weakref.finalize(owner, function, *arguments)
         self._process = os.getpid()
         _clean_ups.add(self)
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _terminate)
+        for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _terminate)
 
     def __call__(self) -> None:
         if self._process == os.getpid():  # a forked child has the parent's
@@ -44,6 +45,8 @@ class _Scope:
     """What a `with` statement owns."""
 
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""What `kill` and a closed terminal send."""
 _clean_ups: weakref.WeakSet[CleanUp] = weakref.WeakSet()
 
 
@@ -70,9 +73,9 @@ def remove_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Clean up what this process has registered, and end as SIGTERM ends a process that does not handle it."""
+    """Clean up what this process has registered, and end as the signal ends a process that does not handle it."""
     for clean_up in list(_clean_ups):
         with contextlib.suppress(Exception):
             clean_up()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -242,3 +242,6 @@ main.add_command(costmodel)
 main.add_command(dataset)
 main.add_command(experiment)
 main.add_command(log)
+
+if __name__ == "__main__":
+    main(prog_name="tunesmith")

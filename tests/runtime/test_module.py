@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import tunesmith
 from tunesmith.codegen.llvm_export import export_library
+from tunesmith.ir.script.parser import parse
 from tunesmith.runtime.module import Module, load_module
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError
@@ -159,3 +161,24 @@ else:
     for order in ("first", "later"):
         done = subprocess.run([sys.executable, "-c", program, order], capture_output=True, text=True, timeout=120, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_library_that_was_replaced_is_loaded_anew(tmp_path: Path) -> None:
+    """The system's loader knows libraries by their paths."""
+    path = tmp_path / "f.so"
+    kept = []
+    for factor in (2, 3, 4):
+        func = parse(
+            f"""
+@T.prim_func
+def f(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    for i in T.serial(4):
+        C[i] = A[i] * T.float32({factor})
+"""
+        )
+        tunesmith.build(func).export_library(path)
+        kept.append(load_module(path))
+        for k, library in enumerate(kept):
+            c = np.zeros(4, np.float32)
+            library["f"](np.ones(4, np.float32), c)
+            assert (c == k + 2).all()
