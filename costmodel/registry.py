@@ -41,7 +41,7 @@ def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]
     kind, file = model_class(spec)
     if file is None:
         return kind
-    kind.load(file)  # what is wrong with the file is told now, not when the first task wants its model
+    kind.load(file)  # an error in the file is raised now, not when the first task needs its model
     return partial(kind.load, file)
 
 

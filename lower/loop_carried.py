@@ -182,7 +182,7 @@ def _is_tiling(e: Poly, loops: Mapping[Var, Poly]) -> bool:
 
 
 def _is_within(w: _Access, r: _Access, own: Mapping[Var, Poly], others: Mapping[Var, Poly], s: Simplifier) -> bool:
-    """Whether the box of `r` lies in that of `w`."""
+    """Whether the box of `r` is part of that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)
         first, last = nested_interval(y, others)

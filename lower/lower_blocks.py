@@ -32,7 +32,7 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
-    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch so many elements further on.
+    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch at that distance in elements.
 
     Loads at an index that only a lookup knows are left out: their place is not known in front of the statement.
     """

@@ -181,7 +181,7 @@ class Simplifier:
 
 
 def truth(value: bool, lanes: int = 1) -> Expr:
-    """The condition that always or never holds, for so many lanes."""
+    """The condition that always or never holds, for a number of lanes."""
     one = Const(value, "bool")
     return one if lanes == 1 else Broadcast(one, lanes)
 
