@@ -148,7 +148,7 @@ def test_the_view_of_a_shared_budget() -> None:
     p.seconds["total"] = 10.0
     view = ProgressView(total=10)
     view._tasks = {"a": p, "b": Progress(task, None, trials=2, resumed=2)}
-    assert view.table().title == "2 tasks, 6 of 10 trials, about 20 s left"
+    assert str(view.table().title) == "2 tasks, 6 of 10 trials, about 20 s left"
     view._tasks.pop("a")
     assert view.table().title == "1 tasks, 2 of 10 trials"
 
