@@ -10,6 +10,7 @@ from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import is_tiling
+from tunesmith.schedule.domain import is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import same_elements
 from tunesmith.schedule.primitive import primitive
@@ -84,7 +85,8 @@ def _check_once(s: ScheduleState, b: Block, target: For, inner: list[For], spati
     alone = blocks_under(target) == [b]
     if not alone and (repeated or not all(is_tiling(e, ranges) for e in spatial)):
         raise s.refuse("once", f"loop {target.var.name} holds other blocks, and may compute an element of {b.name} more than once", target)
-    if repeated or not all(_is_distinct(e, ranges) for e in spatial):
+    # What has been fused is told apart as a whole: f % n alone has each value many times.
+    if repeated or (not all(_is_distinct(e, ranges, ops=False) for e in spatial) and is_repeated(s, b, inner)):
         raise s.refuse("once", f"loop {target.var.name} computes elements of {b.name} more than once", target)
     moving = {it.var for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S" and not e.vars.isdisjoint(ranges)}
     extents = {it.var: it.extent - 1 for it in b.iters if it.var in moving}

@@ -487,3 +487,11 @@ def test_a_consumer_of_all_pairs_is_not_moved_to_one_element() -> None:
     s = Schedule(diagonal)
     with pytest.raises(ScheduleError, match=r"reverse_compute_at refused \[domain\]"):
         s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0])
+
+
+def test_a_fused_loop_that_begins_a_reduction_again() -> None:
+    s = Schedule(restarted)
+    r, i, _ = loops(s, "C")
+    fused = s.fuse([r, i])
+    with pytest.raises(ScheduleError, match=r"decompose_reduction refused \[once\]"):
+        s.decompose_reduction(s.get_block("C"), fused)
