@@ -279,7 +279,7 @@ class _Lanes:
         if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
             raise NotAVector
         a = self.wide(self.expr(e.a, self._and(mask, count)))
-        if type(e.a) is BufferLoad and type(e.b) is Const and e.b.value == 0 and e.a.buffer.scope != "register":
+        if type(a) is BufferLoad and a.mask is not None and type(e.b) is Const and e.b.value == 0 and a.buffer.scope != "register":
             return a  # masked-off lanes of a load are zero
         return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 

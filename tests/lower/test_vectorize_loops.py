@@ -371,3 +371,20 @@ def f(A: T.Buffer((n,), "float32"), C: T.Buffer((1,), "float32"), n: T.int64):
             a, c = np.arange(1, n + 1, dtype=np.float32), np.zeros(1, np.float32)
             call(a, c, n)
             assert c[0] == n * (n + 1) / 2
+
+
+def test_a_load_that_all_lanes_share_is_chosen_by_lane() -> None:
+    """It is no masked vector, whose other lanes would be zero."""
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((4,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.vectorized(8):
+        C[i] = T.select(i < 3, A[2], T.float32(0.0))
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    for target in TARGETS:
+        c = np.ones(8, np.float32)
+        Module.from_object(build(func, target).data)["f"](np.full(4, 5, np.float32), c)
+        np.testing.assert_array_equal(c, [5, 5, 5, 0, 0, 0, 0, 0])
