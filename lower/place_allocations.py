@@ -305,7 +305,7 @@ def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tup
             extent = poly(max(e for e in extents if e is not None))
             # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
             fixed = dim.const is not None and b.scope in ("local", *SHARED)
-            if not fixed and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
+            if (not fixed or extent.as_int() > 64 * MAX_TILE) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
         lows.append(low)
         shape.append(extent)
