@@ -82,7 +82,7 @@ def prune(path: PathLike, out: PathLike, keep: int) -> PruneReport:
     """Write the best verified candidates of each workload and target of a log, and the programs they are for, to another log.
 
     Of a candidate that was measured several times, the first record and the one that overrules or confirms it are kept (see `standing`),
-    so that both logs have the same best.  All failures go, and what is not verified; whoever trains models wants the whole log.  Lines of a
+    so that both logs have the same best.  All failures go, and what is not verified; keep the whole log to train models.  Lines of a
     newer version stay.
 
     Args:

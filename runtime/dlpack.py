@@ -107,7 +107,7 @@ def _give_back(address: int, _lent: dict[int, tuple[object, ...]] = _lent) -> No
 
 
 def _capsule_gone(capsule: int, _lent: dict[int, tuple[object, ...]] = _lent, api: Any = _API) -> None:
-    """Of a capsule that nobody has consumed: a consumer renames it."""
+    """Of a capsule without a consumer: a consumer renames it."""
     for name in (b"dltensor", b"dltensor_versioned"):
         if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), name):
             api.PyCapsule_GetPointer.restype = ctypes.c_void_p

@@ -30,7 +30,7 @@ from tunesmith.support.seeds import stream
 DRAWN = 4096
 """Candidates that are ranked."""
 TRIED = 8
-"""Of the best so many are looked at, to find one that is small enough, or on a GPU, where a compiler tells that, spills no registers."""
+"""Candidates that are tried, best first, to find one whose code is small enough, or on a GPU one that spills no registers."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:

@@ -175,7 +175,7 @@ def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -
     Args:
         a: an access.
         b: another one, or the same.
-        wanted: the loop that is asked about; no others are looked for once it has been found.
+        wanted: the loop that decides; the search ends when it has been found.
     """
     # Loops of one iteration would only hide the form of the others.
     single = {v: ZERO for ranges in (a.ranges, b.ranges) for v, high in ranges.items() if high == ZERO}

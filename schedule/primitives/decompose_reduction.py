@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunesmith.ir.analysis.access_regions import Access, accesses, loop_ranges, reads, writes
-from tunesmith.ir.poly import ZERO, Op, Poly, Var, poly, substitute
+from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ir.visit import substitute as substitute_program
@@ -85,23 +85,20 @@ def _check_once(s: ScheduleState, b: Block, target: For, inner: list[For], spati
     alone = blocks_under(target) == [b]
     if not alone and (repeated or not all(is_tiling(e, ranges) for e in spatial)):
         raise s.refuse("once", f"loop {target.var.name} holds other blocks, and may compute an element of {b.name} more than once", target)
-    # What has been fused is told apart as a whole: f % n alone has each value many times.
-    if repeated or (not all(_is_distinct(e, ranges, ops=False) for e in spatial) and is_repeated(s, b, inner)):
+    # Fused loops are distinct only together: f % n alone has each value many times.
+    if repeated or (not all(_is_distinct(e, ranges) for e in spatial) and is_repeated(s, b, inner)):
         raise s.refuse("once", f"loop {target.var.name} computes elements of {b.name} more than once", target)
     moving = {it.var for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S" and not e.vars.isdisjoint(ranges)}
     extents = {it.var: it.extent - 1 for it in b.iters if it.var in moving}
     for w in writes(b):
-        if not all(any(v in e.vars for e in w.indices) for v in moving) or not all(_is_distinct(e, extents, ops=False) for e in w.indices):
+        if not all(any(v in e.vars for e in w.indices) for v in moving) or not all(_is_distinct(e, extents) for e in w.indices):
             raise s.refuse("once", f"several instances of block {b.name} may accumulate into one element of {w.buffer.name}", b)
 
 
-def _is_distinct(e: Poly, ranges: Mapping[Var, Poly], ops: bool = True) -> bool:
-    """Whether `e` has no value twice: a tiling, or a single loop; through operations, which only fusing makes, by their arguments."""
+def _is_distinct(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
+    """Whether `e` has no value twice: a tiling, or a single loop."""
     inner = [a for m, _ in e.terms for a in m if not a.vars.isdisjoint(ranges)]
-    if is_tiling(e, ranges) or (len(inner) == 1 and isinstance(inner[0], Var)):
-        return True
-    calls = [a for a in inner if isinstance(a, Op)]
-    return ops and bool(calls) and all(_is_distinct(x, ranges) for a in calls for x in a.args)
+    return is_tiling(e, ranges) or (len(inner) == 1 and isinstance(inner[0], Var))
 
 
 def _check_first(s: ScheduleState, b: Block, target: For, inner: list[For], reducing: list[Poly]) -> None:

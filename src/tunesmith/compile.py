@@ -124,7 +124,7 @@ def compile(
             Schedule.
         target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
         records: the log.  A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
-            `coverage` says so.  Without a log programs are compiled as they are, and what nobody can have scheduled (text, tensors; for
+            `coverage` says so.  Without a log programs are compiled as they are, and what cannot have a schedule yet (text, tensors; for
             GPUs all that binds no loop) gets a plain schedule.
         strict: refuse, instead of compiling anything that has no record; a log with lines that cannot be read is a warning.
         executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,

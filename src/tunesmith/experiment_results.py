@@ -32,7 +32,7 @@ MAX_BYTES = 256 << 20
 """A larger file of a run folder is refused."""
 _LONGEST = 1e15
 _DIGITS = 200
-"""Seconds, and digits of integers, that a file may hold: spaces have so many candidates, and a float still holds them."""
+"""Seconds, and digits of integers, that a file may hold: enough for the sizes of spaces, and a float still holds them."""
 
 Json = Mapping[str, object]
 
