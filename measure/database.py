@@ -150,7 +150,7 @@ class Database:
             workload: digest.
             target: plain JSON of the target.
             k: so many at most.
-            unverified: the k fastest, including candidates whose outputs have not been compared, from which a search chooses candidates to verify.
+            unverified: the k fastest, including candidates that are not verified: a search chooses from them.
         """
         return [s.record for s in self._top(workload, target, k, unverified)]
 
