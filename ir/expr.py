@@ -36,6 +36,10 @@ class Expr(Node):
             "and ir.structural.equal(a, b) to compare programs"
         )
 
+    def astype(self, dtype: str) -> Expr:
+        """The value as an element of `dtype`; see `cast`."""
+        return cast(dtype, self)
+
     def __add__(self, other: Value) -> Expr:
         return binary("add", self, other)
 
@@ -274,6 +278,8 @@ def select(cond: Expr, a: Value, b: Value) -> Expr:
 
 def cast(dtype: str, a: Expr) -> Expr:
     """`a` as `dtype`; `a` itself when it already is."""
+    if not isinstance(dtype, str) or not isinstance(a, Expr):
+        raise ScriptError(f"cast({dtype!r}, {a!r}) is not an element type and an expression, as in cast('float32', x)")
     dt.split(dtype)
     return a if a.dtype == dtype else Cast(dtype, a)
 

@@ -19,6 +19,7 @@ from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, If
 from tunesmith.ir.visit import walk_objects
+from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import ScriptError
 
 
@@ -54,7 +55,7 @@ def checked(func: PrimFunc) -> list[Remark]:
     found = remarks(func)
     for remark in found:
         if remark.label == "init-repeated":
-            warnings.warn(f"{func.name}: {remark}", ProgramWarning, stacklevel=3)
+            warnings.warn(f"{func.name}: {remark}", ProgramWarning, stacklevel=stacklevel())
     return found
 
 

@@ -60,8 +60,8 @@ def _own_size(n: Any) -> int:
     if t is Call:
         return _function_size(n.name, dt.lanes(n.dtype))
     if t is Binary:
-        if n.op == "pow":
-            return _function_size("pow", dt.lanes(n.dtype))
+        if n.op == "pow" or (n.op in ("floordiv", "mod") and dt.is_float(n.dtype)):
+            return _function_size(n.op, dt.lanes(n.dtype))
         return 2 if n.op in ("min", "max") else 4 if n.op in ("floordiv", "mod") else 1
     if t is Select and dt.lanes(n.cond.dtype) == 1:
         return 4  # branches

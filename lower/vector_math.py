@@ -1,4 +1,5 @@
-"""Elementary functions as straight-line arithmetic: every intrinsic marked `expanded`, and `pow`, becomes a tree without branches.
+"""Elementary functions as straight-line arithmetic, a tree without branches for each intrinsic marked `expanded`, and for `pow`, `//`
+and `%` of floats.
 
 The trees use only what a vector unit does in every lane: fma, mul, add, div, sqrt, select, compare, trunc, copysign, integer
 shifts, `reinterpret`, and `ldexp` where the result may be denormal.  float16 and bfloat16 compute in float32.  sin, cos and
@@ -285,6 +286,24 @@ def _pow_edges(v: Lanes, x: Expr, y: Expr, positive: Expr) -> Expr:
     return select(Binary("or", equal(y, v(0.0)), equal(x, v(1.0))), v(1.0), select(invalid, v(NAN), signed))
 
 
+def expand_floored(node: Binary) -> Expr:
+    """`a // b` or `a % b` of floats by floored division in float64, as in Python; a remainder is NaN for quotients from 2**52 on.
+
+    The quotient is an integer: that of 1 // 0.1 is 9, as 0.1 is more than a tenth, while 1 / 0.1 rounds to 10.
+    """
+    v = Lanes(dt.vector("float64", dt.lanes(node.dtype)))
+    x, y = cast(v.dtype, node.a), cast(v.dtype, node.b)
+    q = call("floor", x / y)
+    # Exact where |q| < 2**52.  0 times an infinite divisor would be NaN.
+    r = select(equal(q, v(0.0)), x, fma(q, y * v(-1.0), x))
+    too_large = Binary("and", compare("ne", r, v(0.0)), compare("ne", r < v(0.0), y < v(0.0)))
+    if node.op == "mod":
+        rest = select(too_large, r + y, r)
+        return cast(node.dtype, select(call("abs", q) < v(2.0**52), rest, v(NAN)))
+    known = select(compare("ne", r, r), r, select(too_large, q - v(1.0), q))
+    return cast(node.dtype, select(equal(y, v(0.0)), x / y, known))
+
+
 _RULES: dict[str, Callable[[Lanes, Expr], Expr]] = {
     "exp": _exp,
     "exp2": _exp2,
@@ -357,7 +376,7 @@ _LEAVES = frozenset({Poly, Const, BufferLoad})
 
 
 def expand_math(func: PrimFunc) -> PrimFunc:
-    """`func` with every `expanded` intrinsic and every `pow` replaced by arithmetic; `func` itself when it has none.
+    """`func` with every `expanded` intrinsic, `pow`, and `//` and `%` of floats replaced by arithmetic; `func` itself when it has none.
 
     A shared expression stays shared, so the pass takes time in proportion to the objects of `func`.  Calls that are equal within
     one statement are expanded once: formulas are written out as trees, and softplus has five equal calls of exp.
@@ -376,17 +395,21 @@ def expand_math(func: PrimFunc) -> PrimFunc:
             expanded.clear()  # a store may change what the calls read
             return n.map_children(rewrite)
         if n not in done:
-            if (type(n) is Call and n.name in _RULES) or (type(n) is Binary and n.op == "pow"):
+            if (type(n) is Call and n.name in _RULES) or (type(n) is Binary and _is_expanded(n)):
                 key = number(n)
                 if key not in expanded:
                     m: Any = n.map_children(rewrite)
-                    expanded[key] = expand_pow(m) if type(m) is Binary else expand_call(m)
+                    expanded[key] = expand_call(m) if type(m) is Call else expand_pow(m) if m.op == "pow" else expand_floored(m)
                 done[n] = expanded[key]
             else:
                 done[n] = n.map_children(rewrite)
         return done[n]
 
     return with_body(func, rewrite(func.body))
+
+
+def _is_expanded(n: Binary) -> bool:
+    return n.op == "pow" or (n.op in ("floordiv", "mod") and dt.is_float(n.dtype))
 
 
 class _Numbering:

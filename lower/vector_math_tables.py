@@ -258,6 +258,8 @@ OPERATIONS: dict[str, tuple[int, int]] = {
     "cos": (13, 20),
     "rsqrt": (2, 0),
     "pow": (45, 25),
+    "floordiv": (2, 19),
+    "mod": (2, 17),
 }
 """The cost of each float32 expansion: operations on 32-bit lanes and on 64-bit lanes, which take twice the vectors.  tanh, sigmoid
 and rsqrt have one division among them, rsqrt also a square root.  A clamp counts 2 or 4 and is 1 or 2 instructions on x86; literals

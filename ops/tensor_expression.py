@@ -13,6 +13,7 @@ the lambda.  The reductions are `sum`, `prod`, `max` and `min`; the elementwise 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
@@ -22,6 +23,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
@@ -53,6 +55,15 @@ __all__ = [
     "sum",
     "var",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., Expr]:
+    """`te.exp(x)` is `te.call("exp", x)`, and so for each intrinsic."""
+    if name not in INTRINSICS:
+        raise AttributeError(
+            f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}"
+        )
+    return functools.partial(call, name)
 
 
 class SpatialAxis(Var):

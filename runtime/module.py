@@ -145,6 +145,8 @@ class Module:
         Raises:
             RunError: there is no such function.
         """
+        if not isinstance(name, str):
+            raise RunError(f"a function is named by a string, got {type(name).__name__}. The module has: {', '.join(self._functions)}")
         found = self._functions.get(name)
         if found is None:
             raise RunError(f"the module ({self._origin}) has no function {name!r}. It has: {', '.join(self._functions)}")

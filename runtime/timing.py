@@ -103,6 +103,9 @@ class Samples:
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
     def __str__(self) -> str:
         """`12.3 us (min 11.9, p90 12.8, 21 samples of 163 calls)`, in a fitting unit."""
         scale, unit = (1e6, "us") if self.median < 1e-3 else (1e3, "ms") if self.median < 1 else (1.0, "s")

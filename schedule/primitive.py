@@ -69,18 +69,19 @@ class Primitive(Generic[P, R]):
         try:
             bound = self.signature.bind(s, *args, **kwargs)
         except TypeError as e:
-            raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}") from None
-        for k, optional in self.lists.items():
-            v = bound.arguments.get(k, ())
-            if not isinstance(v, (list, tuple, range, np.ndarray)) and not (v is None and optional):
-                shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not optional else f"[{v!r}]"
-                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed there, such as {shown}")
+            raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}{self._as_list(args)}") from None
+        changed: dict[str, Any] = {}
         for k, v in bound.arguments.items():
-            if k not in ("s", "decision") and not self._takes(k, v):
+            if k in ("s", "decision"):  # a decision is judged where it is used: it may also come from the schedule's own list of them
+                continue
+            if k in self.lists and not isinstance(v, (list, tuple, range, np.ndarray)) and not (v is None and self.lists[k]):
+                shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not self.lists[k] else f"[{v!r}]"
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed there, such as {shown}")
+            if not self._takes(k, v):
                 raise ScheduleError(self.name, "arguments", f"{k} is {v!r}, and takes {self.texts[k]}")
-        # A decision is judged where it is used: it may also come from the schedule's own list of them.
-        plain = [(k, v, v if type(v) in _PLAIN or k in ("s", "decision") else self._normal(k, v, k)) for k, v in bound.arguments.items()]
-        changed = {k: new for k, old, new in plain if new is not old}
+            new = v if type(v) in _PLAIN else self._normal(k, v, k)
+            if new is not v:
+                changed[k] = new
         if changed:
             bound.arguments.update(changed)
         given = [(k, v) for k, v in bound.arguments.items() if k not in UNRECORDED and not _is_default(self.signature, k, v)]
@@ -95,9 +96,19 @@ class Primitive(Generic[P, R]):
         s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
         return out
 
+    def _as_list(self, args: Sequence[object]) -> str:
+        """What to write instead, where the elements of a list were given one by one, as other systems take them."""
+        first = next((k for k, n in enumerate(self.parameters) if n in self.lists), len(args))
+        if len(args) <= len(self.parameters) or not all(isinstance(a, Handle) for a in args[first:]):
+            return ""
+        shown = [repr(a) for a in args]
+        return f". Write {self.name}({', '.join([*shown[:first], '[' + ', '.join(shown[first:]) + ']'])})"
+
     def _takes(self, name: str, v: Any) -> bool:
         """Whether an argument is of a kind that the parameter's annotation names: a handle, a list, a list of lists, None."""
         kinds = self.kinds[name]
+        if self.texts[name] == "str":
+            return isinstance(v, str)
         if isinstance(v, Handle) or v is None:
             own = "None" if v is None else type(v).__name__
             return own in kinds or kinds.isdisjoint(_SCALARS) or not kinds.isdisjoint(("BlockRV", "LoopRV"))

@@ -91,7 +91,8 @@ class Schedule(ScheduleState):
         if most is None:
             raise self.refuse("arguments", f"at_most is {at_most!r}; an integer is needed there")
         xs = [self.loop(f).extent if isinstance(f, LoopRV) else f.expr for f in factors]
-        self.require("le0", product(xs) - poly(most), label, f"the product of {list(factors)} is too large")
+        size = product(xs)
+        self.require("le0", size - poly(most), label, f"the product of {list(factors)} must be at most {at_most}", size)
 
 
 def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = None) -> Schedule:

@@ -151,12 +151,15 @@ class ScheduleState:
 
         return ScheduleError(self.step, label, message, where)
 
-    def require(self, kind: str, expr: Poly, label: str, message: str) -> None:
-        """Demand `expr <= 0` (le0) or `expr == 0` (eq0): decided now for a number, a constraint of the sketch for Params."""
+    def require(self, kind: str, expr: Poly, label: str, message: str, found: Poly | None = None) -> None:
+        """Demand `expr <= 0` (le0) or `expr == 0` (eq0): decided now for a number, a constraint of the sketch for Params.
+
+        `found` is the value that the message is about; an error shows it.
+        """
         value = expr.const
         if value is not None:
             if value > 0 if kind == "le0" else value != 0:
-                raise self.refuse(label, f"{message} ({value} {'<= 0' if kind == 'le0' else '== 0'} does not hold)")
+                raise self.refuse(label, message if found is None else f"{message}; found {found!r}")
             return
         if not is_param_only(expr):
             raise self.refuse(label, f"{message}: {expr!r} depends on a loop variable")
@@ -168,7 +171,7 @@ class ScheduleState:
         param = next(iter(expr.vars), None)
         if isinstance(param, Param) and expr == poly(param) and max(param.domain) <= most:
             return
-        self.require("le0", expr - most, label, message)
+        self.require("le0", expr - most, label, message, expr)
 
     # ---- sampling -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +218,10 @@ class ScheduleState:
         found = path_to_block(self.func.body, name)
         if found is None:
             known = ", ".join(b.name for b in blocks_under(self.func.body))
-            raise self.refuse("block-exists", f"there is no block {name!r}; the function has {known}")
+            has = (
+                f"the function has {known}" if known else 'the function has none: put what is to be scheduled into `with T.block("name"):`'
+            )
+            raise self.refuse("block-exists", f"there is no block {name!r}; {has}")
         return found
 
     def loops_of(self, block: BlockRV | str) -> list[For]:

@@ -122,23 +122,6 @@ def _differ(a: Expr, b: Expr) -> Expr:
     return compare("ne", a < 0, b < 0)
 
 
-def _wide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """In float64, where quotients of float32 have digits enough."""
-    return cast("float64", a), cast("float64", b)
-
-
-def _remainder(a: Expr, b: Expr, whole: str) -> tuple[Expr, Expr]:
-    """(q, a - q b) for q = whole(a / b), exact for |q| < 2**52, where rounding can have made q one too large and no more."""
-    q = call(whole, a / b)
-    # 0 times an infinite divisor would be NaN.
-    return q, select(equal(q, 0.0), a, call("fma", q, -b, a))
-
-
-def _known(q: Expr, r: Expr) -> Expr:
-    """A remainder, or NaN where the quotient is so large that it is not known."""
-    return select(call("abs", q) < 2.0**52, r, math.nan)
-
-
 def divide(a: Expr, b: Expr) -> Expr:
     """a / b; integers towards zero, 0 by zero."""
     if dt.is_float(a.dtype):
@@ -152,22 +135,12 @@ def divide(a: Expr, b: Expr) -> Expr:
 
 def floor_divide(a: Expr, b: Expr) -> Expr:
     """The quotient that belongs to `mod`; integers: 0 by zero."""
-    if not dt.is_float(a.dtype):
-        return _settled(a, b, a // _divisor(b))
-    x, y = _wide(a, b)
-    q, r = _remainder(x, y, "floor")
-    wrong = both(compare("ne", r, 0.0), _differ(r, y))
-    known = select(call("isnan", r, dtype="bool"), r, select(wrong, q - 1.0, q))
-    return cast(a.dtype, select(equal(y, 0.0), x / y, known))
+    return a // b if dt.is_float(a.dtype) else _settled(a, b, a // _divisor(b))
 
 
 def mod(a: Expr, b: Expr) -> Expr:
     """The remainder with the sign of b, as in Python, NaN for quotients from 2**52 on; integers: 0 by zero."""
-    if not dt.is_float(a.dtype):
-        return a % _divisor(b)
-    x, y = _wide(a, b)
-    q, r = _remainder(x, y, "floor")
-    return cast(a.dtype, _known(q, select(both(compare("ne", r, 0.0), _differ(r, y)), r + y, r)))
+    return a % b if dt.is_float(a.dtype) else a % _divisor(b)
 
 
 def fmod(a: Expr, b: Expr) -> Expr:
@@ -177,10 +150,13 @@ def fmod(a: Expr, b: Expr) -> Expr:
     if not dt.is_float(a.dtype):
         d = _divisor(b)
         return select(both(compare("ne", a % d, 0), _differ(a, b)), a % d - d, a % d)
-    x, y = _wide(a, b)
-    q, r = _remainder(x, y, "trunc")
+    x, y = cast("float64", a), cast("float64", b)
+    q = call("trunc", x / y)
+    # Exact for |q| < 2**52, where rounding can have made q one too large and no more.  0 times an infinite divisor would be NaN.
+    r = select(equal(q, 0.0), x, call("fma", q, -y, x))
     moved = select(both(compare("ne", r, 0.0), _differ(r, x)), r + call("copysign", y, x), r)
-    return cast(a.dtype, _known(q, call("copysign", moved, x)))  # also of a remainder of zero
+    signed = call("copysign", moved, x)  # also of a remainder of zero
+    return cast(a.dtype, select(call("abs", q) < 2.0**52, signed, math.nan))
 
 
 # ---- powers ------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class _Walk:
         self.values: dict[Var, Poly] = {}
         """Block variables as expressions of loop variables."""
         self.path: list[str] = []
+        self.advice = "guard it with `if`"
 
     def visit(self, n: Any) -> None:
         """Check a statement or an expression with all that is in it."""
@@ -69,6 +70,10 @@ class _Walk:
                 self.visit(x)
         elif t is Allocate:
             self.visit(n.body)
+        elif t is Binary and n.op in ("and", "or"):
+            self.advice = f"both sides of `{n.op}` are evaluated, so guard it with a second `if`"
+            n.each_child(self.visit)
+            self.advice = "guard it with `if`"
         elif t is not Poly and t is not Evaluate:
             n.each_child(self.visit)
 
@@ -142,7 +147,7 @@ class _Walk:
             where = ", ".join([f"{v} = {points[v][k]}" for v in points])
             raise ScriptError(
                 f"{what} is out of bounds: it is {values[k]}{f' where {where}' if where else ''}, and the extent is {extents[k]}; "
-                f"guard it with `if`, or change the extent\nin function {self.func.name}, at /{'/'.join(self.path)}"
+                f"{self.advice}, or change the extent\nin function {self.func.name}, at /{'/'.join(self.path)}"
             )
 
     def _points(self, needed: frozenset[Var]) -> tuple[dict[Var, np.ndarray], int]:

@@ -98,7 +98,10 @@ class ExprParser(ScopeParser):
         if isinstance(v, Const) and v.dtype == dt.INDEX:
             return poly(int(v.value))
         got = f"a value of type {v.dtype}" if isinstance(v, Expr) else f"the {type(v).__name__} {v}"
-        self.fail(e, f"an index expression is needed here, got {got}", _INDEX_HINT)
+        is_integer = isinstance(v, Expr) and dt.is_int(v.dtype) and dt.lanes(v.dtype) == 1
+        shown = ast.unparse(e)
+        hint = f"Look it up: T.lookup({shown}, extent, lambda v: X[v]), with 0 <= {shown} < extent." if is_integer else _INDEX_HINT
+        self.fail(e, f"an index expression is needed here, got {got}", hint)
 
     def value(self, e: ast.expr, dtype: str | None = None) -> Expr:
         """A value; a bare number becomes a literal of `dtype`."""

@@ -139,6 +139,16 @@ lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): v is the
 const: Any = _Word("const", 'T.const(0.0, "float32x4"): a literal of any dtype.')
 binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is kept as it stands.')
 
+_PARAMETER = 'declare the parameter itself as a buffer, A: T.Buffer((m, n), "float32")'
+_ELSEWHERE = {
+    "handle": _PARAMETER,
+    "match_buffer": _PARAMETER,
+    "decl_buffer": "write T.alloc_buffer",
+    "Select": "write T.select",
+    "let": "write the expression where it is used",
+}
+"""Words of TVM's script that are not taken, and what to write instead."""
+
 _dtypes: dict[str, Any] = {n: _Type(n, f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.") for n in SCALARS}
 _intrinsics: dict[str, Any] = {n: _Word(n, f"Intrinsic of {i.arity} argument{'s' if i.arity > 1 else ''}.") for n, i in INTRINSICS.items()}
 
@@ -148,5 +158,6 @@ __all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()
 def __getattr__(name: str) -> Any:
     word = _dtypes.get(name) or _intrinsics.get(name)
     if word is None:
-        raise AttributeError(f"the script has no T.{name}")
+        instead = _ELSEWHERE.get(name)
+        raise AttributeError(f"the script has no T.{name}{f': {instead}' if instead else ''}")
     return word

@@ -52,7 +52,7 @@ def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV 
     if key in MOST:
         number = s.value(value)  # type: ignore[arg-type]  # no text
         if number.const is not None:
-            s.require("le0", -number, "value", f"{key} is at least 0")
+            s.require("le0", -number, "value", f"{key} is at least 0", number)
         s.require_at_most(number, MOST[key], "value", f"{key} is at most {MOST[key]}")
     _set(s, target, key, value if isinstance(value, str) else s.value(value))
 

@@ -98,7 +98,7 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
             raise s.refuse("layout", f"dimension {d} of {old.name} must stand in the layout once, or as '/' and '%' with one factor")
     for _, _, f in spec:
         if f is not None:
-            s.require("le0", 1 - f, "layout", "a dimension is cut by a factor of at least 1")
+            s.require("le0", 1 - f, "layout", "a dimension is cut by a factor of at least 1", f)
     if any(d >= rank or d < 0 for d, _, _ in spec):
         raise s.refuse("layout", f"{old.name} has {rank} dimensions")
     return spec

@@ -119,7 +119,12 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     extents: dict[Var | None, Poly] = {it.var: it.extent for it in (*b.iters, *p.iters)}
     for var, at in values.items():
         differ = extents[var] - extents[at.as_var()]
-        s.require("eq0", differ, "same-domain", f"blocks {p.name} and {b.name} run over different extents")
+        s.require(
+            "eq0",
+            differ,
+            "same-domain",
+            f"blocks {p.name} and {b.name} run over different extents, {extents[var]!r} and {extents[at.as_var()]!r}",
+        )
     for c in (p, b):
         if not covers_domain(s, c):
             raise s.refuse("same-domain", f"the loops around block {c.name} may leave out a part of its domain", c)

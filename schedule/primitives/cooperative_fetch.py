@@ -53,7 +53,7 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
     if not own:
         raise s.refuse("own-loops", f"block {b.name} has no loops of its own", b)
     each = s.value(vector)
-    s.require("le0", 1 - each, "positive", "a turn has at least one element")
+    s.require("le0", 1 - each, "positive", "a turn has at least one element", each)
     for f in around:
         check_alike(s, b, f)
     # The fastest axis inside: threads x, y, z from right to left.

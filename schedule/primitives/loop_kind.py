@@ -106,7 +106,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
     root = next(x for x in s.root_stmts() if x is target or ScheduleState.find_loop(x, target.var) is not None)
     for f in [f for f in walk(root) if type(f) is For and f is not target and f.kind == "thread"]:
         if together and f.thread == thread:
-            what = f"loops {f.var.name} and {target.var.name} of {thread} have different extents"
+            what = f"loops {f.var.name} and {target.var.name} of {thread} have different extents, {f.extent!r} and {target.extent!r}"
             s.require("eq0", f.extent - target.extent, "agree", what)
         related = ScheduleState.find_loop(f.body, target.var) is not None or ScheduleState.find_loop(target.body, f.var) is not None
         inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
@@ -146,7 +146,7 @@ def _is_folded(b: Block, target: For) -> bool:
 
 
 def _length(s: ScheduleState, extent: Poly, limit: int) -> None:
-    s.require("le0", extent - limit, "length", "the loop is too long for vector registers")
+    s.require("le0", extent - limit, "length", f"a vectorized loop has at most {limit} iterations", extent)
 
 
 @primitive
@@ -160,5 +160,7 @@ def unroll(s: ScheduleState, loop: LoopRV, max_copies: int = 512) -> None:
     Keeps: the order of executed block instances.
     """
     target = s.loop(loop)
-    s.require("le0", target.extent - max_copies, "length", "the loop is too long to unroll")
+    s.require(
+        "le0", target.extent - max_copies, "length", f"a loop of at most max_copies={max_copies} iterations is unrolled", target.extent
+    )
     _mark(s, target, "unrolled")

@@ -45,7 +45,12 @@ def merge(s: ScheduleState, first: LoopRV, second: LoopRV) -> LoopRV:
     for f in (a, b):
         if f.kind != "serial" or f.annotations:
             raise s.refuse("serial", f"loop {f.var.name} is {f.kind} or annotated; merge before marking loops", f)
-    s.require("eq0", a.extent - b.extent, "same-extent", f"loops {a.var.name} and {b.var.name} have different extents")
+    s.require(
+        "eq0",
+        a.extent - b.extent,
+        "same-extent",
+        f"loops {a.var.name} and {b.var.name} have different extents, {a.extent!r} and {b.extent!r}",
+    )
     start, end = row.stmts.index(a), row.stmts.index(b)
     mine = loop_accesses(a)
     for stmt in row.stmts[start + 1 : end]:

@@ -33,7 +33,7 @@ def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
     if len(outs) != 1 or outs[0] not in s.func.allocs:
         raise s.refuse("intermediate", f"block {b.name} does not write a single intermediate buffer", b)
     value = s.value(pad)
-    s.require("le0", -value, "positive", "rows are padded by 0 elements or more")
+    s.require("le0", -value, "positive", "rows are padded by 0 elements or more", value)
     s.require_at_most(value, MAX_PAD, "bounded", f"rows are padded by at most {MAX_PAD} elements")
     new = outs[0].like(pad=value)
     s.set_body(substitute(s.func.body, {}, {outs[0]: new}))

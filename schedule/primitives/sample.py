@@ -123,4 +123,4 @@ def _require_values(s: ScheduleState, domains: Sequence[Sequence[int]]) -> None:
 
 def _require_positive(s: ScheduleState, factors: Sequence[IntRV]) -> None:
     for f in factors:
-        s.require("le0", 1 - f.expr, "decision", "a tile has at least one iteration")
+        s.require("le0", 1 - f.expr, "decision", "a tile has at least one iteration", f.expr)

@@ -42,11 +42,13 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         raise s.refuse("one-unknown", "only the first factor may be None, and there must be a factor", target)
     inner = [s.value(f) for f in factors[1:] if f is not None]
     for f in inner:
-        s.require("le0", 1 - f, "positive", "a factor must be at least 1")
+        s.require("le0", 1 - f, "positive", "a factor must be at least 1", f)
         s.require_at_most(f, MAX_INTEGER, "bounded", f"a factor must be at most {MAX_INTEGER}")
     extents = [ceildiv(target.extent, product(inner)), *inner]
     if factors[0] is not None:
-        s.require("le0", extents[0] - s.value(factors[0]), "covers", "the factors do not cover the loop")
+        first = s.value(factors[0])
+        what = f"the factors do not cover the loop: the first must be at least {extents[0]!r}"
+        s.require("le0", extents[0] - first, "covers", what, first)
     return [s.new_loop(v) for v in split_loop(s, target, extents)]
 
 

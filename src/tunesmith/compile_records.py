@@ -13,6 +13,7 @@ from tunesmith.graph.apply_records import Applied, ApplyRecords
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
+from tunesmith.support.caller import stacklevel
 
 T = TypeVar("T")
 
@@ -70,5 +71,5 @@ def _remark(database: Database) -> None:
             f"{report.bad_count} lines of the log could not be read ({where}): records that they held are not used. "
             "`tunesmith log verify` says what is wrong with them",
             DamagedLogWarning,
-            stacklevel=4,
+            stacklevel=stacklevel(),
         )

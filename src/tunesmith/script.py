@@ -2,3 +2,4 @@
 
 from tunesmith.ir.script.syntax import *  # noqa: F403
 from tunesmith.ir.script.syntax import __all__ as __all__
+from tunesmith.ir.script.syntax import __getattr__ as __getattr__

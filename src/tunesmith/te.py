@@ -2,3 +2,4 @@
 
 from tunesmith.ops.tensor_expression import *  # noqa: F403
 from tunesmith.ops.tensor_expression import __all__ as __all__
+from tunesmith.ops.tensor_expression import __getattr__ as __getattr__

@@ -180,3 +180,19 @@ def test_unusual_constant_divisors(divisor: int, kind: str) -> None:
     got = same(PrimFunc("f", (a, q, r), (), body), values, values, values)
     np.testing.assert_array_equal(got[1], values * divisor)
     assert not got[2].any()
+
+
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floored_division_of_floats(dtype: str, kind: str) -> None:
+    """Quotient and remainder as in Python, whose float64 is exact enough for all pairs here; those of 0, infinity and NaN as in numpy."""
+    values = np.array([0, 1, -1, 0.1, -0.1, 7, -7, 2.5, 3, -3, 0.001, 60000, np.inf, -np.inf, np.nan], dtype)
+    x, y = [v.ravel() for v in np.meshgrid(values, values)]
+    a, b, q, r = [Buffer(name, x.shape, dtype) for name in "ABQR"]
+    i = Var("i")
+    body = For(i, poly(len(x)), seq([store(q, (i,), Binary("floordiv", a[i], b[i])), store(r, (i,), Binary("mod", a[i], b[i]))]), kind)
+    _, _, quotient, rest = compiled(PrimFunc("f", (a, b, q, r), (), body), x, y, np.zeros_like(x), np.zeros_like(x))
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64), y.astype(np.float64)
+        np.testing.assert_array_equal(quotient, np.floor_divide(*wide).astype(dtype))
+        np.testing.assert_array_equal(rest, np.mod(*wide).astype(dtype))

@@ -29,7 +29,7 @@ def loops(s: Schedule, block: str) -> list[Any]:
         ([0, 1, -1], "A has 2 dimensions"),
         ([0, [1, "*", 2]], "a layout entry is an int, [d, '/', f] or [d, '%', f]; got [1, '*', 2]"),
         ([0, "1"], "a layout entry is an int"),
-        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is cut by a factor of at least 1 (1 <= 0 does not hold)"),
+        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is cut by a factor of at least 1; found 0"),
     ],
 )
 def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tunesmith.ir.script.parser import parse
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import ScheduleError
@@ -125,7 +126,7 @@ def test_annotate_value(on: On, refuse: Refuse) -> None:
     b = s.get_block("C")
     for key, value, message in (
         ("prefetch", 2**62, "prefetch is at most 16777216"),
-        ("prefetch", -1, "prefetch is at least 0 (1 <= 0 does not hold)"),
+        ("prefetch", -1, "prefetch is at least 0; found -1"),
         ("prefetch", "x", "the value of prefetch is 'x'; it is an integer from 0 to 16777216"),
         ("prefetch_ahead", 2**17, "prefetch_ahead is at most 65536"),
         ("double_buffer", 3, "double_buffer is at most 2"),
@@ -154,6 +155,30 @@ def test_parallel_loop_exists_2(on: On, refuse: Refuse) -> None:
     s = on("sums")
     foreign = loops(on("row"), "C")[0]
     refuse("parallel", "loop-exists", "loop i (l0) is not in this program", s, lambda: s.parallel(foreign))
+
+
+def test_arguments_as_other_systems_take_them(on: On) -> None:
+    s = on("sums")
+    b = s.get_block("C")
+    i, k = loops(s, "C")
+    for step, message in (
+        (lambda: s.reorder(k, i), r"Write reorder\(\[l1, l0\]\)"),
+        (lambda: s.fuse(i, k), r"Write fuse\(\[l0, l1\]\)"),
+        (lambda: s.cache_write(b, 0, "local"), "scope is 0, and takes str"),
+    ):
+        with pytest.raises(ScheduleError, match=rf"refused \[arguments\]: .*{message}$"):
+            step()
+
+
+def test_a_function_without_blocks(refuse: Refuse) -> None:
+    s = Schedule(parse('@T.prim_func\ndef f(A: T.Buffer((8,), "float32")):\n    for i in range(8):\n        A[i] = 0.0\n'))
+    refuse(
+        "get_block",
+        "block-exists",
+        'the function has none: put what is to be scheduled into `with T.block("name"):`',
+        s,
+        lambda: s.get_block("C"),
+    )
 
 
 # ---- what refusals have in common --------------------------------------------------------------------------------------

@@ -45,19 +45,19 @@ def test_split_one_unknown_2(on: On, refuse: Refuse) -> None:
 def test_split_positive(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("split", "positive", "a factor must be at least 1 (1 <= 0 does not hold)", s, lambda: s.split(i, [None, 2, 0]))
+    refuse("split", "positive", "a factor must be at least 1; found 0", s, lambda: s.split(i, [None, 2, 0]))
 
 
 def test_split_bounded(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("split", "bounded", "a factor must be at most 2147483647 (1 <= 0 does not hold)", s, lambda: s.split(i, [None, 2**31]))
+    refuse("split", "bounded", "a factor must be at most 2147483647; found 2147483648", s, lambda: s.split(i, [None, 2**31]))
 
 
 def test_split_covers(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("split", "covers", "the factors do not cover the loop (1 <= 0 does not hold)", s, lambda: s.split(i, [3, 4]))
+    refuse("split", "covers", "the factors do not cover the loop: the first must be at least 4; found 3", s, lambda: s.split(i, [3, 4]))
 
 
 def test_fuse_at_least_one(on: On, refuse: Refuse) -> None:
@@ -144,7 +144,7 @@ def test_vectorize_serial(on: On, refuse: Refuse) -> None:
 def test_vectorize_length(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("vectorize", "length", "the loop is too long for vector registers (8 <= 0 does not hold)", s, lambda: s.vectorize(i, 8))
+    refuse("vectorize", "length", "a vectorized loop has at most 8 iterations; found 16", s, lambda: s.vectorize(i, 8))
 
 
 def test_vectorize_innermost(on: On, refuse: Refuse) -> None:
@@ -169,13 +169,19 @@ def test_unroll_serial(on: On, refuse: Refuse) -> None:
 def test_unroll_length(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("unroll", "length", "the loop is too long to unroll (1 <= 0 does not hold)", s, lambda: s.unroll(i, 15))
+    refuse("unroll", "length", "a loop of at most max_copies=15 iterations is unrolled; found 16", s, lambda: s.unroll(i, 15))
 
 
 def test_unroll_length_2(on: On, refuse: Refuse) -> None:
     s = on("triangle")
     _, j = loops(s, "C")
-    refuse("unroll", "length", "the loop is too long to unroll: -511 + i depends on a loop variable", s, lambda: s.unroll(j))
+    refuse(
+        "unroll",
+        "length",
+        "a loop of at most max_copies=512 iterations is unrolled: -511 + i depends on a loop variable",
+        s,
+        lambda: s.unroll(j),
+    )
 
 
 def test_sample_categorical_admissible(on: On, refuse: Refuse) -> None:
@@ -273,7 +279,7 @@ def test_sample_perfect_tile_divides(on: On, refuse: Refuse) -> None:
     refuse(
         "sample_perfect_tile",
         "divides",
-        "the tiles of l0 do not divide its extent 16 (1 == 0 does not hold)",
+        "the tiles of l0 do not divide its extent 16",
         s,
         lambda: s.sample_perfect_tile(i, 3, decision=[3, 5]),
     )

@@ -242,13 +242,13 @@ def test_merge_serial(on: On, refuse: Refuse) -> None:
 
 def test_merge_same_extent(on: On, refuse: Refuse) -> None:
     s = on("half")
-    message = "loops i and i have different extents (4 == 0 does not hold)"
+    message = "loops i and i have different extents, 8 and 4"
     refuse("merge", "same-extent", message, s, lambda: s.merge(loops(s, "B")[0], loops(s, "C")[0]))
 
 
 def test_merge_same_extent_2(refuse: Refuse) -> None:
     s = Schedule(triangles)
-    message = "loops j and k have different extents: -3 + i depends on a loop variable"
+    message = "loops j and k have different extents, 1 + i and 4: -3 + i depends on a loop variable"
     refuse("merge", "same-extent", message, s, lambda: s.merge(loops(s, "B")[1], loops(s, "C")[1]))
 
 

@@ -341,7 +341,7 @@ def test_reverse_compute_inline_same_domain(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_inline",
         "same-domain",
-        "blocks B and C run over different extents (-4 == 0 does not hold)",
+        "blocks B and C run over different extents, 4 and 8",
         s,
         lambda: s.reverse_compute_inline(s.get_block("C")),
     )

@@ -137,7 +137,7 @@ def test_bind_agree(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     s.bind(i, "threadIdx.x")
-    what = "loops i and j of threadIdx.x have different extents (-2 == 0 does not hold)"
+    what = "loops i and j of threadIdx.x have different extents, 4 and 6"
     refuse("bind", "agree", what, s, lambda: s.bind(j, "threadIdx.x"))
 
 
@@ -186,7 +186,7 @@ def test_cooperative_fetch_positive(on: On, refuse: Refuse) -> None:
     s = on("chain")
     s.bind(loops(s, "C")[0], "threadIdx.x")
     b = s.get_block("C")
-    what = "a turn has at least one element (1 <= 0 does not hold)"
+    what = "a turn has at least one element; found 0"
     refuse("cooperative_fetch", "positive", what, s, lambda: s.cooperative_fetch(b, 0))
 
 
@@ -229,13 +229,13 @@ def test_pad_rows_intermediate_2(on: On, refuse: Refuse) -> None:
 def test_pad_rows_positive(on: On, refuse: Refuse) -> None:
     s = on("chain")
     b = s.get_block("B")
-    refuse("pad_rows", "positive", "rows are padded by 0 elements or more (1 <= 0 does not hold)", s, lambda: s.pad_rows(b, -1))
+    refuse("pad_rows", "positive", "rows are padded by 0 elements or more; found -1", s, lambda: s.pad_rows(b, -1))
 
 
 def test_pad_rows_bounded(on: On, refuse: Refuse) -> None:
     s = on("chain")
     b = s.get_block("B")
-    refuse("pad_rows", "bounded", "rows are padded by at most 1024 elements (1 <= 0 does not hold)", s, lambda: s.pad_rows(b, 1025))
+    refuse("pad_rows", "bounded", "rows are padded by at most 1024 elements; found 1025", s, lambda: s.pad_rows(b, 1025))
     refuse("pad_rows", "bounded", "rows are padded by at most 1024 elements", s, lambda: s.pad_rows(b, 2**36))
     s.pad_rows(b, 1024)
 

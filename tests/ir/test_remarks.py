@@ -85,3 +85,11 @@ def test_show_tells(capsys: pytest.CaptureFixture[str]) -> None:
 def test_operators_are_as_they_should_be() -> None:
     for text in SUITES.get("operators"):
         assert checked(workload(text).func) == [], text
+
+
+def test_the_warning_names_the_users_line() -> None:
+    func = matmul("SS", "0.0").func
+    for compiler in (tunesmith.build, tunesmith.compile):
+        with pytest.warns(ProgramWarning) as caught:
+            compiler(func)
+        assert [w.filename for w in caught] == [__file__]

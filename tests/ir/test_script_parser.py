@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tunesmith
 from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer, BufferLoad, load
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, select
@@ -438,3 +439,6 @@ def test_words_of_the_namespace_exist_and_say_that_they_are_read() -> None:
             getattr(T, name)(1)
     with pytest.raises(AttributeError, match=r"the script has no T\.nonsense"):
         _ = T.nonsense
+    for module in (T, tunesmith.script):
+        with pytest.raises(AttributeError, match=r"the script has no T\.match_buffer: declare the parameter itself as a buffer"):
+            _ = module.match_buffer

@@ -18,7 +18,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import BufferStore, nest, store
-from tunesmith.lower.vector_math import expand_call, expand_math, expand_pow
+from tunesmith.lower.vector_math import expand_call, expand_floored, expand_math, expand_pow
 from tunesmith.lower.vector_math_tables import MULTIPLIED_EXPONENTS, OPERATIONS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -34,6 +34,7 @@ def _beside(name: str) -> ModuleType:
 
 expr_eval = _beside("expr_eval")
 
+BINARY = {"pow": expand_pow, "floordiv": expand_floored, "mod": expand_floored}
 Array = Any
 ERF = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -268,7 +269,7 @@ def test_constant_exponents_need_no_logarithm(exponent: float) -> None:
     assert np.array_equal(np.signbit(got[got == 0]), np.signbit(exact[got == 0]))
 
 
-@pytest.mark.parametrize("name", [*REFERENCE, "pow"])
+@pytest.mark.parametrize("name", [*REFERENCE, *BINARY])
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_vectors_compute_what_scalars_do(name: str, lanes: int) -> None:
     rng = np.random.default_rng(1)
@@ -277,7 +278,7 @@ def test_vectors_compute_what_scalars_do(name: str, lanes: int) -> None:
 
     def run(dtype: str, shape: tuple[int, ...]) -> Array:
         a, b = _leaf(dtype), _leaf(dtype, "y")
-        tree = expand_pow(Binary("pow", a, b)) if name == "pow" else expand_call(call(name, a))
+        tree = BINARY[name](Binary(name, a, b)) if name in BINARY else expand_call(call(name, a))
         assert tree.dtype == dtype
         return expr_eval.evaluate(tree, {a: x.reshape(shape), b: y.reshape(shape)}).reshape(-1)
 
@@ -328,20 +329,20 @@ def test_float64_erf() -> None:
     _check("erf", x, 3.5)  # math.erf itself is off by up to 1 ulp
 
 
-@pytest.mark.parametrize("name", [*REFERENCE, "pow"])
+@pytest.mark.parametrize("name", [*REFERENCE, *BINARY])
 def test_cost_table(name: str) -> None:
     leaf, other = _leaf("float32x16"), _leaf("float32x16", "y")
-    tree = expand_pow(Binary("pow", leaf, other)) if name == "pow" else expand_call(call(name, leaf))
+    tree = BINARY[name](Binary(name, leaf, other)) if name in BINARY else expand_call(call(name, leaf))
     assert expr_eval.count_operations(tree) == OPERATIONS[name]
 
 
-PLAIN = {"abs", "sqrt", "trunc", "copysign", "fma", "ldexp", "reinterpret"}
+PLAIN = {"abs", "sqrt", "trunc", "floor", "copysign", "fma", "ldexp", "reinterpret"}
 
 
-@pytest.mark.parametrize("name", [*REFERENCE, "pow"])
+@pytest.mark.parametrize("name", [*REFERENCE, *BINARY])
 def test_only_lane_wise_arithmetic_is_left(name: str) -> None:
     leaf, other = _leaf("float32x16"), _leaf("float32x16", "y")
-    tree = expand_pow(Binary("pow", leaf, other)) if name == "pow" else expand_call(call(name, leaf))
+    tree = BINARY[name](Binary(name, leaf, other)) if name in BINARY else expand_call(call(name, leaf))
     for n in expr_eval.nodes(tree):
         assert dt.lanes(n.dtype) == 16 or not isinstance(n, (Binary, Call, Select))
         assert not isinstance(n, Call) or n.name in PLAIN

@@ -212,3 +212,18 @@ te.compute(4, lambda i: (FOREIGN.append(i), X[i, 0])[1], "keep")
 def test_refusals(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         make()
+
+
+def test_intrinsics_are_functions_too() -> None:
+    a = te.placeholder((4,), name="A")
+    func = te.create_prim_func([a, te.compute((4,), lambda i: te.exp(a[i]).astype("float64"), name="C")])
+    x = np.array([-1.0, 0.0, 0.5, 2.0], np.float32)
+    assert np.allclose(run(func, [x])[1], np.exp(x))
+    with pytest.raises(AttributeError, match=r"te has no expp; its functions are .*, and the intrinsics .*exp"):
+        _ = te.expp
+
+
+def test_a_cast_takes_the_type_first() -> None:
+    a = te.placeholder((4,), name="A")
+    with pytest.raises(ScriptError, match=r"is not an element type and an expression, as in cast\('float32', x\)"):
+        te.cast(a[0], "float64")  # type: ignore[arg-type]

@@ -53,6 +53,8 @@ def test_functions_outlive_their_module(vadd_object: bytes, arrays: Arrays) -> N
 
 
 def test_unknown_function(module: Module) -> None:
+    with pytest.raises(RunError, match=r"a function is named by a string, got ndarray. The module has: vadd"):
+        module.time(np.zeros(4, np.float32))  # type: ignore[arg-type]
     with pytest.raises(RunError, match="has no function 'vmul'. It has: vadd"):
         module["vmul"]
 

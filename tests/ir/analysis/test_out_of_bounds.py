@@ -113,3 +113,11 @@ def f(A: T.Buffer((8, 16), "float32"), C: T.Buffer((8, 16), "float32", pad=4)):
 """)
     with pytest.raises(BuildError, match="parameter C has pad=4, and arrays of a caller have no padding"):
         tunesmith.build(f)
+
+
+def test_both_sides_of_a_conjunction_are_evaluated() -> None:
+    func = parse(program("if vi >= 4 and A[vi - 4, vj] > 0:\n                C[vi, vj] = 1"))
+    with pytest.raises(ScriptError, match=r"is -4 where i = 0, .*; both sides of `and` are evaluated, so guard it with a second `if`"):
+        check_out_of_bounds(func)
+    nested = "if vi >= 4:\n                if A[vi - 4, vj] > 0:\n                    C[vi, vj] = 1"
+    check_out_of_bounds(parse(program(nested)))
