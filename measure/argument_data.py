@@ -1,12 +1,13 @@
 """The data that candidates of a workload run on: seeded, the same in every process, and placed once for all of them.
 
 Inputs are sealed against writing and shared by all candidates.  Outputs are poisoned before a run that is verified, so
-that an element which was not written cannot pass for right because an earlier candidate had written it.
+that an element which was not written cannot pass for right because an earlier candidate had written it.  Outputs that the
+function reads, or writes in part only, start from random values instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -61,6 +62,33 @@ def _draw(param: ParamSpec, seed: int, index: int, given: Range | None) -> Array
     return round_to(param.dtype, unit)
 
 
+def poison(params: Sequence[ParamSpec], reference: Sequence[Array]) -> list[Array]:
+    """Values of the arguments that are written, wrong everywhere: NaN, or the complement of what is expected."""
+    dtypes_written = [p.dtype for p in params if p.written]
+    return [
+        np.where(np.isnan(x), x.dtype.type(0), x.dtype.type(np.nan)) if dtypes.is_float(dtype) else ~x
+        for dtype, x in zip(dtypes_written, reference, strict=True)
+    ]
+
+
+def run_baseline(params: Sequence[ParamSpec], seed: int, run: Callable[[Sequence[Array]], list[Array]]) -> tuple[list[Array], list[Array]]:
+    """What outputs hold before a verified call, and what they must hold after it, by two calls of the unscheduled function.
+
+    If the results depend on what the outputs held, the function updates one of them or writes a part of one: then a call starts from
+    random values, as the reference has.  Otherwise it starts from poison.
+
+    Args:
+        params: all arguments of the function.
+        seed: of the data.
+        run: fills the arguments that are written with values, calls the function, and returns a copy of what they hold then.
+    """
+    first = [_draw(p, seed, i, None) for i, p in enumerate(params) if p.written]
+    after = run(first)
+    wrong = poison(params, after)
+    again = run(wrong)
+    return wrong if all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(after, again, strict=True)) else first, after
+
+
 class ArgumentTable:
     """The arguments of one workload in memory.
 
@@ -90,13 +118,10 @@ class ArgumentTable:
         """What the last run left in the arguments that are written: views where that is possible."""
         return [array.load() for _, array in self._outputs]
 
-    def poison(self, reference: Sequence[Array]) -> None:
-        """Fill the outputs with what is wrong everywhere: NaN, or the complement of what is expected."""
-        for (param, array), expected in zip(self._outputs, reference, strict=True):
-            if dtypes.is_float(param.dtype):
-                array.store(np.where(np.isnan(expected), expected.dtype.type(0), expected.dtype.type(np.nan)))
-            else:
-                array.store(~expected)
+    def fill(self, values: Sequence[Array]) -> None:
+        """Fill the outputs; values of bfloat16 are float32."""
+        for (_, array), x in zip(self._outputs, values, strict=True):
+            array.store(x)
 
     def damaged(self) -> list[str]:
         """Names of the outputs next to which somebody wrote since the last call."""

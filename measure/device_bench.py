@@ -19,7 +19,7 @@ import numpy as np
 
 from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import make_inputs
+from tunesmith.measure.argument_data import make_inputs, poison, run_baseline
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.device_lead import AT_ONCE, Lead
 from tunesmith.measure.device_probe import compiled
@@ -32,7 +32,6 @@ from tunesmith.runtime.device_array import DeviceArray
 from tunesmith.runtime.device_module import BoundCall, DeviceModule
 from tunesmith.runtime.device_program import DeviceProgram
 from tunesmith.runtime.timing import TimingPolicy
-from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError, RunError, UserError
 
 _TABLES = 4
@@ -162,14 +161,23 @@ class _Place:
         self.arrays = self._copies()
         self._others: list[list[DeviceArray]] = []
         self.reference: list[Array] | None = None
+        self.before: list[Array] = []
+        """What the outputs hold before a call that is verified."""
         if setup.reference is not None:
             try:
                 self.reference = load_reference(setup.reference)
             except (OSError, ValueError) as error:
                 raise RunError(f"cannot read the reference {setup.reference}: {error}") from error
+            self.before = poison(setup.params, self.reference)
         elif setup.baseline is not None:
-            self._module(setup.baseline.data)[setup.baseline.function].bind(*self.arrays)()
-            self.reference = self.outputs()
+            call = self._module(setup.baseline.data)[setup.baseline.function].bind(*self.arrays)
+            self.before, self.reference = run_baseline(setup.params, setup.seed, lambda values: self._run(call, values))
+
+    def _run(self, call: Callable[[], object], values: Sequence[Array]) -> list[Array]:
+        """What the unscheduled function makes of these outputs."""
+        self._fill(values)
+        call()
+        return self.outputs()
 
     def others(self, number: int) -> list[list[DeviceArray]]:
         """So many more sets of arguments.  They are kept: making hundreds takes longer than timing a candidate."""
@@ -201,7 +209,7 @@ class _Place:
     def wrong(self, call: Callable[[], object]) -> str | None:
         """What is wrong with the results of a call; None if nothing is, or if there is nothing to compare with."""
         if self.reference is not None:
-            self._poison(self.reference)
+            self._fill(self.before)
         call()
         self.device.api.synchronise(self.device.index)
         for array, values, p in zip(self.arrays, self.inputs, self.setup.params, strict=True):
@@ -222,14 +230,10 @@ class _Place:
         pairs = zip(self.arrays, self.setup.params, strict=True)
         return [from_bfloat16(a.numpy()) if p.dtype == "bfloat16" else a.numpy() for a, p in pairs if p.written]
 
-    def _poison(self, reference: Sequence[Array]) -> None:
+    def _fill(self, values: Sequence[Array]) -> None:
         written = [(a, p) for a, p in zip(self.arrays, self.setup.params, strict=True) if p.written]
-        for (array, p), expected in zip(written, reference, strict=True):
-            if dtypes.is_float(p.dtype):
-                wrong = np.where(np.isnan(expected), expected.dtype.type(0), expected.dtype.type(np.nan))
-            else:
-                wrong = ~expected
-            array.fill(_storage(p.dtype, wrong))
+        for (array, p), x in zip(written, values, strict=True):
+            array.fill(_storage(p.dtype, x))
 
     def _module(self, data: bytes) -> DeviceModule:
         return DeviceModule(DeviceProgram.from_bytes(data), self.device.index)

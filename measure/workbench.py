@@ -18,7 +18,7 @@ import numpy as np
 
 from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import ArgumentTable, make_inputs
+from tunesmith.measure.argument_data import ArgumentTable, make_inputs, poison, run_baseline
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
 from tunesmith.measure.packed_call import PackedCall, cold_memory, load_call
@@ -130,7 +130,7 @@ class Workbench:
         if place.reference is None:
             call()
             return self._harmed(place)
-        place.table.poison(place.reference)
+        place.table.fill(place.before)
         call()
         return self._harmed(place) or place.verdict()
 
@@ -162,18 +162,28 @@ class _Place:
         self.table = ArgumentTable(setup.params, make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
         self.arguments = self.table.arguments()
         self.reference: list[Array] | None = None
+        self.before: list[Array] = []
+        """What the outputs hold before a call that is verified."""
         if setup.reference is not None:
             try:
                 self.reference = load_reference(setup.reference)
             except (OSError, ValueError) as error:
                 raise RunError(f"cannot read the reference {setup.reference}: {error}") from error
+            self.before = poison(setup.params, self.reference)
         elif setup.baseline is not None:
-            load_call(setup.baseline, self.arguments)()
-            if damaged := self.table.damaged():
-                raise InternalError(
-                    f"the unscheduled function {setup.baseline.function} wrote outside of its argument {', '.join(damaged)}"
-                )
-            self.reference = [output.copy() for output in self.table.outputs()]
+            call = load_call(setup.baseline, self.arguments)
+            self.before, self.reference = run_baseline(setup.params, setup.seed, lambda values: self._run(call, values))
+
+    def _run(self, call: PackedCall, values: Sequence[Array]) -> list[Array]:
+        """What the unscheduled function makes of these outputs."""
+        assert self.setup.baseline is not None
+        self.table.fill(values)
+        call()
+        if damaged := self.table.damaged():
+            raise InternalError(
+                f"the unscheduled function {self.setup.baseline.function} wrote outside of its argument {', '.join(damaged)}"
+            )
+        return [output.copy() for output in self.table.outputs()]
 
     def load(self, request: RunRequest) -> PackedCall:
         """The candidate, ready to be called on the arguments.  RunError if it cannot be loaded, or has another function."""

@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.measure.argument_data import ArgumentTable
+from tunesmith.measure.argument_data import ArgumentTable, poison
 from tunesmith.measure.correctness import load_reference, mismatch
 from tunesmith.measure.guarded_memory import Array
 from tunesmith.measure.packed_call import load_call
@@ -169,7 +169,7 @@ class Ours(Contestant):
         self._table = ArgumentTable(params, inputs)
         assert setting.code is not None
         call = load_call(setting.code, self._table.arguments())
-        self._table.poison(reference)
+        self._table.fill(poison(params, reference))
         call()
         return "replayed record", call, self._table.outputs()
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from tunesmith.measure.argument_data import ArgumentTable, make_inputs
+from tunesmith.measure.argument_data import ArgumentTable, make_inputs, poison, run_baseline
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import UserError
 
@@ -44,9 +46,34 @@ def test_poison_is_wrong_everywhere() -> None:
     outputs = [ParamSpec("F", "float32", (3,), True), ParamSpec("I", "int8", (2,), True), ParamSpec("B", "bool", (2,), True)]
     reference = [np.array([0, np.nan, np.inf], np.float32), np.array([0, -5], np.int8), np.array([True, False])]
     table = ArgumentTable(outputs, [])
-    table.poison(reference)
+    table.fill(poison(outputs, reference))
     for got, want in zip(table.outputs(), reference, strict=True):
         assert not np.any((got == want) | (np.isnan(got) & np.isnan(want)))
+
+
+UPDATED = [ParamSpec("A", "float32", (6,)), ParamSpec("F", "float32", (6,), True), ParamSpec("B", "bool", (6,), True)]
+
+
+def test_outputs_that_a_baseline_writes_start_from_poison() -> None:
+    before, after = run_baseline(UPDATED, 0, lambda _: [np.array([1, 2, np.nan, 4, 5, 6], np.float32), np.zeros(6, bool)])
+    np.testing.assert_array_equal(before[0], [np.nan, np.nan, 0, np.nan, np.nan, np.nan])
+    assert before[1].all() and not after[1].any()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda f, b: [f + 1, np.ones_like(b)],
+        lambda f, b: [np.ones_like(f), np.append(np.ones_like(b[1:]), b[-1])],
+        lambda f, b: [b.astype(np.float32), np.ones_like(b)],
+    ],
+    ids=["updated", "written-in-part", "moved"],
+)
+def test_outputs_that_a_baseline_needs_start_from_values(function: Callable[..., list[np.ndarray]]) -> None:
+    before, after = run_baseline(UPDATED, 0, lambda values: function(*values))
+    assert np.isfinite(before[0]).all() and len(set(before[0].tolist())) == 6
+    for x, y in zip(function(*before), after, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_table() -> None:

@@ -199,6 +199,17 @@ def test_the_unscheduled_function_serves_as_reference(runner: Runner, setup: Run
     assert [(kind(r), r.verified) for r in results] == [(None, True), ("wrong_result", False)]
 
 
+def test_functions_that_update_an_output_or_write_a_part_of_it(runner: Runner, setup: RunSetup) -> None:
+    def update(by: str) -> bytes:
+        return kernel(f"  %x = load float, ptr %c\n  %y = fadd float %x, {by}\n  store float %y, ptr %c\n  ret void")
+
+    updated = replace(setup, key="updated", reference=None, baseline=Code("add", update("1.0")))
+    results = runner.run([ask(updated, update(by), verify="always") for by in ("1.0", "2.0")])
+    partial = replace(setup, key="partial", reference=None, baseline=Code("add", kernel(adding(last=50), CLAMP)))
+    results += runner.run([ask(partial, kernel(adding(last=n), CLAMP), verify="always") for n in (50, 49, 51)])
+    assert [(kind(r), r.verified) for r in results] == [(None, True), ("wrong_result", False), (None, True), *[("wrong_result", False)] * 2]
+
+
 def test_what_no_candidate_is_to_blame_for_is_raised(runner: Runner, setup: RunSetup) -> None:
     with pytest.raises(RunError, match="cannot read the reference"):
         runner.run([ask(replace(setup, key="gone", reference="/nowhere.npz"), good())])
