@@ -208,6 +208,9 @@ class Compiler:
             self.line(f"{tracker} = Races({where!r})")
             private = self.private_to(s, kind)
             self.races.append((tracker, kind, set(private)))
+            kept = [(self.local("kept"), self.arrays[b]) for b in private]
+            for outer, inner in kept:
+                self.line(f"{outer} = {inner}.copy()")
         var = self.vars[s.var] = self.local(s.var.name)
         self.line(f"for {var} in range({extent}):")
         self.indent += 1
@@ -222,6 +225,8 @@ class Compiler:
         self.loops -= 1
         if tracked:
             self.races.pop()
+            for outer, inner in kept:
+                self.line(f"{inner}[...] = {outer}")
         del self.locals[mark:], self.vars[s.var]
         self.path.pop()
 
