@@ -217,9 +217,9 @@ class Compiler:
         self.loops += 1
         if tracked:
             self.line(f"{tracker}.iteration = {var}")
-            # What another iteration left there must not be seen: it may have run on another thread.
+            # What another iteration left there must not be seen: it may have run on another thread.  A single one runs where it is.
             for b in private:
-                self.line(f"poison({self.arrays[b]})")
+                self.line(f"if {extent} > 1: poison({self.arrays[b]})")
         self.stmt(s.body)
         self.indent -= 1
         self.loops -= 1

@@ -24,6 +24,7 @@ from tunesmith.datasets.record_table import RecordTable, load_any, merge
 from tunesmith.ir.target import Target
 from tunesmith.measure.machine_rates import calibrated
 from tunesmith.support.load_from_file import names_a_file
+from tunesmith.support.user_code import running
 from tunesmith.tables import plain_table, printable
 
 if TYPE_CHECKING:
@@ -98,11 +99,13 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
         RecordError: a file cannot be read.
     """
     start = time.perf_counter()
-    made = make_model(model, seed)
-    check_suffix(out, made.suffix)
+    with running(f"the cost model {model}"):
+        made = make_model(model, seed)
+        check_suffix(out, made.suffix)
     data = examples(files)
-    made.update(data.features(made.inputs), data.seconds, data.groups)
-    made.save(out)
+    with running(f"the cost model {model}"):
+        made.update(data.features(made.inputs), data.seconds, data.groups)
+        made.save(out)
     code = model.rpartition("@")[0] or model if isinstance(model, str) and names_a_file(model) else ""
     return Trained(made, Path(out), data, time.perf_counter() - start, f"{code}@{out}" if code else str(out))
 
@@ -121,9 +124,11 @@ def evaluate_files(model: str, files: Path_ | Iterable[Path_], holdout: str | No
     """
     if holdout is None and not is_model_file(model):
         holdout = "within"
-    make_model(model, seed)  # a wrong name is told before the files are read
+    with running(f"the cost model {model}"):
+        make_model(model, seed)  # a wrong name is reported before the files are read
     data = examples(files)
-    return Judged(model, evaluate(model, data, holdout, folds, seed), data)
+    with running(f"the cost model {model}"):
+        return Judged(model, evaluate(model, data, holdout, folds, seed), data)
 
 
 def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:

@@ -9,14 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import sys
-import sysconfig
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.codegen.backends import check_kind, check_runs_here
@@ -47,6 +43,7 @@ from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState,
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
+from tunesmith.support.user_code import described
 from tunesmith.tensorboard_scalars import TensorBoardScalars
 from tunesmith.workloads import Subject, WorkloadLike, find_subjects
 
@@ -244,18 +241,8 @@ class _Search:
 
 def _unexpected(error: Exception) -> str:
     """An exception that no part raises on purpose, with the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    # A sampler or a cost model of the user's raises in a file of the user's, or is used in a way that its own file shows.
-    own = [f for f in frames if not _is_installed(f.filename)]
-    at = own[-1] if own else frames[-1] if frames else None
-    text = f"{type(error).__name__}: {error}" + (f" at {at.filename}:{at.lineno} in {at.name}" if at else "")
-    return text if own or isinstance(error, (OSError, MemoryError)) else str(InternalError(text))
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file of Python code is part of tunesmith, of an installed package or of Python."""
-    ours = {m.__file__ for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tunesmith" and hasattr(m, "__file__")}
-    return file.startswith("<") or file in ours or any(Path(file).is_relative_to(root) for root in sysconfig.get_paths().values())
+    text, is_users = described(error)
+    return text if is_users or isinstance(error, (OSError, MemoryError)) else str(InternalError(text))
 
 
 def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:

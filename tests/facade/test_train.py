@@ -199,3 +199,20 @@ def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Pa
         train(none, tmp_path / "m.json")
     result = CliRunner().invoke(main, ["costmodel", "eval", "xgb", str(logs[0]), "--holdout", "task"])
     assert result.exit_code == 2 and "all programs are of one task" in result.stderr
+
+
+@pytest.mark.parametrize("method", ["__init__", "update", "score"])
+def test_what_a_users_model_raises_names_its_line(logs: list[Path], tmp_path: Path, method: str) -> None:
+    lines = ["import numpy as np", "", "from tunesmith.costmodel.model import CostModel", "", "", "class Broken(CostModel):"]
+    bodies = {"__init__": "pass", "update": "pass", "score": "return np.zeros(len(features))", "save": "open(path, 'w').close()"}
+    heads = {"__init__": "self", "update": "self, features, seconds, groups", "score": "self, features", "save": "self, path"}
+    for name, body in bodies.items():
+        lines += ["", f"    def {name}({heads[name]}):", "        raise RuntimeError('boom')" if name == method else f"        {body}"]
+    lines += ["", "    @classmethod", "    def load(cls, path):", "        return cls()", "", "    suffix = '.json'"]
+    code = tmp_path / "broken.py"
+    code.write_text("\n".join(lines) + "\n")
+    line = lines.index("        raise RuntimeError('boom')") + 1
+    model = f"{code}:Broken"
+    message = rf"the cost model .*broken.py:Broken raised RuntimeError: boom at .*broken.py:{line} in {method}"
+    with pytest.raises(UserError, match=message):
+        evaluate_files(model, logs, folds=2) if method == "score" else train(logs, tmp_path / "m.json", model)

@@ -323,6 +323,9 @@ def test_scratch_of_the_thread_outside_of_a_parallel_loop_is_kept() -> None:
     unused = For(i, poly(3), store(out, (i,), scratch[0]), "parallel")
     func = PrimFunc("f", (out,), (scratch,), seq([store(scratch, (0,), const(4, "float32")), unused, store(out, (0,), scratch[0])]))
     np.testing.assert_array_equal(run(func, [], check_races=True)[0], [4, np.nan, np.nan])
+    once = For(i, poly(1), store(out, (i,), scratch[0]), "parallel")
+    func = PrimFunc("f", (out,), (scratch,), seq([store(scratch, (0,), const(4, "float32")), once]))
+    np.testing.assert_array_equal(run(func, [], check_races=True)[0], [4, np.nan, np.nan])
 
 
 def test_memory_allocated_inside_an_iteration_does_not_race() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from tunesmith.costmodel.registry import make_model
 from tunesmith.search.drafter import Drafter
-from tunesmith.search.judge import ENOUGH, Judge
+from tunesmith.search.judge import ENOUGH, Judge, ScoreWarning
 from tunesmith.search.ledger import Ledger
 from tunesmith.search.sampler import Candidate, Result
+from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 from tunesmith.testing.sampler_conformance import example_task
 
@@ -94,6 +95,22 @@ def test_the_learned_model_judges_once_it_has_learned() -> None:
 
 def test_a_pretrained_model_judges_from_the_start() -> None:
     assert Judge(Drafter(example_task("usual")), Counting(ready=True)).trained  # type: ignore[arg-type]
+
+
+def test_scores_that_are_no_numbers_count_as_the_worst() -> None:
+    task = example_task("usual")
+    model = Counting(ready=True)
+    judge = Judge(Drafter(task), model)  # type: ignore[arg-type]
+    rows = {0: task.space.sketches[0].space.sample(4, stream(0, "rows"))}
+    model.score = lambda features: np.array([1.0, np.nan, -2.0, np.inf])  # type: ignore[method-assign]
+    with pytest.warns(ScoreWarning, match="the cost model gave NaN or infinity for 2 of 4 candidates, which count as the worst"):
+        assert judge.energies(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
+    model.score = lambda features: np.full(4, np.nan)  # type: ignore[method-assign]
+    with pytest.warns(ScoreWarning, match="4 of 4"):
+        assert len(set(judge.energies(rows)[0].tolist())) == 1
+    model.score = lambda features: np.zeros((4, 1))  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates: one number each is needed"):
+        judge.energies(rows)
 
 
 @pytest.mark.parametrize("name", ["xgb", "random"])
