@@ -208,25 +208,20 @@ class Compiler:
             self.line(f"{tracker} = Races({where!r})")
             private = self.private_to(s, kind)
             self.races.append((tracker, kind, set(private)))
-            kept = [(self.local("kept"), self.arrays[b]) for b in private]
-            for outer, inner in kept:
-                self.line(f"{outer} = {inner}.copy()")
         var = self.vars[s.var] = self.local(s.var.name)
         self.line(f"for {var} in range({extent}):")
         self.indent += 1
         self.loops += 1
         if tracked:
             self.line(f"{tracker}.iteration = {var}")
-            # What another iteration left there must not be seen: it may have run on another thread.  A single one runs where it is.
+            # What another iteration left there must not be seen: it may have run on another thread.
             for b in private:
-                self.line(f"if {extent} > 1: poison({self.arrays[b]})")
+                self.line(f"poison({self.arrays[b]})")
         self.stmt(s.body)
         self.indent -= 1
         self.loops -= 1
         if tracked:
             self.races.pop()
-            for outer, inner in kept:
-                self.line(f"{inner}[...] = {outer}")
         del self.locals[mark:], self.vars[s.var]
         self.path.pop()
 

@@ -317,17 +317,6 @@ def test_scratch_of_a_thread_does_not_race_and_keeps_nothing() -> None:
     assert np.isnan(run(func, [], check_races=True)[0]).all()
 
 
-def test_scratch_of_the_thread_outside_of_a_parallel_loop_is_kept() -> None:
-    """The loop reads it where the value is not used: its threads have scratch of their own, and that of the caller is as it was."""
-    i, out, scratch = Var("i"), Buffer("O", (3,)), Buffer("S", (1,), scope="workspace")
-    unused = For(i, poly(3), store(out, (i,), scratch[0]), "parallel")
-    func = PrimFunc("f", (out,), (scratch,), seq([store(scratch, (0,), const(4, "float32")), unused, store(out, (0,), scratch[0])]))
-    np.testing.assert_array_equal(run(func, [], check_races=True)[0], [4, np.nan, np.nan])
-    once = For(i, poly(1), store(out, (i,), scratch[0]), "parallel")
-    func = PrimFunc("f", (out,), (scratch,), seq([store(scratch, (0,), const(4, "float32")), once]))
-    np.testing.assert_array_equal(run(func, [], check_races=True)[0], [4, np.nan, np.nan])
-
-
 def test_memory_allocated_inside_an_iteration_does_not_race() -> None:
     i, out, local = Var("i"), Buffer("O", (3,)), Buffer("L", (1,))
     body = For(i, poly(3), Allocate(local, seq([store(local, (0,), const(4, "float32")), store(out, (i,), local[0])])), "parallel")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 
 from tunesmith.codegen.llvm_build import build
 from tunesmith.ir import interpret, structural
+from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
-from tunesmith.ir.stmt import For
+from tunesmith.ir.stmt import BufferStore, For, Stmt
 from tunesmith.ir.target import Target
-from tunesmith.ir.visit import transform
+from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.drop_dead_stores import drop_dead_stores
 from tunesmith.measure.guarded_memory import GuardedArray
 from tunesmith.runtime.module import Module
@@ -120,15 +122,24 @@ def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Targ
 
 def _sequential(func: PrimFunc) -> PrimFunc:
     """The function with serial loops in the place of vectorized ones, where lanes that add to one element are no race but a sum,
-    and of threadIdx, which this interpreter does not run."""
+    of threadIdx, which this interpreter does not run, and of parallel ones that share a thread's scratch with what is outside of them:
+    lowering refuses these, unless they have one iteration or the scratch is not needed, and then it does not matter where they run."""
+    everywhere = _scratch(func.body)
 
     def on_for(n: For, recurse: Any) -> For:
         m: For = n.map_children(recurse)
         is_thread = m.kind == "thread" and (m.thread or "").startswith("threadIdx")
+        inside = _scratch(n.body) if m.kind == "parallel" else Counter()
         alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop, with all that it forbids
-        return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread or alone else m
+        shares = any(inside[b] != everywhere[b] for b in inside)
+        return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread or alone or shares else m
 
     return func.with_(body=transform(func.body, {For: on_for}))
+
+
+def _scratch(n: Stmt) -> Counter[Buffer]:
+    """How often each buffer in memory of one thread is used."""
+    return Counter([x.buffer for x in walk(n) if isinstance(x, (BufferLoad, BufferStore)) and x.buffer.scope != "global"])
 
 
 def _guarded(what: str, check: Callable[[], list[Finding]]) -> list[Finding]:
