@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import loop_ranges, plain_iter, writes
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
-from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.stmt import Block, For, If
 from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.state import ScheduleState
 
@@ -58,8 +58,13 @@ def _unguarded(s: ScheduleState, block: Block) -> tuple[list[_Extent], dict[Var,
     """The variables and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
     replaced; None when a guard is left."""
     ranges = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
+    if any(high == -1 for high in ranges.values()):
+        return None
+    single: dict[Var, Poly] = {v: ZERO for v, high in ranges.items() if high == ZERO}
     own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
-    variables, guards = _joined_variables(block), [g for g in block.predicate if g not in own]
+    variables = _joined_variables(block.with_(bindings=tuple([substitute(e, single) for e in block.bindings])) if single else block)
+    guards = [substitute(g, single) for g in block.predicate if g not in own]
+    guards = [g for g in guards if not _always_holds(g, ranges)]
     replaced: dict[Var, set[Var]] = {}
     while True:
         own = {p for x in variables for p in (x.expr - x.extent, -x.expr - 1)}
@@ -81,10 +86,15 @@ def _unguarded(s: ScheduleState, block: Block) -> tuple[list[_Extent], dict[Var,
         ranges = {**{v: n for v, n in ranges.items() if v not in inner.vars}, whole: limit - 1}
 
 
+def _always_holds(guard: Poly, ranges: Mapping[Var, Poly]) -> bool:
+    highest = interval(guard, ranges)[1].const
+    return highest is not None and highest < 0
+
+
 def check_loops_cover(s: ScheduleState, block: Block, label: str) -> None:
     """Refuse to build new loops over the domain of a block whose loops leave out a part of it; guards may leave out instances."""
     plain = block.with_(predicate=())
-    if any(digits_of(s, block, kind) is None and digits_of(s, plain, kind) is None for kind in ("S", "R")):
+    if _is_conditional(s, block) or any(digits_of(s, block, kind) is None and digits_of(s, plain, kind) is None for kind in ("S", "R")):
         raise s.refuse(label, f"the loops around block {block.name} may leave out a part of its domain, which would be run", block)
 
 
@@ -128,7 +138,11 @@ def is_repeated(s: ScheduleState, block: Block, inside: Sequence[For]) -> bool:
 
 def covers_domain(s: ScheduleState, block: Block) -> bool:
     """Whether every combination of values of the block's spatial iteration variables is run."""
-    return digits_of(s, block) is not None
+    return not _is_conditional(s, block) and digits_of(s, block) is not None
+
+
+def _is_conditional(s: ScheduleState, block: Block) -> bool:
+    return any(type(n) is If for n in s.path(block.name))
 
 
 def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | None:
@@ -146,7 +160,9 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
     free = {v: high + 1 for v, high in ranges.items() if v not in others}
     # Each expression must have all values of [0, ceildiv(n, d)).
     needed = [(x.expr, x.extent, ONE) for x in variables if x.kind == kind]
-    found: set[Var] = set()
+    used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == kind for v in e.vars}
+    found = {f.var for f in s.loops_of(block.name) if f.extent == ONE and f.var in used}
+    waiting = 0
     while needed:
         e, n, d = needed.pop()
         extent = ceildiv(n, d)
@@ -157,10 +173,16 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
             at, whole = joined
             _, outer, divisor = needed.pop(at)
             needed.append((whole, mul(ceildiv(outer, divisor), extent), ONE))
+            waiting = 0
             continue
         digit = next((v for v in e.vars if v in free and _rest(e, v, free[v]) is not None), None)
-        if digit is None:
-            return None
+        if digit is None:  # it may be joined with what is left of another
+            needed.insert(0, (e, n, d))
+            waiting += 1
+            if waiting >= len(needed):
+                return None
+            continue
+        waiting = 0
         step = free.pop(digit)
         found |= replaced.get(digit, {digit})
         rest = _rest(e, digit, step)

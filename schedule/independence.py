@@ -178,16 +178,18 @@ def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequenc
     for a, b in _conflicting(found, written):
         shared = instances.shared(a, b)
         before, after = ([f.var for f in loops if f.var not in shared] for loops in (old, new))
-        if before == after or (reassociable and (block.init is None or _reduces_alone(block, before))):
+        if before == after or (reassociable and (block.init is None or _begins_first(s, block, before))):
             continue
         if not _writes_same_value(s, a, b, tuple(old)):
             names = ", ".join(v.name for v in before)
             raise s.refuse(label, f"instances of block {block.name} depend on each other along {names}, which must keep their order", block)
 
 
-def _reduces_alone(block: Block, loops: Sequence[Var]) -> bool:
-    """Whether the loops are part of the block's reduction and of nothing else."""
+def _begins_first(s: ScheduleState, block: Block, loops: Sequence[Var]) -> bool:
+    """Whether the loops are part of the block's reduction and of nothing else, which begins just once, where they do."""
     used: dict[str, set[Var]] = {"S": set(), "R": set()}
     for it, e in zip(block.iters, block.bindings, strict=True):
         used[it.kind] |= e.vars
-    return all(v in used["R"] and v not in used["S"] for v in loops)
+    if not all(v in used["R"] and v not in used["S"] for v in loops):
+        return False
+    return any(digits_of(s, each, "R") is not None for each in (block, block.with_(predicate=())))

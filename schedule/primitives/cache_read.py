@@ -12,6 +12,7 @@ from tunesmith.ir.poly import Poly, Var, below, ceildiv, floordiv, mod, poly
 from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.handles import BlockRV, IntRV
+from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -39,6 +40,7 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         made-before: no block of the same nest writes the buffer, so that the copy is made of the finished values.
         scope: the scope exists.
         layout: every dimension stands in the layout once, or once as "/" and once as "%" with the same factor.
+        in-blocks: no statement outside of blocks writes the buffer.
         block-exists: the block is still in the program.
     Keeps: results.
     """
@@ -53,6 +55,7 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
     late = [b.name for b in blocks_under(s.root_stmts()[root]) if any(a.buffer is old for a in writes(b))]
     if late:
         raise s.refuse("made-before", f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}", consumer)
+    check_in_blocks(s, consumer, "in-blocks", old)
     spec = _check_layout(s, old, layout)
     new = Buffer(f"{old.name}_copy", [_extent(old, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")

@@ -16,6 +16,7 @@ from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.domain import check_first_step
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.cache_write import redirect_to
@@ -40,13 +41,14 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         scope: the scope exists.
         reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
             variables, each once; it reads no other element of that buffer.
-        guard: guards of the block are on its own extents, on loops outside, or on its reduction.
+        guard: guards of the block are on its own extents, on loops outside, or on its reduction; no `if` is inside the loop.
         first: the reduction begins, just once, where its loops begin, whatever its guards.
         loop-of-block: the loop is one of the block's loops.
         blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
         read-after: no other block inside the loop touches the buffer, because it is written back behind them.
         dense: what the block writes in one iteration is a box without gaps.
         box: the extents of the box written in one iteration do not depend on loop variables.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results (source: BLIS, Van Zee and van de Geijn, TOMS 2015: C is updated once for each block of k).
@@ -84,6 +86,8 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     if not all(_is_blocked(e, ranges) for e in reducing):
         raise s.refuse("blocked", f"the reduction of block {b.name} is not cut into blocks by loop {target.var.name}", target)
+    check_in_blocks(s, b, "in-blocks")
+    check_unconditional(s, b, "guard", target)
     check_first_step(s, b, "first")
     kept = guards_of_box(s, b, ranges)
     firsts = [interval(e, ranges)[0] for e in reducing]

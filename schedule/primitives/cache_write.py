@@ -10,8 +10,9 @@ from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.poly import ONE, ZERO, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, seq, store
 from tunesmith.ir.visit import blocks_under, transform
-from tunesmith.schedule.domain import covers_domain
+from tunesmith.schedule.domain import check_first_step, covers_domain, digits_of
 from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -37,6 +38,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
         whole: of a parameter the block writes every element, because all of them are written back.
         own-values: the block reads of that buffer only the element that it accumulates into and initialises.
         read-after: no other block of the same nest reads that buffer, because it is written back after the nest.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, uses the buffer.
         block-exists: the block is still in the program.
     Keeps: results; readers in other blocks still read the old buffer.
     """
@@ -50,7 +52,9 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     others = [b.name for b in s.blocks() if b is not producer and any(a.buffer is old for a in writes(b))]
     if others:
         raise s.refuse("only-writer", f"{old.name} is also written by {', '.join(others)}", producer)
-    if any(a.buffer is old for a in reads(producer)) or (producer.init is None and _loads(producer, old)):
+    check_in_blocks(s, producer, "in-blocks", old)
+    started = producer if producer.init is None else producer.with_(init=None, body=producer.init)
+    if any(a.buffer is old for a in reads(producer)) or _loads(started, old):
         raise s.refuse("own-values", f"block {producer.name} reads values of {old.name} from before", producer)
     if old not in s.func.allocs and not _writes_all(s, producer, old):
         raise s.refuse("whole", f"block {producer.name} may leave elements of {old.name} as they are, which would be overwritten", producer)
@@ -84,7 +88,11 @@ def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:
         used = [p for p in own if p is not None]
         if len(set(used)) < len(used) or any(block.iters[p].kind != "S" for p in used) or tuple(extents) != buffer.shape:
             return False
-    return len(writes(block.with_(init=None))) == 1 and type(block.body) is BufferStore and covers_domain(s, block)
+    if len(writes(block.with_(init=None))) > 1 or type(block.body) is not BufferStore or not covers_domain(s, block):
+        return False
+    if not any(it.kind == "R" for it in block.iters):
+        return True
+    return digits_of(s, block, "R") is not None and (block.init is None or check_first_step(s, block, "whole") == [])
 
 
 def _loads(block: Block, buffer: Buffer) -> bool:

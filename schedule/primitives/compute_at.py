@@ -8,9 +8,10 @@ from tunesmith.ir.analysis.access_regions import Box, accesses, loop_ranges, pla
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import blocks_under
-from tunesmith.schedule.domain import check_loops_cover
+from tunesmith.schedule.domain import check_loops_cover, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
+from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -43,7 +44,9 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         domain: the loops of the block run its whole domain: others would compute instances that the program does not.
         shared-by: the loops that share the copy stand around the loop.
         box: the extents of the box do not depend on loop variables.
-        guard: guards of the block are on loops that are its iteration variables, so that they can move along.
+        guard: guards of the block are on loops that are its iteration variables, so that they can move along; it is under no `if`.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        once: the loops of a reduction run each of its instances once.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; boxes of neighbouring iterations may overlap and are then computed again.
@@ -87,7 +90,11 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     box = union(boxes)
     check_extents(s, b, {p: box[d] for d, p in enumerate(positions) if p is not None})
+    check_in_blocks(s, b, "in-blocks")
+    check_unconditional(s, b, "guard")
     check_loops_cover(s, b, "domain")
+    if any(it.kind == "R" for it in b.iters) and is_repeated(s, b, s.loops_of(b.name)):
+        raise s.refuse("once", f"the loops around block {b.name} run instances of its reduction again, and others would not", b)
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
 
 

@@ -15,6 +15,7 @@ from tunesmith.ir.visit import Handler, substitute, transform, walk
 from tunesmith.schedule.domain import covers_domain, is_guarded
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.order import check_ready, check_unchanged
+from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -48,9 +49,10 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
         intermediate: the buffer is not a parameter of the function and has no other writer.
         unchanged: nothing that the expression moves past writes what it reads, and the consumers come after it; a pointwise
             consumer may update in place what the expression reads of the same element.
-        guard: the block has no guards beside those of its own extents.
+        guard: the block has no guards beside those of its own extents, and is under no `if`.
         has-consumer: some block reads the buffer.
         size: the expressions that result are not too deep or too large for the passes behind (`ir.expression_size`).
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         block-exists: the block is still in the program.
     Keeps: results; the expression is computed again at every read.
     """
@@ -62,6 +64,8 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
     if not readers:
         raise s.refuse("has-consumer", f"nothing reads {body.buffer.name}", b)
 
+    check_in_blocks(s, b, "in-blocks")
+    check_unconditional(s, b, "guard")
     own = [c for c in readers if _same_element(b, body, c, [a.indices for a in reads(c) if a.buffer is body.buffer])]
     check_unchanged(s, b, readers, own)
     for c in readers:
@@ -94,9 +98,10 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         intermediate: that buffer is not a parameter of the function and has no other writer.
         ready: nothing that the block moves past writes what it reads, or uses what it writes; a producer may read of that the
             element that is written.
-        guard: neither block has guards beside those of its own extents.
+        guard: neither block has guards beside those of its own extents, or is under an `if`.
         same-domain: both blocks run over all values of iteration variables of the same extents.
         size: the expression that results is not too deep or too large for the passes behind (`ir.expression_size`).
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         block-exists: the block is still in the program.
     Keeps: results.
     """
@@ -107,6 +112,9 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         raise s.refuse("one-producer", f"block {b.name} has {len(made)} producers", b)
     p = made[0]
     source = _pointwise_store(s, p)
+    for c in (b, p):
+        check_in_blocks(s, c, "in-blocks")
+        check_unconditional(s, c, "guard")
     mine = [a for a in reads(b) if a.buffer is source.buffer]
     _require_private(s, p, source.buffer)
     if any(a.buffer is source.buffer for c in s.blocks() if c is not b for a in reads(c)):

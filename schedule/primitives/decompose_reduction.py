@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from tunesmith.ir.analysis.access_regions import Access, accesses, loop_ranges, reads, writes
 from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.visit import blocks_under, walk_objects
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import is_tiling
-from tunesmith.schedule.domain import is_repeated
+from tunesmith.schedule.domain import check_first_step, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import same_elements
+from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
@@ -28,14 +29,15 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
             C_init[i] = 0
             for k in range(8): C[i] = C[i] + A[i, k]
     Requires:
-        reduction: the block has an init.
+        reduction: the block has an init, which does not depend on its reduction variables.
         loop-of-block: the loop is one of the block's loops.
         reduce-inside: no loop outside `loop` takes part in the reduction.
         once: every spatial iteration variable has each of its values once in the loop, and each is an element of its own, so that
             no element is computed again, which would add to it again; beside other blocks, the loops are a tiling of it.
-        first: the reduction begins at its first step, where the init runs.
+        first: the reduction begins, just once, where its loops begin, under no `if` inside the loop.
         unseen: nothing inside the loop sees that the init runs earlier: no other block uses elements of the output that the
             block has not finished or changes what the init reads, and the block reads only the element that it accumulates into.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results.
@@ -45,6 +47,9 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
     target = s.loop(loop)
     if b.init is None:
         raise s.refuse("reduction", f"block {b.name} has no init", b)
+    reduced = {it.var for it in b.iters if it.kind == "R"}
+    if any(type(n) is Poly and not n.vars.isdisjoint(reduced) for n in walk_objects(b.init)):
+        raise s.refuse("reduction", f"the init of block {b.name} depends on its reduction variables", b)
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     cut = path.index(target)
@@ -56,7 +61,9 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
     spatial = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
     kept = [f for f in inner if any(f.var in e.vars for e in spatial)]
     _check_once(s, b, target, inner, spatial, reducing)
-    _check_first(s, b, target, inner, reducing)
+    check_in_blocks(s, b, "in-blocks")
+    check_unconditional(s, b, "first", target)
+    check_first_step(s, b, "first")
     _check_unseen(s, b, target, bool(kept))
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
     # A guard holds for the init exactly when it holds at the first reduction step, where the dropped loops are at 0.
@@ -99,12 +106,6 @@ def _is_distinct(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
     """Whether `e` has no value twice: a tiling, or a single loop."""
     inner = [a for m, _ in e.terms for a in m if not a.vars.isdisjoint(ranges)]
     return is_tiling(e, ranges) or (len(inner) == 1 and isinstance(inner[0], Var))
-
-
-def _check_first(s: ScheduleState, b: Block, target: For, inner: list[For], reducing: list[Poly]) -> None:
-    start = {f.var: ZERO for f in inner}
-    if any(substitute(e, start) != ZERO for e in reducing):
-        raise s.refuse("first", f"the first iteration of loop {target.var.name} is not the first step of the reduction of {b.name}", target)
 
 
 def _check_unseen(s: ScheduleState, b: Block, target: For, several: bool) -> None:

@@ -12,6 +12,7 @@ from tunesmith.schedule.domain import check_loops_cover, covers_domain, is_repea
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
+from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -42,8 +43,9 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         dense: what the producer writes in one iteration is a box without gaps.
         one-box: it reads all that is written there over the same box.
         box: the extents of the box do not depend on loop variables.
-        guard: guards of the block are on loops that are its iteration variables, so that they can move along; guards of the
-            producer are on its own extents, on loops outside, or on its reduction.
+        guard: the block is under no `if`, and its guards are on loops that are its iteration variables, so that they can move along;
+            guards of the producer are on its own extents, on loops outside, or on its reduction.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results, provided the boxes of different iterations are the whole buffer (they are, for tilings).
@@ -85,6 +87,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         raise s.refuse("producer-inside", f"no block under loop {target.var.name} writes what {b.name} reads", target)
     if any(box != many[0] for many in boxes.values() for box in many):
         raise s.refuse("one-box", f"block {b.name} would read more than has been written in loop {target.var.name}", b)
+    check_in_blocks(s, b, "in-blocks")
+    check_unconditional(s, b, "guard")
     _check_whole(s, b, target, set(boxes))
     _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: many[0][0] for p, many in boxes.items()}

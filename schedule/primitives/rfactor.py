@@ -16,6 +16,7 @@ from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.domain import check_first_step
 from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.support import dtype as dt
@@ -42,6 +43,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
         serial: the loop is not marked.
         guard: guards of the reduction are on its own loops and on loops that are iteration variables.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
         loop-exists: the loop is still in the program.
     A guard of the reduction becomes a select of the neutral element: every partial result is initialised, also those that
     the guard leaves nothing to add to.
@@ -56,6 +58,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         raise s.refuse("reduction", f"loop {target.var.name} does not hold exactly one reduction with a single store", target)
     b: Block = at
     body, init = at.body, at.init
+    check_in_blocks(s, b, "in-blocks")
     update = reassociable_update(b)
     if update is None:
         raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that reads nothing of C", b)

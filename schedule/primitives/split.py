@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunesmith.ir.expr import Lt0
 from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, poly, product
-from tunesmith.ir.stmt import Block, For, Stmt, nest
+from tunesmith.ir.stmt import Block, For, If, Stmt, nest
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.schedule.handles import IntRV, LoopRV
+from tunesmith.schedule.outside import acts_outside_of_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import MAX_INTEGER, ScheduleState
 
@@ -32,8 +34,8 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         bounded: every factor is at most 2**31 - 1.
         covers: a given first factor is large enough for the extent.
         loop-exists: the loop is still in the program.
-    Keeps: the order of executed block instances.  The guard is attached also when the factors divide the extent;
-        simplification of the concrete program drops it.
+    Keeps: the order of executed block instances.  The guard is attached also when the factors divide the extent; simplification of the
+        concrete program drops it.  Statements outside of blocks are guarded by an `if`.
     """
     target = s.loop(loop)
     if target.kind != "serial" or target.annotations:
@@ -64,7 +66,12 @@ def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[V
         return b.with_(predicate=(*b.predicate, guard))
 
     def make(old: For) -> Stmt:
-        body = transform(substitute(old.body, {old.var: index}), {Block: add_guard})
+        body = substitute(old.body, {old.var: index})
+        is_exact = target.extent.const is not None and product(extents) == target.extent
+        if acts_outside_of_blocks(body) and not is_exact:
+            body = If(Lt0(guard), body)
+        else:
+            body = transform(body, {Block: add_guard})
         return nest([(v, poly(e)) for v, e in zip(new, extents, strict=True)], body)
 
     s.replace_loop(target.var, make)

@@ -135,7 +135,7 @@ CASES: dict[str, tuple[PrimFunc, int, str, str]] = {
     "overlap": (overlap, 0, "once", "loop i computes elements of C more than once"),
     "coarse": (coarse, 0, "once", "several instances of block C may accumulate into one element of C"),
     "unstored": (unstored, 0, "once", "several instances of block C may accumulate into one element of C"),
-    "backwards": (backwards, 1, "first", "the first iteration of loop k is not the first step of the reduction of C"),
+    "backwards": (backwards, 1, "first", "the first step of the reduction of block C may not be that of its loops, or be repeated"),
     "guarded": (guarded, 1, "once", "loop t computes elements of C more than once"),
     "chained": (chained, 0, "unseen", "block C reads elements of its output that would be initialised already"),
     "looked_at": (looked_at, 0, "unseen", "block C cannot be initialised before loop i: block D works on C in it"),
@@ -168,7 +168,7 @@ def result(func: PrimFunc) -> list[np.ndarray]:
 def test_it_would_compute_something_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Without the check the step is made, and the interpreter sees the difference."""
     func, at, label, _ = CASES[name]
-    for check in ("_check_once", "_check_unseen", "_check_first"):
+    for check in ("_check_once", "_check_unseen", "check_first_step"):
         monkeypatch.setattr(decompose_reduction, check, lambda *_: None)
     s = Schedule(func)
     decompose(s, at)
@@ -177,7 +177,7 @@ def test_it_would_compute_something_else(monkeypatch: pytest.MonkeyPatch, name: 
 
 def test_decompose_reduction_first(refuse: Refuse) -> None:
     s = Schedule(backwards)
-    refuse("decompose_reduction", "first", "is not the first step", s, lambda: decompose(s, 0))
+    refuse("decompose_reduction", "first", "may not be that of its loops", s, lambda: decompose(s, 0))
 
 
 def test_decompose_reduction_unseen(refuse: Refuse) -> None:

@@ -191,8 +191,10 @@ def test_instructions_without_their_defaults() -> None:
 
 def test_arguments_that_are_no_data_are_refused() -> None:
     s = Schedule(grid)
-    with pytest.raises(ScheduleError, match="arguments are handles, numbers, text and lists of them"):
+    with pytest.raises(ScheduleError, match="name is {'name': 'B'}, and takes str"):
         s.get_block({"name": "B"})  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="the signature is get_block"):
         s.get_block()  # type: ignore[call-arg]
     assert not s.trace.instructions
+    with pytest.raises(ScheduleError, match="value is {'at': 1}; an integer is needed there"):
+        s.annotate(s.get_block("B"), "prefetch", {"at": 1})  # type: ignore[arg-type]
