@@ -150,6 +150,8 @@ def _nest(n: p.Nest, env: Env, state: State) -> None:
     state.steps += 1
     if state.steps > MAX_STEPS:
         raise Undecided("too many steps")
+    if not all(value(c, env, state) for c in n.under):
+        return
     for g in n.guards:
         if not numbers.compare(g.op, index(g.a, env), index(g.b, env)):
             return

@@ -63,7 +63,7 @@ class _Generator:
             self._add(last=n == wanted - 1)
         loaded = set(_loaded(tuple(self.body)))
         buffers = [self._observed(b, loaded) for b in self.buffers]
-        if not any(b.role == "output" for b in buffers):
+        if not any(b.role == "output" for b in buffers) or not _has_block(tuple(self.body)):
             return None
         program = p.Program(tuple(buffers), tuple(self.body), self.sizes, self.bindings)
         try:
@@ -182,7 +182,21 @@ class _Generator:
             body = self._update(frame, v, dtype, kind, last)
         else:
             body = self._map(frame, v, dtype, kind, last)
-        return p.Block(name, tuple(frame.axes), tuple(frame.guards), init, body)
+        is_plain = not init and c.chance(0.06 * odd)
+        return p.Block(name, tuple(frame.axes), tuple(frame.guards), init, body, self._conditions(frame.loops), is_plain)
+
+    def _conditions(self, loops: list[LoopSpec]) -> tuple[p.Value, ...]:
+        """Conditions of an `if` around a block: mostly none; one on a loop, or on an element of a parameter."""
+        c = self.c
+        if not c.chance(0.07 * self.odd):
+            return ()
+        known = [b for b in self.buffers if b.role != "scratch" and b.dtype != "bool" and b.data == "small"]
+        if not known or (loops and c.chance(0.5)):
+            return (p.IndexCompare(c.one(["<", ">", ">="]), p.Name(c.one(loops)[0]) if loops else p.Num(0), p.Num(c.integer(0, 4))),)
+        b = c.one(known)
+        first = p.Load(b.name, tuple([p.Num(0)] * len(b.shape)), b.dtype)
+        number = c.integer(0, 2)
+        return (p.Compare(c.one(["<", ">=", "=="]), first, p.Literal(float(number) if b.dtype in FLOATS else number, b.dtype)),)
 
     # ---- statements
 
@@ -330,6 +344,10 @@ class _Generator:
         for s in self.states:
             evaluate.declare(s, b, self.seed)
         return b
+
+
+def _has_block(body: tuple[p.Nest, ...]) -> bool:
+    return any(not n.is_plain if isinstance(n, p.Block) else _has_block(n.body) for n in body)
 
 
 def _times(e: p.Index, k: int) -> p.Index:

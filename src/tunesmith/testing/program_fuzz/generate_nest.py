@@ -117,8 +117,11 @@ def _pair(c: Choices, frame: Frame, outer: LoopSpec, inner: LoopSpec, kind: str,
 
 def _single(c: Choices, odd: float, frame: Frame, name: str, e: p.Index, kind: str, shared: bool, fresh: Callable[[str], str]) -> None:
     v: p.Index = p.Name(name)
-    if kind == "S" and c.chance(odd * (0.1 if shared else 0.05)):
+    if c.chance(odd * (0.03 if kind == "R" else 0.1 if shared else 0.05)):
         return  # a loop that no axis is bound to
+    if kind == "R" and isinstance(e, p.Num) and c.chance(0.06 * odd):
+        frame.axes.append(p.Axis(fresh("v"), kind, e, _repeating(c, v, e.value)))
+        return
     how = c.weighted({"plain": 12.0, "shift": 0.4 * odd, "reverse": 0.5 * odd, "fused": 0.7 * odd, "late": 0.5 * odd})
     if how == "fused" and isinstance(e, p.Num) and e.value in (4, 6, 8, 10, 16):
         step = 2 if e.value in (6, 10) else c.one([2, 4])
@@ -134,6 +137,16 @@ def _single(c: Choices, odd: float, frame: Frame, name: str, e: p.Index, kind: s
         frame.axes.append(p.Axis(fresh("v"), kind, gi.add(e, -1), gi.add(v, -1)))
     else:
         frame.axes.append(p.Axis(fresh("v"), kind, e, v))
+
+
+def _repeating(c: Choices, v: p.Index, extent: int) -> p.Index:
+    """Steps of a reduction that come several times, or that leave some out."""
+    step = p.Num(c.integer(2, 3))
+    if c.chance(0.5):
+        return p.Arith(c.one(["//", "%"]), v, step)
+    if c.chance(0.5):
+        return p.Arith("%", p.Arith("*", v, step), p.Num(extent))
+    return p.Arith("-", p.Arith("max", v, p.Num(1)), p.Num(1))
 
 
 def _guard(c: Choices, odd: float, frame: Frame, names: list[str]) -> None:

@@ -5,7 +5,8 @@ The same description is written as script text (`render`) and computed directly 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 # ---- index expressions: integers without bounds -------------------------------------------------------------------------
 
@@ -190,13 +191,20 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One computation: runs where every guard holds; `init` runs first where all reduction axes are 0."""
+    """One computation: runs where every guard holds; `init` runs first where all reduction axes are 0.
+
+    Attributes:
+        under: conditions of an `if` around the block, on loops and on data.
+        is_plain: the statements are not in a block: the text has loops in the place of axes.  There is no init.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     guards: tuple[IndexCompare, ...]
     init: tuple[Statement, ...]
     body: tuple[Statement, ...]
+    under: tuple[Value, ...] = ()
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +262,17 @@ class Program:
         return next(b for b in self.buffers if b.name == name)
 
 
-def blocks(body: tuple[Nest, ...]) -> list[Block]:
-    """All blocks, in program order."""
-    return [b for n in body for b in ([n] if isinstance(n, Block) else blocks(n.body))]
+def replaced(x: Any, name: str, by: Index) -> Any:
+    """`x`, any part of a program, with an index expression in the place of a name."""
+    if isinstance(x, tuple):
+        return tuple([replaced(y, name, by) for y in x])
+    if isinstance(x, Name):
+        return by if x.name == name else x
+    if not hasattr(x, "__dataclass_fields__"):
+        return x
+    changed = {f: replaced(getattr(x, f), name, by) for f in x.__dataclass_fields__ if not isinstance(getattr(x, f), (str, int, float))}
+    made = replace(x, **changed)
+    if isinstance(made, Arith) and isinstance(made.a, Num) and isinstance(made.b, Num) and made.op in "+-*":
+        a, b = made.a.value, made.b.value
+        return Num(a + b if made.op == "+" else a - b if made.op == "-" else a * b)
+    return made

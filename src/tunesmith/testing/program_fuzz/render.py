@@ -30,6 +30,23 @@ def _indent(lines: list[str]) -> list[str]:
 def _nest(n: p.Nest) -> list[str]:
     if isinstance(n, p.Loop):
         return [f"for {n.var} in T.serial({index(n.extent)}):", *_indent([x for m in n.body for x in _nest(m)])]
+    made = _plain(n) if n.is_plain else _block(n)
+    for c in reversed(n.under):
+        made = [f"if {value(c)}:", *_indent(made)]
+    return made
+
+
+def _plain(n: p.Block) -> list[str]:
+    body: tuple[p.Statement, ...] = n.body
+    for a in n.axes:
+        body = p.replaced(body, a.name, a.binding)
+    lines = _statements(body)
+    for g in reversed(n.guards):
+        lines = [f"if {value(g)}:", *_indent(lines)]
+    return lines
+
+
+def _block(n: p.Block) -> list[str]:
     lines = [f'with T.block("{n.name}"):']
     for a in n.axes:
         lines.append(f"    {a.name} = T.axis.{'spatial' if a.kind == 'S' else 'reduce'}({index(a.extent)}, {index(a.binding)})")

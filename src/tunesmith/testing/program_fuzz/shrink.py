@@ -83,6 +83,10 @@ def _nest_without(n: p.Nest) -> Iterator[tuple[p.Nest, ...]]:
             if body:
                 yield (replace(n, body=body),)
         return
+    if n.under:
+        yield (replace(n, under=n.under[1:]),)
+    if n.is_plain:
+        yield (replace(n, is_plain=False),)
     for i in range(len(n.guards)):
         yield (replace(n, guards=n.guards[:i] + n.guards[i + 1 :]),)
     if n.init:
@@ -185,19 +189,7 @@ def _bound(body: tuple[p.Nest, ...], name: str, n: int) -> tuple[p.Nest, ...]:
 
 
 def _replaced(x: Any, name: str, n: int) -> Any:
-    """`x` with a name replaced by a number."""
-    if isinstance(x, tuple):
-        return tuple([_replaced(y, name, n) for y in x])
-    if isinstance(x, p.Name):
-        return p.Num(n) if x.name == name else x
-    if not hasattr(x, "__dataclass_fields__"):
-        return x
-    changed = {f: _replaced(getattr(x, f), name, n) for f in x.__dataclass_fields__ if not isinstance(getattr(x, f), (str, int, float))}
-    made = replace(x, **changed)
-    if isinstance(made, p.Arith) and isinstance(made.a, p.Num) and isinstance(made.b, p.Num) and made.op in "+-*":
-        a, b = made.a.value, made.b.value
-        return p.Num(a + b if made.op == "+" else a - b if made.op == "-" else a * b)
-    return made
+    return p.replaced(x, name, p.Num(n))
 
 
 def _retyped(x: Any, old: str, new: str) -> Any:
