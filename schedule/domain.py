@@ -54,10 +54,10 @@ def _joined(x: Poly, e: Poly, extent: Poly) -> Poly | None:
     return None
 
 
-def _unguarded(s: ScheduleState, block: Block) -> tuple[list[_Extent], dict[Var, Poly], dict[Var, set[Var]]] | None:
+def _unguarded(loops: Sequence[tuple[Var, Poly]], block: Block) -> tuple[list[_Extent], dict[Var, Poly], dict[Var, set[Var]]] | None:
     """The variables and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
     replaced; None when a guard is left."""
-    ranges = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
+    ranges = loop_ranges(loops)
     if any(high == -1 for high in ranges.values()):
         return None
     single: dict[Var, Poly] = {v: ZERO for v, high in ranges.items() if high == ZERO}
@@ -152,7 +152,15 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
     Bindings are taken apart into digits, as `split` and `fuse` make them: what is bound to i_0 * n + i_1, with i_1 over [0, n), covers its
     extent if i_0 covers ceildiv(extent, n), and f // n together with f % n if f covers both.
     """
-    plain = _unguarded(s, block)
+    loops = tuple([(f.var, f.extent) for f in s.loops_of(block.name)])
+    key = (block.iters, block.bindings, block.predicate, loops, kind)
+    if key not in s.digits:
+        s.digits[key] = _digits(loops, block, kind)
+    return s.digits[key]
+
+
+def _digits(loops: Sequence[tuple[Var, Poly]], block: Block, kind: str) -> set[Var] | None:
+    plain = _unguarded(loops, block)
     if plain is None:
         return None
     variables, ranges, replaced = plain
@@ -161,7 +169,7 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
     # Each expression must have all values of [0, ceildiv(n, d)).
     needed = [(x.expr, x.extent, ONE) for x in variables if x.kind == kind]
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == kind for v in e.vars}
-    found = {f.var for f in s.loops_of(block.name) if f.extent == ONE and f.var in used}
+    found = {v for v, e in loops if e == ONE and v in used}
     waiting = 0
     while needed:
         e, n, d = needed.pop()

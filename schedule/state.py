@@ -71,6 +71,8 @@ class ScheduleState:
         self.params: list[Param] = []
         self.constraints: list[Constraint] = []
         self.trace = Trace()
+        self.digits: dict[Any, set[Var] | None] = {}
+        """What `domain.digits_of` has found; each step asks the same of one block many times."""
         self.handles: dict[str, Handle] = {}
         """What a replayed trace calls the handles: its names, which need not be theirs."""
         self.depth = 0

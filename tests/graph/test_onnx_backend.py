@@ -1,15 +1,13 @@
-"""All of ONNX's own node tests, imported, compiled and run; the table is written to build/onnx_backend."""
+"""A third of ONNX's own node tests, imported, compiled and run; `experiments/onnx_backend/run.py` runs all of them and writes a table."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("onnx")
 
 from tunesmith.testing.onnx_backend import compiled
-from tunesmith.testing.onnx_backend_table import run_all, write
+from tunesmith.testing.onnx_backend_table import run_all
 
 ROUNDED = {
     "test_attention_4d_causal_fp16",
@@ -21,9 +19,8 @@ ROUNDED = {
 
 
 def test_no_node_test_fails() -> None:
-    rows = run_all(compiled)
-    print(write(rows, Path("build/onnx_backend")))
+    rows = run_all(compiled, every=3)
     failed = {r["name"]: r["note"] for r in rows if r["verdict"] == "fail" and r["name"] not in ROUNDED}
     assert not failed
     strict = [r["verdict"] for r in rows if r["strict"]]
-    assert strict.count("pass") >= 1450
+    assert len(strict) > 450 and strict.count("pass") > 0.94 * len(strict)

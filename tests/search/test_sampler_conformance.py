@@ -41,6 +41,8 @@ class TestGradient(SamplerConformance):
 
 
 class TestOptunaTPE(SamplerConformance):
+    searches = 1
+
     @pytest.fixture
     def make(self) -> Make:
         return maker("optuna-tpe")

@@ -89,8 +89,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return f"{len(rows)} tests: {c['pass']} pass ({frozen} with inputs known at import), {c['unsupported']} unsupported, {c['fail']} fail"
 
 
-def run_all(execute: Execute, match: str = "") -> list[dict[str, Any]]:
-    """A row for each node test whose name holds `match`: name, operator, strict, verdict, note, seconds."""
+def run_all(execute: Execute, match: str = "", every: int = 1) -> list[dict[str, Any]]:
+    """A row for each node test whose name holds `match`, or for one in `every` of them: name, operator, strict, verdict, note, seconds."""
     import onnx.defs
     from onnx.backend.test.loader import load_model_tests
 
@@ -98,20 +98,19 @@ def run_all(execute: Execute, match: str = "") -> list[dict[str, Any]]:
     rows = []
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for case in load_model_tests(kind="node"):
-            if match in case.name:
-                start = time.perf_counter()
-                verdict, note = run_case(case, execute)
-                rows.append(
-                    {
-                        "name": case.name,
-                        "operator": operator_of(case, names),
-                        "strict": is_strict(case.model),
-                        "verdict": verdict,
-                        "note": note,
-                        "seconds": round(time.perf_counter() - start, 3),
-                    }
-                )
+        for case in [c for c in load_model_tests(kind="node") if match in c.name][::every]:
+            start = time.perf_counter()
+            verdict, note = run_case(case, execute)
+            rows.append(
+                {
+                    "name": case.name,
+                    "operator": operator_of(case, names),
+                    "strict": is_strict(case.model),
+                    "verdict": verdict,
+                    "note": note,
+                    "seconds": round(time.perf_counter() - start, 3),
+                }
+            )
     return rows
 
 

@@ -89,6 +89,8 @@ class SamplerConformance:
 
     learns: ClassVar[bool] = True
     """Whether the second half of a search is better than chance."""
+    searches: ClassVar[int] = 3
+    """Searches that this is judged by."""
     tasks: ClassVar[Sequence[str]] = TASKS
     """Those of `TASKS` that the sampler can work on."""
 
@@ -156,16 +158,17 @@ class SamplerConformance:
         assert len({c for batch in batches for c in batch}) == sum(map(len, batches))
 
     def test_learners_do_better_than_chance(self, make: Make) -> None:
-        """Of three searches of 192, the second halves: how many random candidates are faster than what is proposed.
+        """Of searches of 192, the second halves: how many random candidates are faster than what is proposed.
 
-        By chance that share is 1/2 on average, with a deviation of 0.017 for 288 independent proposals; 0.4 lies six deviations below.
+        By chance that share is 1/2 on average, with a deviation of 0.017 for the 288 independent proposals of three searches; 0.4 is six
+        deviations below.
         """
         if not self.learns:
             return
         task = example_task("usual")
         chance = np.sort(np.concatenate([_some_seconds(task.space, k, 1000) for k in range(len(task.space.sketches))]))
         shares = []
-        for seed in range(3):
+        for seed in range(self.searches):
             batches = search(make(task, seed), task.space, 12, 16)
             seconds = [invented(task.space, c, failures=0.0).seconds for batch in batches[6:] for c in batch]
             shares.append(np.searchsorted(chance, np.array(seconds)) / len(chance))
