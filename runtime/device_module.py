@@ -61,6 +61,8 @@ class DeviceModule:
                 data += opened.read()
         except OSError as error:
             raise RunError(f"cannot read the program {file}: {error.strerror}") from error
+        except ValueError as error:  # a null in the path, or a lone surrogate
+            raise RunError(f"cannot read the program {str(file)!r}: {error}") from error
         return DeviceModule(DeviceProgram.from_bytes(data), index)
 
     def save(self, path: str | PathLike[str]) -> Path:

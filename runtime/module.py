@@ -208,7 +208,9 @@ def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
         RunError: there is no such file, it is no shared library of this machine, or it holds no TVM-FFI function; or the parameters that
             should lie beside it are not there, or not those that it was exported with.
     """
-    file = Path(fspath(path)).absolute()
+    if not isinstance(path, (str, PathLike)) or isinstance(fspath(path), bytes):
+        raise RunError(f"a library is loaded from a path, a text or a Path, not from {path!r:.200}")
+    file = Path(path).absolute()
     if _begins_with(file, MAGIC):
         return DeviceModule.load(file)
     symbols = _symbols(file)
@@ -315,7 +317,7 @@ def _begins_with(file: Path, start: bytes) -> bool:
     try:
         with open(file, "rb") as opened:
             return opened.read(len(start)) == start
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -329,6 +331,8 @@ def _symbols(file: Path) -> ElfSymbols:
                 return read_symbols(data, str(file))
     except OSError as error:
         raise RunError(f"cannot read the library {file}: {error.strerror}") from error
+    except ValueError as error:  # a null in the path, or a lone surrogate
+        raise RunError(f"cannot read the library {str(file)!r}: {error}") from error
 
 
 def _entries(symbols: Sequence[str], what: str, least: int = 1) -> list[str]:

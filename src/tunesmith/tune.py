@@ -41,6 +41,7 @@ from tunesmith.search.space_rules import Rule
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
@@ -113,10 +114,10 @@ def tune(
     """
     shared = total_trials is not None or seconds is not None
     trials = 128 if trials is None and not shared else trials
-    if (trials is not None and trials < 1) or batch < 1 or leaders < 0:
-        raise UserError(f"trials and batch count from 1, leaders from 0; got trials={trials}, batch={batch}, leaders={leaders}")
+    trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", leaders, 0)
+    _check(workers, policy, callbacks, weights)
     allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
-    scheduler = TaskScheduler(allocator, batch, total=total_trials, seconds=seconds, early_stop=early_stop)
+    scheduler = TaskScheduler(allocator, as_count("batch", batch), total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
     if policy is None and any(s.in_model for s in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
@@ -256,6 +257,23 @@ def _group(subject: Subject) -> str:
     return f"{subject.operator.operator.name}/{int(math.log(subject.flops + 1, 1.618))}"
 
 
+def _check(workers: object, policy: object, callbacks: object, weights: object) -> None:
+    """Refuse arguments of other kinds, before anything is measured."""
+    if isinstance(workers, str):
+        _ray_workers(workers)
+    elif workers is not None:
+        try:
+            as_count("workers", workers, 0)
+        except UserError as error:
+            raise UserError(f'{error}: workers counts processes from 1, or is 0 for none, or "ray" or "ray:N"') from None
+    if policy is not None and not isinstance(policy, MeasurePolicy):
+        raise UserError(f"policy={policy!r:.200}: a MeasurePolicy is wanted")
+    if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) or not all(callable(c) for c in callbacks):
+        raise UserError(f"callbacks={callbacks!r:.200}: a list of functions is wanted, which take the progress of a workload")
+    if weights is not None and not isinstance(weights, Mapping):
+        raise UserError(f"weights={weights!r:.200}: a mapping from names of workloads to numbers is wanted")
+
+
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:
     """The tasks with their weights.  UserError if a weight is for none of them."""
     unknown = sorted(weights.keys() - {task.name for task in tasks})
@@ -295,20 +313,23 @@ def _staff(workers: int | str | None, target: Target, stack: contextlib.ExitStac
     """What builds and what runs; the stack closes them."""
     if isinstance(workers, str):
         return _ray_staff(workers, target, stack)
-    if workers is not None and workers < 0:
-        raise UserError(f"workers counts processes from 1, or is 0 for none, got {workers}")
     builder = InProcessBuilder() if workers == 0 else LocalBuilder(workers)
     return stack.enter_context(builder), stack.enter_context(InProcessRunner() if workers == 0 else LocalRunner(target.num_cores))
 
 
 def _ray_staff(workers: str, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
-    kind, _, number = workers.partition(":")
-    if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
-        raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')
     from tunesmith.measure.ray_builder import RayBuilder
     from tunesmith.measure.ray_cluster import RayCluster
     from tunesmith.measure.ray_runner import RayRunner
 
-    count = int(number) if number else None
+    count = _ray_workers(workers)
     cluster = stack.enter_context(RayCluster(count))
     return stack.enter_context(RayBuilder(cluster, count)), stack.enter_context(RayRunner(cluster, target))
+
+
+def _ray_workers(workers: str) -> int | None:
+    """How many "ray:N" names; None for "ray"."""
+    kind, _, number = workers.partition(":")
+    if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
+        raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')
+    return int(number) if number else None
