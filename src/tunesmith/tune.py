@@ -158,10 +158,18 @@ def tune(
         notes += odd
         search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
-        noted["tasks"] = [{"workload": t.workload, "digest": t.digest, "trials": t.trials, "resumed": t.resumed} for t in report.tasks]
+        noted["tasks"] = [_noted(t) for t in report.tasks]
         if report.interrupted:
             noted["outcome"] = "interrupted"
+        elif report.tasks and all(t.failure for t in report.tasks):
+            noted["outcome"] = f"failed: {report.tasks[0].failure}"
     return report
+
+
+def _noted(task: TaskReport) -> dict[str, object]:
+    """A task in the manifest of the run."""
+    failure = {"failure": task.failure} if task.failure else {}
+    return {"workload": task.workload, "digest": task.digest, "trials": task.trials, "resumed": task.resumed, **failure}
 
 
 COLD_BYTES = 64 << 20
@@ -224,7 +232,7 @@ class _Search:
             return bool(action())
         except TunesmithError as error:
             self._failures[name] = str(error)
-        except Exception as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
+        except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
             self._failures[name] = _unexpected(error)
         return False
 
@@ -240,10 +248,10 @@ class _Search:
         return TaskReport.of(tuning.progress, best, failure, examples)
 
 
-def _unexpected(error: Exception) -> str:
+def _unexpected(error: BaseException) -> str:
     """An exception that no part raises on purpose, with the place that raised it."""
     text, is_users = described(error)
-    return text if is_users or isinstance(error, (OSError, MemoryError)) else str(InternalError(text))
+    return text if is_users or isinstance(error, (OSError, MemoryError, SystemExit)) else str(InternalError(text))
 
 
 def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:
