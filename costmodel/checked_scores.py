@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.costmodel.model import CostModel
+from tunesmith.costmodel.model import CostModel, Features
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import UserError
 
@@ -16,7 +16,7 @@ class ScoreWarning(UserWarning):
     """A cost model gave scores that are no numbers."""
 
 
-def checked_scores(model: CostModel, features: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+def checked_scores(model: CostModel, features: Features, count: int) -> npt.NDArray[np.float64]:
     """The model's scores of `count` programs, float64 [N].  NaN and infinity become worse than all others, and a warning says so.
 
     Raises:

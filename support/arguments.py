@@ -32,9 +32,13 @@ def as_positive(name: str, value: object, what: str = "") -> float:
     Raises:
         UserError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+    try:
+        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        found = math.inf
+    if not 0 < found < math.inf:
         raise _refusal(name, value, what, "a positive, finite number is wanted")
-    return float(value)
+    return found
 
 
 def _index(value: object) -> int | None:

@@ -37,7 +37,7 @@ from tunesmith.report import Report, TaskReport
 from tunesmith.search.proposals import asked_once
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.samplers import find_sampler, make_sampler
-from tunesmith.search.space_rules import Rule
+from tunesmith.search.space_rules import Rule, find_rules
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
@@ -115,7 +115,8 @@ def tune(
     shared = total_trials is not None or seconds is not None
     trials = 128 if trials is None and not shared else trials
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", leaders, 0)
-    _check(workers, policy, callbacks, weights)
+    rules, callbacks = None if rules is None else find_rules(rules), _callbacks(callbacks)
+    _check(workers, policy, weights, tensorboard)
     allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
     scheduler = TaskScheduler(allocator, as_count("batch", batch), total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
@@ -265,7 +266,7 @@ def _group(subject: Subject) -> str:
     return f"{subject.operator.operator.name}/{int(math.log(subject.flops + 1, 1.618))}"
 
 
-def _check(workers: object, policy: object, callbacks: object, weights: object) -> None:
+def _check(workers: object, policy: object, weights: object, tensorboard: object) -> None:
     """Refuse arguments of other kinds, before anything is measured."""
     if isinstance(workers, str):
         _ray_workers(workers)
@@ -276,10 +277,17 @@ def _check(workers: object, policy: object, callbacks: object, weights: object) 
             raise UserError(f'{error}: workers counts processes from 1, or is 0 for none, or "ray" or "ray:N"') from None
     if policy is not None and not isinstance(policy, MeasurePolicy):
         raise UserError(f"policy={policy!r:.200}: a MeasurePolicy is wanted")
-    if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) or not all(callable(c) for c in callbacks):
-        raise UserError(f"callbacks={callbacks!r:.200}: a list of functions is wanted, which take the progress of a workload")
     if weights is not None and not isinstance(weights, Mapping):
         raise UserError(f"weights={weights!r:.200}: a mapping from names of workloads to numbers is wanted")
+    if tensorboard is not None and not isinstance(tensorboard, (str, PathLike)):
+        raise UserError(f"tensorboard={tensorboard!r:.200}: the path of a folder is wanted")
+
+
+def _callbacks(given: object) -> list[Callback]:
+    found = None if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if found is None or not all(callable(c) for c in found):
+        raise UserError(f"callbacks={given!r:.200}: a list of functions is wanted, which take the progress of a workload")
+    return found
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:

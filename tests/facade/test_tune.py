@@ -190,6 +190,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"rules": 1}, "rules=1: a list of functions"),
         ({"rules": [1]}, r"rules=\[1\]"),
         ({"rules": "zzz"}, "rules='zzz'"),
+        ({"tensorboard": 5}, "tensorboard=5: the path of a folder"),
         ({"policy": 5}, "policy=5: a MeasurePolicy is wanted"),
         ({"model": 5}, "model=5: a cost model"),
         ({"model": []}, r"model=\[\]: a cost model"),

@@ -23,6 +23,6 @@ def test_counts() -> None:
 
 def test_positive_numbers() -> None:
     assert as_positive("s", 1) == 1.0 and as_positive("s", np.float32(0.5)) == 0.5
-    for bad in (0, -1.0, math.nan, math.inf, True, None, "x", 1j, []):
+    for bad in (0, -1.0, 10**400, math.nan, math.inf, True, None, "x", 1j, []):
         with pytest.raises(UserError, match="s=.*: a positive, finite number is wanted"):
             as_positive("s", bad)
