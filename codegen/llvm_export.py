@@ -9,12 +9,12 @@ leave out whatever tells one run from another.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from tunesmith.runtime.model_library import CONSTANTS, PROGRAM, library_program,
 from tunesmith.runtime.object_loader import checker_object, thread_support_object
 from tunesmith.runtime.thread_support import SUPPORT
 from tunesmith.runtime.threads import is_openmp_symbol
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import BuildError, RunError
 from tunesmith.support.temporary_folder import temporary_folder
 
@@ -57,7 +58,8 @@ def export_library(
     Tried in turn: `ld`, `cc`, and the linker inside the package `ziglang`.
 
     Args:
-        path: where the library goes; a file there is replaced as a whole, never half-written.
+        path: where the library goes; a file there is replaced as a whole, never half-written, and keeps its permissions.  Links are
+            followed.
         objects: the objects; two may not define the same function.
         executable: a model that the library shall hold; its code is linked too.
         parameters: where its constants go, one of `PARAMETERS`.  Beside the library they are a file, its name with `.params` behind, which
@@ -67,21 +69,22 @@ def export_library(
         The path.
     Raises:
         BuildError: there is nothing to link, an object is not one, or no linker succeeded: the message holds every
-            command that was tried with what it said.
+            command that was tried with what it said; or the path cannot be written, or is that of something else than a file.
     """
-    target = Path(fspath(path))
+    target = _path(path)
     if parameters not in PARAMETERS:
         raise BuildError(f"parameters={parameters!r}: constants go {' or '.join(PARAMETERS)} the library")
     if executable is not None:
         objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
     if not objects:
         raise BuildError(f"cannot export {target}: there are no objects to link")
-    _check_folder(target, target)
+    place = _place(target, target)
+    beside = _place(target, parameters_path(target)) if parameters == "beside" else None
     native = executable if executable is not None and executable.kind == AotExecutor.kind else None
     heading = _heading(target, native, header, parameters_path(target).name if parameters == "beside" else None)
     libraries = () if executable is None else executable.libraries + (_SYSTEM if native else ())
     needed = {symbol for i, data in enumerate(objects) for symbol in _needed(data, f"object {i}")}
-    with temporary_folder(".tunesmith-", target.parent) as folder:
+    with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
         inputs = []
         for i, data in enumerate(objects):
             inputs.append(f"object{i}.o")
@@ -107,10 +110,10 @@ def export_library(
             _write_front(folder, native, parameters)
             inputs.append("front.o")
         _link(target, folder, [f"-soname={target.name}"] if native else [], inputs, "library.so")
-        if (folder / "parameters").exists():
-            os.replace(folder / "parameters", parameters_path(target))
+        if beside is not None and (folder / "parameters").exists():
+            atomic_file.put(folder / "parameters", beside)
         _write_heading(heading)
-        os.replace(folder / "library.so", target)
+        atomic_file.put(folder / "library.so", place)
     return target
 
 
@@ -126,16 +129,16 @@ def export_object(path: str | PathLike[str], executable: Executable, header: str
     Returns:
         The path.
     Raises:
-        BuildError: it is no such model, its parameters are too large, or no linker succeeded.
+        BuildError: it is no such model, its parameters are too large, no linker succeeded, or the path cannot be written.
     """
-    target = Path(fspath(path))
+    target = _path(path)
     if executable.kind != AotExecutor.kind or executable.data is None:
         raise BuildError(f'cannot export {target}: objects are made of models that were compiled ahead of time: executor="aot"')
-    _check_folder(target, target)
+    place = _place(target, target)
     heading = _heading(target, executable, header, None)
     name = program_name(executable.program)
     pieces, size = _inside(target, executable)
-    with temporary_folder(".tunesmith-", target.parent) as folder:
+    with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
         inputs = ["code.o", "front.o", "constants.o"]
         (folder / "code.o").write_bytes(executable.data)
         _write_thread_support(folder, set(_needed(executable.data, "the model")), inputs)
@@ -144,13 +147,34 @@ def export_object(path: str | PathLike[str], executable: Executable, header: str
             write_data_object(file, [DataSymbol(f"{name}_constants", pieces, size)], executable.data)
         _link(target, folder, [], inputs, "model.o", "-r")
         _write_heading(heading)
-        os.replace(folder / "model.o", target)
+        atomic_file.put(folder / "model.o", place)
     return target
 
 
-def _check_folder(target: Path, file: Path) -> None:
-    if not file.parent.is_dir():
-        raise BuildError(f"cannot export {target}: the folder {file.parent} does not exist")
+def _path(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, (str, PathLike)) or isinstance(fspath(path), bytes):
+        raise BuildError(f"cannot export: a path is a text or a Path, not {path!r:.100}")
+    return Path(path)
+
+
+def _place(target: Path, file: Path, what: str = "") -> Path:
+    """Where a file goes.  Raises BuildError: there is no folder for it, or something else than a file is there."""
+    try:
+        place = atomic_file.place_of(file)
+    except OSError as error:
+        raise BuildError(f"cannot export {str(target)!r}: cannot write {what}{str(file)!r}: {error.strerror}. Give another path") from error
+    if not place.parent.is_dir():
+        raise BuildError(f"cannot export {target}: the folder {place.parent} does not exist")
+    return place
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """What the system refuses, such as space on the disk, is a BuildError."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"cannot export {target}: {error.strerror or error}. Check permissions and free space") from error
 
 
 def _heading(target: Path, native: Executable | None, header: str | PathLike[str] | None, beside: str | None) -> tuple[Path, str] | None:
@@ -159,8 +183,7 @@ def _heading(target: Path, native: Executable | None, header: str | PathLike[str
         return None
     if native is None:
         raise BuildError(f'cannot export {target} with a C header: models have one that were compiled ahead of time: executor="aot"')
-    path = Path(fspath(header))
-    _check_folder(target, path)
+    path = _place(target, _path(header), "the C header ")
     return path, c_header(native.program, native.constants, beside)
 
 
@@ -168,7 +191,7 @@ def _write_heading(heading: tuple[Path, str] | None) -> None:
     if heading is not None:
         path, text = heading
         try:
-            path.write_text(text, encoding="ascii")
+            atomic_file.write_text(path, text)
         except OSError as error:
             raise BuildError(f"cannot write the C header {path}: {error.strerror}") from error
 

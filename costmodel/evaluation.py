@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunesmith.costmodel import metrics
+from tunesmith.costmodel.checked_scores import checked_scores
 from tunesmith.costmodel.model import CostModel
 from tunesmith.costmodel.registry import make_model
 from tunesmith.costmodel.training_set import TaskKey, TrainingSet
@@ -147,7 +148,7 @@ def _score(model: CostModel, data: TrainingSet, seconds: Floats, learn: Ints, te
     features = data.features(model.inputs)
     if len(learn):
         model.update(features[learn], seconds[learn], data.groups[learn])
-    return model.score(features[test])
+    return checked_scores(model, features[test], len(test))
 
 
 def _shuffled(data: TrainingSet, seed: int) -> Floats:

@@ -37,6 +37,8 @@ def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]
         RecordError: the file holds no model.
     """
     if not isinstance(spec, str):
+        if not callable(spec):
+            raise UserError(f"model={spec!r:.200}: a cost model is given by a text (a name, path.py:Class, a file) or by what makes one")
         return spec
     kind, file = model_class(spec)
     if file is None:

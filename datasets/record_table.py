@@ -287,11 +287,11 @@ def load_any(path: PathLike, targets: Iterable[Target] = ()) -> RecordTable:
     Raises:
         RecordError: as `RecordTable.load` and `RecordTable.from_log`.
     """
-    try:
-        with open(path, "rb") as file:
+    with json_lines.open_journal(path) as file:
+        try:
             is_parquet = file.read(4) == b"PAR1"
-    except OSError as error:
-        raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
+        except OSError as error:
+            raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
     return RecordTable.load(path) if is_parquet else RecordTable.from_log(path, targets)
 
 

@@ -58,6 +58,8 @@ def load_onnx(model: str | PathLike[str] | bytes | Any) -> Any:
         content = path.read_bytes()
     except OSError as error:
         raise ModelImportError(f"cannot read the ONNX file {path}: {error.strerror or error}") from error
+    except ValueError as error:  # a null in the path, or a lone surrogate
+        raise ModelImportError(f"cannot read the ONNX file {str(path)!r}: {error}") from error
     proto = _parsed(onnx, content, f"the file {path}")
     for tensor in _outside(proto):
         _check_inside(tensor, path)

@@ -19,7 +19,7 @@ from tunesmith.measure.record import CandidateKey, Record, WorkloadLine, target_
 from tunesmith.measure.record_log import LogReport, PathLike, load, verdict
 from tunesmith.measure.standing import Standing, leader_of, standing_of
 from tunesmith.measure.time_floor import SHORTEST, least_seconds
-from tunesmith.support.errors import UserError
+from tunesmith.support.errors import RecordError, UserError
 
 
 @dataclass(slots=True)
@@ -92,6 +92,9 @@ class Database:
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._workloads: dict[str, WorkloadLine] = {}
         self._count = 0
+        for given in (records, workloads):
+            if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+                raise UserError(f"a Database is made of a list of Records, not of {given!r:.200}. Database.from_log(path) loads a log")
         for line in workloads:
             self.add_workload(line)
         for record in records:
@@ -104,7 +107,11 @@ class Database:
         Raises:
             RecordError: a file is not there or cannot be read.  No content of it raises.
         """
-        contents = load([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
+        if isinstance(paths, (str, os.PathLike)):
+            paths = [paths]
+        elif isinstance(paths, bytes) or not isinstance(paths, Iterable):
+            raise RecordError(f"records are given by the path of a log, a list of paths, or a Database, not by {paths!r:.200}")
+        contents = load(list(paths))
         database = cls(contents.records, contents.workloads.values())
         database.report = contents.report
         return database

@@ -16,6 +16,7 @@ from tunesmith.measure.guarded_memory import Array, GuardedArray, argument_of
 from tunesmith.runtime.arrays import ALIGNMENT, aligned, nbytes, storage_dtype
 from tunesmith.runtime.module import CompiledFunction, Module
 from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.support.errors import RunError
 
 _MOST_PLACES = 64
 """Calls in a row that find their constants elsewhere: of small ones too many to stay in a cache of the first level."""
@@ -35,6 +36,8 @@ def load_call(code: Code, arguments: Sequence[object]) -> PackedCall:
     given = list(arguments)
     arrays: dict[int, GuardedArray] = {}
     for pack in code.packs:
+        if pack.position >= len(given):
+            raise RunError(f"{code.function}: got {len(given)} argument(s), and argument {pack.position} is a constant to be packed")
         copy = GuardedArray(pack.spec.dtype, pack.spec.shape)
         module[pack.function](given[pack.position], copy.argument())
         copy.seal()
@@ -55,10 +58,14 @@ class PackedCall:
 
     def __init__(self, function: CompiledFunction, given: Sequence[object], arrays: Mapping[int, GuardedArray]) -> None:
         self._function, self._given, self._arrays = function, list(given), dict(arrays)
-        self._call = function.bind(*given)
+        self._call = function.prepared(*given)
 
     def __call__(self) -> object:
-        return self._call()
+        """Raises RunError: the function does not take the arguments."""
+        try:
+            return self._call()
+        except Exception as error:
+            raise self._function.refusal(self._given, error) from error
 
     def cold(self, constants: Sequence[ParamSpec | None], memory: Array) -> Callable[[], object]:
         """The same call, with constants that are somewhere else in `memory` each time, and hold other numbers.
@@ -83,6 +90,6 @@ class PackedCall:
             for i, (dtype, shape) in specs.items():
                 at = base + k * size + starts[i]
                 given[i] = argument_of(dtype, memory[at : at + nbytes(dtype, shape)].view(storage_dtype(dtype)).reshape(shape))
-            calls.append(self._function.bind(*given))
+            calls.append(self._function.prepared(*given))
         turns = cycle(calls)
         return lambda: next(turns)()

@@ -84,9 +84,12 @@ class RecordLog:
 
     Args:
         path: the file; it is made by the first append.
+    Raises:
+        RecordError: something else than a regular file is there, or no file can have this name.
     """
 
     def __init__(self, path: PathLike) -> None:
+        json_lines.check_journal(path)
         self.path = Path(path)
 
     def append(self, *lines: Record | WorkloadLine, sync: bool = False) -> None:
@@ -116,6 +119,8 @@ def load(paths: Sequence[PathLike]) -> LogContents:
     Raises:
         RecordError: a file is not there or cannot be read.  No content of it raises.
     """
+    for path in paths:
+        _refuse_table(path)
     report = LogReport()
     records: dict[str, Record] = {}
     workloads: dict[str, WorkloadLine] = {}
@@ -148,6 +153,23 @@ def load(paths: Sequence[PathLike]) -> LogContents:
     report.records, report.workloads = len(records), len(workloads)
     ordered = list(records.values()) if len(paths) == 1 else [records[identity] for identity in merged_order(orders)]
     return LogContents(ordered, workloads, report)
+
+
+def _refuse_table(path: PathLike) -> None:
+    """Refuse a file that ends like a record table and does not begin as one: as a log it would be one without a single good line.
+
+    Raises:
+        RecordError: it is such a file.
+    """
+    if isinstance(path, (str, os.PathLike)) and str(path).endswith(".parquet"):
+        with json_lines.open_journal(path) as file:
+            start = file.read(4)
+        why = (
+            "holds a record table, and a log is wanted"
+            if start == b"PAR1"
+            else "is no parquet file, or damaged; make it again from its log"
+        )
+        raise RecordError(f"cannot read {os.fspath(path)}: it {why}")
 
 
 def merged_order(logs: Sequence[Sequence[tuple[float, str]]]) -> list[str]:

@@ -81,7 +81,8 @@ def recorded_run(path: PathLike | None, **facts: object) -> Iterator[dict[str, o
         facts: of the run, see `write_manifest`.
 
     Yields:
-        What is to be noted at the end; `outcome` is "done", "interrupted", or the error, unless the body sets it.
+        What is to be noted at the end; `outcome` is "done", "interrupted", or the error, unless the body sets it
+        (a search of which every task has failed says so).
     """
     noted: dict[str, object] = {}
     if path is None:

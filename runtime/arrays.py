@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.lazy_negation import is_negated, negation
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError
 
@@ -141,6 +142,8 @@ def _imported(value: object) -> np.ndarray:
     if not hasattr(value, "__dlpack__"):
         kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
         raise RunError(f"expected an array (numpy, torch or any other with DLPack), got a value of type {kind}")
+    if is_negated(value):
+        raise negation(f"expected {_name_of(value)} as memory holds it", value)
     try:
         return np.from_dlpack(_Recoded(value, _UINT) if _name_of(value) == "bfloat16" else value)
     except Exception as error:  # each library raises what it likes

@@ -13,6 +13,7 @@ from tunesmith.runtime import dlpack
 from tunesmith.runtime.arrays import nbytes, storage, storage_dtype
 from tunesmith.runtime.cpu_device import host_memory
 from tunesmith.runtime.device import Allocation, Device, DeviceLost
+from tunesmith.runtime.lazy_negation import is_negated, negation
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import RunError, UserError
 
@@ -74,6 +75,8 @@ class DeviceArray:
         what = f"{type(array).__module__}.{type(array).__name__}".removeprefix("builtins.")
         if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
             raise RunError(f"from_dlpack takes arrays that speak DLPack (numpy, torch, CuPy, JAX), not a {what}")
+        if is_negated(array):
+            raise negation("from_dlpack", array)
         kind, index = (int(x) for x in array.__dlpack_device__())
         kinds = {dlpack.CPU: "cpu", dlpack.CUDA: "cuda"}
         if kind not in kinds:

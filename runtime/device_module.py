@@ -19,8 +19,8 @@ from tunesmith.runtime.device_array import DeviceArray
 from tunesmith.runtime.device_operand import CallStream, Operand, Signature, call_stream
 from tunesmith.runtime.device_program import MAGIC, DeviceFunction, DeviceProgram
 from tunesmith.runtime.timing import Samples
+from tunesmith.support import atomic_file
 from tunesmith.support.errors import RunError, UserError
-from tunesmith.support.temporary_folder import temporary_folder
 
 _MOST_COPIES = 1024
 """Sets of arguments to rotate over: those of small functions would take longer to make than to time."""
@@ -61,6 +61,8 @@ class DeviceModule:
                 data += opened.read()
         except OSError as error:
             raise RunError(f"cannot read the program {file}: {error.strerror}") from error
+        except ValueError as error:  # a null in the path, or a lone surrogate
+            raise RunError(f"cannot read the program {str(file)!r}: {error}") from error
         return DeviceModule(DeviceProgram.from_bytes(data), index)
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -73,14 +75,13 @@ class DeviceModule:
         Raises:
             RunError: it cannot be written.
         """
-        file = Path(fspath(path))
+        if not isinstance(path, (str, PathLike)):
+            raise RunError(f"cannot write the program: a path is a text or a Path, not {path!r:.100}")
         try:
-            with temporary_folder(".tunesmith-", file.parent) as folder:
-                (folder / "program").write_bytes(self.program.to_bytes())
-                os.replace(folder / "program", file)
+            atomic_file.write_bytes(atomic_file.place_of(path), self.program.to_bytes())
         except OSError as error:
-            raise RunError(f"cannot write the program {file}: {error.strerror}") from error
-        return file
+            raise RunError(f"cannot write the program {os.fspath(path)!r}: {error.strerror}") from error
+        return Path(path)
 
     @property
     def functions(self) -> tuple[str, ...]:

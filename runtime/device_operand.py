@@ -16,6 +16,7 @@ from tunesmith.runtime import dlpack
 from tunesmith.runtime.device import Allocation, Device, cpu
 from tunesmith.runtime.device_array import ALIGNMENT, DeviceArray
 from tunesmith.runtime.dlpack import TensorView
+from tunesmith.runtime.lazy_negation import is_negated, negation
 from tunesmith.runtime.param_spec import ParamSpec
 from tunesmith.support.errors import RunError
 
@@ -147,6 +148,8 @@ class Signature:
             return TensorView(argument.ctypes.data, (dlpack.CPU, 0), name, argument.shape, strides, argument)
         if not hasattr(argument, "__dlpack__") or not hasattr(argument, "__dlpack_device__"):
             raise self._refusal(i, f"got a value of type {kind}: pass an array (numpy, torch or any other with DLPack)")
+        if is_negated(argument):
+            raise negation(f"{self.name}: argument {i} ({self.params[i].name})", argument)
         try:
             on_gpu = int(argument.__dlpack_device__()[0]) == dlpack.CUDA
             return dlpack.read(argument, stream.number if on_gpu else None)

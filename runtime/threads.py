@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError, UserError
 
 _NODELETE = getattr(os, "RTLD_NODELETE", 0)
@@ -90,9 +91,16 @@ def set_num_threads(count: int | None) -> None:
     Raises:
         UserError: the count is no int from 1 to 2**31 - 1.
     """
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**31):
-        raise UserError(f"cannot run on {count!r} threads: give an int >= 1, or None for what OMP_NUM_THREADS says")
-    _support.set(count or 0)
+    if count is None:
+        _support.set(0)
+        return
+    try:
+        number = as_count("count", count)
+    except UserError:
+        raise UserError(f"cannot run on {count!r} threads: give an int >= 1, or None for what OMP_NUM_THREADS says") from None
+    if number >= 2**31:
+        raise UserError(f"cannot run on {number} threads: give an int >= 1 and below 2**31")
+    _support.set(number)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,8 @@ class ScheduleState:
         decisions: Iterable[Sequence[int]] | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(mod, (PrimFunc, IRModule)):
+            raise ScriptError(f"a schedule is made of a PrimFunc or an IRModule, not of a value of type {type(mod).__name__}")
         self._module = mod if isinstance(mod, IRModule) else IRModule([mod])
         names = [n for n, f in self._module.items() if isinstance(f, PrimFunc)]
         if func_name is None and len(names) != 1:

@@ -216,7 +216,7 @@ def _results(
             found: tuple[int, ...] | Failure
             try:
                 found = tuple(run(job))
-            except Exception as error:  # a sampler may be anybody's
+            except (Exception, SystemExit) as error:  # a sampler may be anybody's, and end the process
                 found = Failure(job, f"{type(error).__name__}: {error}".splitlines()[0], traceback.format_exc())
             yield job, found, time.perf_counter() - start
         return

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.costmodel.checked_scores import checked_scores
 from tunesmith.costmodel.feature_program import gather
 from tunesmith.costmodel.model import CostModel
 from tunesmith.search.drafter import Drafter
 from tunesmith.search.param_space import Rows
 from tunesmith.search.sampler import Candidate
-from tunesmith.support.caller import stacklevel
-from tunesmith.support.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 
 ENOUGH = 8
 """Measurements from which a model learns something."""
-
-
-class ScoreWarning(UserWarning):
-    """A cost model gave scores that are no numbers."""
 
 
 class Judge:
@@ -57,18 +51,6 @@ class Judge:
         ends = np.cumsum([len(rows) for rows in groups.values()])
         places = [np.arange(end - len(rows), end) for end, rows in zip(ends, groups.values(), strict=True)]
         features = gather([self.drafter.features(k, rows, self.model.inputs) for k, rows in groups.items()], places)
-        scores = self._scores(features, int(ends[-1]) if len(ends) else 0)
+        scores = checked_scores(self.model, features, int(ends[-1]) if len(ends) else 0)
         self.drafter.scored += len(scores)
         return {k: -scores[p] for k, p in zip(groups, places, strict=True)}
-
-    def _scores(self, features: Floats, count: int) -> Floats:
-        """The model's scores of `count` candidates.  One that it gives no number to is worse than all others, and a warning says so."""
-        scores = np.asarray(self.model.score(features), np.float64)
-        if scores.shape != (count,):
-            raise UserError(f"the cost model gave scores of shape {list(scores.shape)} for {count} candidates: one number each is needed")
-        bad = ~np.isfinite(scores)
-        if bad.any():
-            what = f"the cost model gave NaN or infinity for {int(bad.sum())} of {count} candidates, which count as the worst"
-            warnings.warn(what, ScoreWarning, stacklevel=stacklevel())
-            scores = np.where(bad, scores[~bad].min(initial=0.0) - 1.0, scores)
-        return scores

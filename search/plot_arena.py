@@ -12,6 +12,7 @@ import numpy as np
 from tunesmith.search.arena_report import ArenaSummary
 from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
+from tunesmith.support.escaped_text import escaped
 
 
 def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
@@ -72,7 +73,7 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
             continue
         median, low, high = (np.where(np.isfinite(c), c / pool.best, np.nan) for c in s.curve)
         color = f"C{s.entrant % 10}"
-        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.entrant // 10 % 3], label=summary.labels[s.entrant])
+        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.entrant // 10 % 3], label=escaped(summary.labels[s.entrant]))
         axes.fill_between(s.trials, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -82,7 +83,7 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
         axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))  # plain numbers, where there is room for them
     axes.set_xlabel("trials")
     axes.set_ylabel("best so far / best of the pool")
-    axes.set_title(f"{pool.name}\nmedians of {summary.run.seeds} seeds, {summary.level:.0%} intervals", fontsize="medium")
+    axes.set_title(f"{escaped(pool.name)}\nmedians of {summary.run.seeds} seeds, {summary.level:.0%} intervals", fontsize="medium")
     axes.legend(fontsize="small", frameon=False)
 
 
@@ -93,7 +94,7 @@ def _ranking(axes: Any, summary: ArenaSummary) -> None:
         color = f"C{r.entrant % 10}"
         axes.plot([r.slowdown.low, r.slowdown.high], [place, place], color=color, linewidth=3, alpha=0.4)
         axes.plot([r.slowdown.value], [place], "o", color=color)
-    axes.set_yticks(places, [summary.labels[r.entrant] for r in summary.ranking])
+    axes.set_yticks(places, [escaped(summary.labels[r.entrant]) for r in summary.ranking])
     axes.invert_yaxis()
     axes.set_xlabel(f"geometric mean slowdown along the search, {summary.level:.0%} intervals")
     axes.set_title(f"ranking over {len(summary.run.pools)} {'pool' if len(summary.run.pools) == 1 else 'pools'}", fontsize="medium")

@@ -24,7 +24,7 @@ from tunesmith.search.rules import (
 )
 from tunesmith.search.rules.roles import has_loop_for_each_variable
 from tunesmith.search.sketch import Sketch, Space, collect
-from tunesmith.support.errors import BuildError
+from tunesmith.support.errors import BuildError, UserError
 from tunesmith.support.registry import Registry
 
 Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
@@ -41,8 +41,13 @@ SEARCH_RULES: Registry[Rule] = Registry(
 
 
 def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
-    """Rules, some of them by name.  UserError if there is no such name."""
-    return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in rules])
+    """Rules, some of them by name.  UserError if there is no such name, or one is neither a name nor a function."""
+    given = None if isinstance(rules, str) or not isinstance(rules, Iterable) else list(rules)
+    if given is None or not all(isinstance(r, str) or callable(r) for r in given):
+        raise UserError(
+            f"rules={rules!r:.200}: a list of functions and of names is wanted, such as [{', '.join(SEARCH_RULES.names()[:2])}]"
+        )
+    return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in given])
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:

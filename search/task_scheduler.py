@@ -11,7 +11,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
+from tunesmith.support.arguments import as_count, as_positive
 from tunesmith.support.errors import UserError
 from tunesmith.support.registry import Registry
 
@@ -186,15 +188,14 @@ class TaskScheduler:
         seconds: float | None = None,
         early_stop: int | None = None,
     ) -> None:
-        if batch < 1:
-            raise UserError(f"a turn has at least 1 candidate, not batch={batch}")
-        if total is not None and total < 1:
-            raise UserError(f"the common budget is at least 1 trial, not {total}")
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise UserError(f"the budget of time is a positive number of seconds, not {seconds}")
-        if early_stop is not None and early_stop < 1:
-            raise UserError(f"early stopping looks back over at least 1 trial, not {early_stop}")
-        self.allocator, self.batch, self.total, self.seconds, self.early_stop = allocator, batch, total, seconds, early_stop
+        self.allocator, self.batch = allocator, as_count("batch", batch)
+        self.total = None if total is None else as_count("total_trials", total, what="the common budget is an integer and at least 1 trial")
+        self.seconds = None if seconds is None else as_positive("seconds", seconds, "the budget of time is a positive number of seconds")
+        self.early_stop = (
+            None
+            if early_stop is None
+            else as_count("early_stop", early_stop, what="early stopping looks back over an integer number of trials, at least 1 trial")
+        )
 
     def check(self, states: Sequence[TaskState]) -> None:
         """Refuse tasks that cannot all be served.
@@ -203,7 +204,7 @@ class TaskScheduler:
             UserError: a weight is no positive number, or the common budget is smaller than the number of tasks.
         """
         for s in states:
-            if not 0 < s.weight < math.inf:
+            if isinstance(s.weight, bool) or not isinstance(s.weight, Real) or not 0 < s.weight < math.inf:
                 raise UserError(f"the weight of {s.name} is {s.weight}; a weight is a positive number")
         if self.total is not None and self.total < len(states):
             raise UserError(f"{self.total} trials for {len(states)} tasks: some would not be measured at all. Give at least {len(states)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: boo
             The journal then holds what it held before.
     """
     path = Path(path)
+    check_journal(path)
     block = b"".join(_encode(path, number, value) for number, value in enumerate(objects))
     if not block:
         return
@@ -73,6 +75,24 @@ def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: boo
         ) from error
 
 
+def check_journal(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that cannot be a journal's: devices and pipes keep nothing that could be read back, and may never end.
+
+    Raises:
+        RecordError: something else than a regular file is there, or no file can have this name.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise RecordError(f"{path!r:.200} cannot be a log: the path of a file is wanted")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing is there, or what writes or reads it will say why it cannot
+        return
+    except ValueError as error:
+        raise RecordError(f"{path!r:.200} cannot be a log: {error}. Give the path of a file") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder is refused by whoever opens it
+        raise RecordError(f"{os.fspath(path)} cannot be a log, because it is no regular file. Give the path of a file, or of a new one")
+
+
 @contextmanager
 def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator[None]:
     """Keep all writers of a journal waiting.  Not to be held while appending to the same journal.
@@ -80,6 +100,7 @@ def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator
     Raises:
         RecordError: another process keeps the lock.
     """
+    check_journal(path)
     lock = FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds)
     try:
         lock.acquire()
@@ -107,6 +128,7 @@ def write(path: str | os.PathLike[str], lines: Iterable[bytes], *, replace: bool
         RecordError: the journal is there already, or cannot be written.
     """
     path = Path(path)
+    check_journal(path)
     draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with open(draft, "wb") as file:
@@ -158,10 +180,14 @@ def spans(
 
 def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
     """The file, to read texts where `spans` told that they are.  RecordError if it is not there or cannot be read."""
+    if not isinstance(path, (str, os.PathLike)):  # a number would be a file that is open already
+        raise RecordError(f"cannot read {path!r:.200}: the path of a file is wanted")
     try:
         return open(path, "rb")  # closed by whom it is given to
     except OSError as error:
         raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
+    except ValueError as error:  # a null in the path, or a lone surrogate
+        raise RecordError(f"cannot read {path!r:.200}: {error}. Check the path") from error
 
 
 def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:

@@ -47,7 +47,7 @@ def load_from_file(spec: str) -> object:
         sys.modules[module_name] = module  # dataclasses look their module up
         try:
             module_spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, name):

@@ -22,14 +22,14 @@ def running(what: str) -> Iterator[None]:
         yield
     except TunesmithError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text, is_users = described(error)
         if not is_users:
             raise
         raise UserError(f"{what} raised {text}") from error
 
 
-def described(error: Exception) -> tuple[str, bool]:
+def described(error: BaseException) -> tuple[str, bool]:
     """An exception with the line that raised it, `ValueError: ... at model.py:7 in score`, the last of the user's lines if there is one;
     and whether there is."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -25,6 +27,22 @@ LOG = click.Path(dir_okay=False, path_type=Path)
 
 class Commands(click.Group):
     """The group of commands: what a user can mend is told in one message, without a traceback."""
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Run the command line.  What standard output cannot encode is replaced; that it takes no more is one message, and status 1."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        try:
+            try:
+                return super().main(*arguments, **settings)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+        except OSError as error:
+            sys.stdout = io.StringIO()  # what it still holds cannot be written at the end of the process either
+            if error.errno != errno.EPIPE:
+                complain(f"cannot write the result: {error}. Is standard output a file on a full disk?")
+            sys.exit(FAILED)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

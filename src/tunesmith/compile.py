@@ -6,7 +6,6 @@ searches: equal inputs give equal bytes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -37,8 +36,8 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
 from tunesmith.workloads import WorkloadLike, find_module
 
-Records = Database | str | PathLike[str]
-"""A log, or one that was loaded."""
+Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
+"""A log, several, or what was loaded from some."""
 
 
 class CompiledModule(Module):
@@ -123,7 +122,8 @@ def compile(
             operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
             Schedule.
         target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
-        records: the log.  A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
+        records: the log, or a list of logs.
+            A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
             `coverage` says so.  Without a log programs are compiled as they are, and what cannot have a schedule yet (text, tensors; for
             GPUs all that binds no loop) gets a plain schedule.
         strict: refuse, instead of compiling anything that has no record; a log with lines that cannot be read is a warning.
@@ -216,8 +216,12 @@ def as_target(target: str | Target | None) -> Target:
 
 
 def open_records(records: Records) -> Database:
-    """The database of a log.  Raises RecordError if there is no such file."""
-    return Database.from_log(records) if isinstance(records, (str, os.PathLike)) else records
+    """The database of a log, or of several.
+
+    Raises:
+        RecordError: there is no such file, or it is no path.
+    """
+    return records if isinstance(records, Database) else Database.from_log(records)
 
 
 def _module(mod: WorkloadLike | Schedule) -> IRModule:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from tunesmith.tables import escaped
+from tunesmith.support.escaped_text import escaped
 
 VOID = frozenset({"meta", "br"})
 """Elements without an end."""

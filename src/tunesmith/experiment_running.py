@@ -200,7 +200,7 @@ class _Study:
             report = self._search(cell, target, folder / "log.jsonl")
         except TunesmithError as error:
             return replace(before, state="failed", failure=str(error))
-        except Exception as error:  # a sampler of somebody's own may do anything, and the night is long
+        except (Exception, SystemExit) as error:  # a sampler of somebody's own may do anything, and the night is long
             atomic_file.write_text(folder / "traceback.txt", traceback.format_exc())
             return replace(before, state="failed", failure=f"{type(error).__name__}: {error}; see traceback.txt in the cell's folder")
         (task,) = report.tasks

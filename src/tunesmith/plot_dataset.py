@@ -15,6 +15,7 @@ from tunesmith.datasets.record_table import RecordTable
 from tunesmith.measure.record import ERROR_KINDS
 from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
+from tunesmith.support.escaped_text import escaped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,7 +111,7 @@ def _tasks(table: RecordTable) -> list[tuple[str, npt.NDArray[np.int64]]]:
     found = []
     for (name, _, target), lines in groups(table.frame, ["name", "workload", "target"]).items():
         processor = str(table.targets.get(target, {}).get("mcpu", "?"))
-        found.append((f"{name} @ {processor}" if several else name, lines))
+        found.append((escaped(f"{name} @ {processor}" if several else name), lines))
     return sorted(sorted(found, key=lambda t: -len(t[1]))[:MOST_TASKS], key=lambda t: t[0])
 
 

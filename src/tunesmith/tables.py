@@ -10,6 +10,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tunesmith.support.escaped_text import escaped
+
 PIPED_WIDTH = 160
 """Columns of a table that goes to a file or another program."""
 _BARS = "▁▂▃▄▅▆▇█"
@@ -53,12 +55,6 @@ def facts_table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
 def printable(text: str, style: str = "") -> Text:
     """The text for a terminal, without markup: see `escaped`.  No other function makes texts for terminals."""
     return Text(escaped(text), style)
-
-
-def escaped(text: str, mark: str = "?") -> str:
-    """The text with a mark for each character that is not printed, line ends excepted: names, messages and programs come from
-    logs, tables and models, and these from anywhere.  An escape sequence could set a terminal's title, hide text, or change its order."""
-    return "".join(c if c.isprintable() or c == "\n" else mark for c in text)
 
 
 def microseconds(seconds: float | None) -> str:

@@ -37,10 +37,11 @@ from tunesmith.report import Report, TaskReport
 from tunesmith.search.proposals import asked_once
 from tunesmith.search.sampler import Sampler
 from tunesmith.search.samplers import find_sampler, make_sampler
-from tunesmith.search.space_rules import Rule
+from tunesmith.search.space_rules import Rule, find_rules
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
@@ -113,10 +114,11 @@ def tune(
     """
     shared = total_trials is not None or seconds is not None
     trials = 128 if trials is None and not shared else trials
-    if (trials is not None and trials < 1) or batch < 1 or leaders < 0:
-        raise UserError(f"trials and batch count from 1, leaders from 0; got trials={trials}, batch={batch}, leaders={leaders}")
+    trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", leaders, 0)
+    rules, callbacks = None if rules is None else find_rules(rules), _callbacks(callbacks)
+    _check(workers, policy, weights, tensorboard)
     allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
-    scheduler = TaskScheduler(allocator, batch, total=total_trials, seconds=seconds, early_stop=early_stop)
+    scheduler = TaskScheduler(allocator, as_count("batch", batch), total=total_trials, seconds=seconds, early_stop=early_stop)
     found = find_subjects(workloads)
     if policy is None and any(s.in_model for s in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
@@ -157,10 +159,18 @@ def tune(
         notes += odd
         search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
-        noted["tasks"] = [{"workload": t.workload, "digest": t.digest, "trials": t.trials, "resumed": t.resumed} for t in report.tasks]
+        noted["tasks"] = [_noted(t) for t in report.tasks]
         if report.interrupted:
             noted["outcome"] = "interrupted"
+        elif report.tasks and all(t.failure for t in report.tasks):
+            noted["outcome"] = f"failed: {report.tasks[0].failure}"
     return report
+
+
+def _noted(task: TaskReport) -> dict[str, object]:
+    """A task in the manifest of the run."""
+    failure = {"failure": task.failure} if task.failure else {}
+    return {"workload": task.workload, "digest": task.digest, "trials": task.trials, "resumed": task.resumed, **failure}
 
 
 COLD_BYTES = 64 << 20
@@ -223,7 +233,7 @@ class _Search:
             return bool(action())
         except TunesmithError as error:
             self._failures[name] = str(error)
-        except Exception as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
+        except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
             self._failures[name] = _unexpected(error)
         return False
 
@@ -239,10 +249,10 @@ class _Search:
         return TaskReport.of(tuning.progress, best, failure, examples)
 
 
-def _unexpected(error: Exception) -> str:
+def _unexpected(error: BaseException) -> str:
     """An exception that no part raises on purpose, with the place that raised it."""
     text, is_users = described(error)
-    return text if is_users or isinstance(error, (OSError, MemoryError)) else str(InternalError(text))
+    return text if is_users or isinstance(error, (OSError, MemoryError, SystemExit)) else str(InternalError(text))
 
 
 def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:
@@ -254,6 +264,30 @@ def _group(subject: Subject) -> str:
     if subject.operator is None or not subject.flops:
         return ""
     return f"{subject.operator.operator.name}/{int(math.log(subject.flops + 1, 1.618))}"
+
+
+def _check(workers: object, policy: object, weights: object, tensorboard: object) -> None:
+    """Refuse arguments of other kinds, before anything is measured."""
+    if isinstance(workers, str):
+        _ray_workers(workers)
+    elif workers is not None:
+        try:
+            as_count("workers", workers, 0)
+        except UserError as error:
+            raise UserError(f'{error}: workers counts processes from 1, or is 0 for none, or "ray" or "ray:N"') from None
+    if policy is not None and not isinstance(policy, MeasurePolicy):
+        raise UserError(f"policy={policy!r:.200}: a MeasurePolicy is wanted")
+    if weights is not None and not isinstance(weights, Mapping):
+        raise UserError(f"weights={weights!r:.200}: a mapping from names of workloads to numbers is wanted")
+    if tensorboard is not None and not isinstance(tensorboard, (str, PathLike)):
+        raise UserError(f"tensorboard={tensorboard!r:.200}: the path of a folder is wanted")
+
+
+def _callbacks(given: object) -> list[Callback]:
+    found = None if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if found is None or not all(callable(c) for c in found):
+        raise UserError(f"callbacks={given!r:.200}: a list of functions is wanted, which take the progress of a workload")
+    return found
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:
@@ -295,20 +329,23 @@ def _staff(workers: int | str | None, target: Target, stack: contextlib.ExitStac
     """What builds and what runs; the stack closes them."""
     if isinstance(workers, str):
         return _ray_staff(workers, target, stack)
-    if workers is not None and workers < 0:
-        raise UserError(f"workers counts processes from 1, or is 0 for none, got {workers}")
     builder = InProcessBuilder() if workers == 0 else LocalBuilder(workers)
     return stack.enter_context(builder), stack.enter_context(InProcessRunner() if workers == 0 else LocalRunner(target.num_cores))
 
 
 def _ray_staff(workers: str, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
-    kind, _, number = workers.partition(":")
-    if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
-        raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')
     from tunesmith.measure.ray_builder import RayBuilder
     from tunesmith.measure.ray_cluster import RayCluster
     from tunesmith.measure.ray_runner import RayRunner
 
-    count = int(number) if number else None
+    count = _ray_workers(workers)
     cluster = stack.enter_context(RayCluster(count))
     return stack.enter_context(RayBuilder(cluster, count)), stack.enter_context(RayRunner(cluster, target))
+
+
+def _ray_workers(workers: str) -> int | None:
+    """How many "ray:N" names; None for "ray"."""
+    kind, _, number = workers.partition(":")
+    if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
+        raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')
+    return int(number) if number else None

@@ -135,3 +135,33 @@ def test_what_cannot_be_linked(tmp_path: Path, threaded: bytes) -> None:
         export_library(tmp_path / "x.so", [threaded, b"rubbish"])
     with pytest.raises(BuildError, match="the folder .*missing does not exist"):
         export_library(tmp_path / "missing" / "x.so", [threaded])
+
+
+def test_what_is_there_is_replaced_if_it_is_a_file(tmp_path: Path, threaded: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.so").write_text("old")
+    (tmp_path / "real" / "a.so").chmod(0o750)
+    (tmp_path / "link.so").symlink_to("real/a.so")
+    assert export_library(tmp_path / "link.so", [threaded]) == tmp_path / "link.so"
+    assert (tmp_path / "link.so").is_symlink() and (tmp_path / "real" / "a.so").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "real" / "a.so").read_bytes().startswith(b"\x7fELF")
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in (
+        (tmp_path / "real", "real': it is a folder"),
+        (tmp_path / "pipe", "pipe': what is there is no regular file"),
+        ("a\0", "null"),
+        ("\ud800", "no file can have this name"),
+        (None, "a path is a text or a Path, not None"),
+        (b"a.so", "a path is a text or a Path, not b'a.so'"),
+    ):
+        with pytest.raises(BuildError, match=why):
+            export_library(path, [threaded])  # type: ignore[arg-type]
+    assert (tmp_path / "pipe").is_fifo()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(BuildError, match=r"cannot export .*b.so: No space left on device. Check permissions and free space"):
+        export_library(tmp_path / "b.so", [threaded])
+    assert sorted(os.listdir(tmp_path)) == ["link.so", "pipe", "real"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tunesmith.costmodel.checked_scores import ScoreWarning
 from tunesmith.costmodel.evaluation import METRICS, evaluate, judge, split
+from tunesmith.costmodel.random_model import RandomModel
 from tunesmith.costmodel.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target import Target
@@ -132,6 +135,26 @@ def test_a_model_is_judged_beside_controls() -> None:
     assert found == evaluate("xgb", data, "within", folds=3)
     as_it_is = evaluate("analytic", data, None)
     assert list(as_it_is.values) == ["model", "analytic", "random"] and as_it_is.values["model"] == as_it_is.values["analytic"]
+
+
+def test_scores_that_are_no_numbers_are_refused_or_count_as_the_worst() -> None:
+    class Odd(RandomModel):
+        def score(self, features: object) -> Any:
+            return turned(super().score(features))  # type: ignore[arg-type]
+
+    data = data_of(SOFTMAX)
+    for wrong, message in (
+        (lambda s: np.stack([s, s], 1), r"the cost model Odd gave scores of shape \[\d+, 2\] for \d+ candidates"),
+        (lambda s: [str(x) for x in s], "the cost model Odd gave a list where an array of numbers"),
+        (lambda s: None, "the cost model Odd gave a NoneType where an array of numbers"),
+    ):
+        turned = wrong
+        with pytest.raises(UserError, match=message):
+            evaluate(Odd, data, "within", folds=2)
+    turned = lambda s: np.where(np.arange(len(s)) % 2, s, np.nan)  # noqa: E731
+    with pytest.warns(ScoreWarning, match="NaN or infinity .* which count as the worst"):
+        found = evaluate(Odd, data, "within", folds=2)
+    assert all(v is None or np.isfinite(v) for v in found.values["model"].values())
 
 
 def test_scores_of_different_rounds_are_not_compared() -> None:

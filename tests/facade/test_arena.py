@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -191,6 +192,14 @@ def test_plots_are_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeyp
         report.plot(tmp_path)
     result = run(log, "--samplers", "random", "--seeds", 1, "--trials", 8, "--workers", 0, "-o", tmp_path / "study")
     assert result.exit_code == 0 and "tunesmith[plot]" in result.stderr and (tmp_path / "study" / "curves.csv").exists()
+
+
+def test_pictures_hold_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = arena([made(hand).renamed("a\x1b[31m\x00b")], ["random"], seeds=1, trials=8, workers=0, progress=False)
+    for file in report.plot(tmp_path):
+        ElementTree.parse(file)
+        assert "\x1b" not in file.read_text()
 
 
 def test_a_report_that_cannot_be_written_says_so(hand: ModuleType, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -162,3 +164,39 @@ def test_the_program_itself(hand: ModuleType, log: Path) -> None:
     assert hand.MATMUL in done.stdout and "sch.vectorize" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
     version = subprocess.run([*command[:3], "--version"], capture_output=True, text=True, check=True)
     assert tunesmith.__version__ in version.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_standard_output_that_cannot_encode(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tunesmith import te\ndef main():\n    x = te.placeholder((4,), name='x')\n"
+        "    return [x, te.compute((4,), lambda i: x[i] + 1.0, 'y\u00e9')]\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "tunesmith", "show", "--script", "mine.py:main"]
+    settings = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=settings, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr.decode()
+    assert "y\u00e9".encode(encoding, "replace") in done.stdout
+
+
+def test_standard_output_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, _: object) -> int:
+            if full:
+                raise OSError(28, "No space left on device")
+            return 1 << 20
+
+    full, kept = True, []
+    for arguments in (["show", "relu(shape=4)"], ["--version"], ["bench", "--peers"]):
+        kept.append(io.TextIOWrapper(io.BufferedWriter(Full()), "utf-8"))
+        monkeypatch.setattr(sys, "stdout", kept[-1])
+        with pytest.raises(SystemExit) as caught:
+            main(arguments, prog_name="tunesmith")
+        assert caught.value.code == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: cannot write the result: [Errno 28] No space left on device") and said.count("\n") == 1
+    full = False  # what they still hold can go

@@ -195,3 +195,10 @@ def test_bind_refuses_what_it_cannot_bind() -> None:
         module.bind(name="conv")
     with pytest.raises(RunError, match=r"W"):
         module.bind(np.zeros((3, 5), np.float32), np.zeros((5, 21), np.float32), np.zeros((3, 20), np.float32), name="dense")
+    with pytest.raises(RunError, match=r"got 1 argument\(s\), and argument 1 is a constant"):
+        module.bind(np.zeros((3, 5), np.float32), name="dense")
+    x = np.zeros((2, 4), np.float32)
+    with pytest.raises(RunError, match=r"matmul: expected 3 argument\(s\), got 1"):
+        module.bind(x, name="matmul")()
+    with pytest.raises(RunError, match=r"matmul: argument 2 \(C\): .* got a value of type int"):
+        module.bind(x, np.zeros((4, 3), np.float32), 3, name="matmul")()

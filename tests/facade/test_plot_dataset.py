@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from tunesmith import plot_dataset
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.measure.record import ErrorInfo
 from tunesmith.plot_dataset import plot
@@ -32,6 +35,17 @@ def test_pictures(table: RecordTable, tmp_path: Path) -> None:
     assert [f.read_text() for f in plot(table, tmp_path / "b")] == texts
     (first, *_) = plot(table, tmp_path / "c", "png")
     assert first.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_names_hold_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()), name="a\x1b[31m\x00b")
+    table = RecordTable.from_log(log)
+    assert [name for name, _ in plot_dataset._tasks(table)] == ["a?[31m?b"]
+    pytest.importorskip("matplotlib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for file in plot(table, tmp_path / "a"):
+            ElementTree.parse(file)
 
 
 def test_refusals(table: RecordTable, tmp_path: Path) -> None:

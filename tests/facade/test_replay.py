@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tunesmith.measure.record_log import RecordLog
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.support.errors import RecordError
+from tunesmith.support.errors import RecordError, UserError
 
 REPLAY = importlib.import_module("tunesmith.replay")
 
@@ -104,3 +105,26 @@ def test_a_record_for_another_machine_is_replayed_but_cannot_be_run(hand: Module
 def test_a_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="none.jsonl"):
         tunesmith.replay(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"a.jsonl", "a\0", "\ud800", ["a\0"], [3]])
+def test_what_is_no_log_is_refused(bad: Any) -> None:
+    refused = (lambda: tunesmith.replay(bad), lambda: Database.from_log(bad), lambda: tunesmith.load_module(bad))
+    for call in refused if bad is not None else (*refused, lambda: Schedule(bad), lambda: Database(bad), lambda: Database((), bad)):
+        with pytest.raises(UserError):
+            call()
+    if bad is not None:
+        with pytest.raises(RecordError):
+            tunesmith.compile("relu(shape=4)", records=bad)
+
+
+def test_several_logs(hand: ModuleType, tmp_path: Path) -> None:
+    slow = hand.record_of(hand.matmul(), lambda s: hand.tiled(s, 8), seconds=1.0)
+    one = hand.write_log(tmp_path / "a.jsonl", slow)
+    two = hand.write_log(tmp_path / "b.jsonl", hand.record_of(hand.matmul()))
+    for logs in ([one, two], (two, one)):
+        made = tunesmith.compile(hand.MATMUL, hand.TARGET, records=logs)
+        assert [c.status for c in made.coverage] == ["used"] and made.artifact.data == tunesmith.compile(
+            hand.MATMUL, hand.TARGET, two
+        ).artifact.data
+        assert tunesmith.replay(logs).rows[0].recorded == 1e-5

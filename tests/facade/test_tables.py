@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import tunesmith
 from tunesmith.cli import main
-from tunesmith.tables import as_text, escaped, facts_table, plain_table, printable
+from tunesmith.support.escaped_text import escaped
+from tunesmith.tables import as_text, facts_table, plain_table, printable
 
 NASTY = "[/x]\x1b]0;title\x07\x1b[8mhidden\u202e[red]"
 

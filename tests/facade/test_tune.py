@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,35 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"batch": 0}, "batch=0"),
         ({"leaders": -1}, "leaders=-1"),
         ({"workers": -2}, "workers counts processes"),
+        ({"trials": math.nan}, "trials=nan: an integer >= 1 is wanted"),
+        ({"trials": 1.5}, "trials=1.5"),
+        ({"trials": True}, "trials=True"),
+        ({"total_trials": "x"}, "total_trials='x'"),
+        ({"total_trials": math.inf}, "total_trials=inf"),
+        ({"early_stop": 1.5}, "early_stop=1.5"),
+        ({"early_stop": "x"}, "early_stop='x'"),
+        ({"seconds": "x"}, "seconds='x'"),
+        ({"leaders": 1.5}, "leaders=1.5"),
+        ({"leaders": "x"}, "leaders='x'"),
+        ({"batch": True}, "batch=True"),
+        ({"batch": None}, "batch=None"),
+        ({"workers": []}, r"workers=\[\]"),
+        ({"weights": 1.5}, "weights=1.5: a mapping"),
+        ({"weights": {MATMUL: "x"}}, "the weight of matmul.* is x; a weight is a positive number"),
+        ({"callbacks": 1}, "callbacks=1: a list of functions"),
+        ({"callbacks": [1]}, r"callbacks=\[1\]"),
+        ({"callbacks": "zzz"}, "callbacks='zzz'"),
+        ({"rules": 1}, "rules=1: a list of functions"),
+        ({"rules": [1]}, r"rules=\[1\]"),
+        ({"rules": "zzz"}, "rules='zzz'"),
+        ({"tensorboard": 5}, "tensorboard=5: the path of a folder"),
+        ({"policy": 5}, "policy=5: a MeasurePolicy is wanted"),
+        ({"model": 5}, "model=5: a cost model"),
+        ({"model": []}, r"model=\[\]: a cost model"),
+        ({"model": Path("model.json")}, "model=.*model.json.*: a cost model"),
+        ({"log": "a\0"}, r"'a\\x00' cannot be a log: .*null"),
+        ({"log": "\ud800"}, "cannot be a log"),
+        ({"log": 5}, "cannot be a log|is wanted"),
         ({"sampler": "rondom"}, "Did you mean 'random'"),
         ({"sampler": "evolutionary", "model": "xbg"}, "Did you mean 'xgb'"),
         ({"target": "llvm -mcpu=nocpu"}, "nocpu"),
@@ -183,6 +214,14 @@ def test_a_log_that_cannot_be_written_is_an_error_of_the_task(tmp_path: Path) ->
     (tmp_path / "dir").mkdir()
     with pytest.raises(RecordError):
         tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "dir", **QUICK)
+
+
+def test_a_log_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A device such as /dev/full would be read for ever, and /dev/null forget everything."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="pipe cannot be a log, because it is no regular file. Give the path of a file"):
+        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "pipe", **QUICK)
+    assert os.listdir(tmp_path) == ["pipe"]
 
 
 def test_progress_is_lines_when_piped_and_a_table_in_a_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -88,6 +89,30 @@ class Broken(RandomSampler):
 def test_what_a_failed_workload_leaves_goes_to_the_others() -> None:
     report = tunesmith.tune([RELU, MATMUL], TARGET, log=None, total_trials=8, batch=2, **{**QUICK, "sampler": Broken})
     assert [t.trials for t in report.tasks] == [0, 8] and report[RELU].failure == "the device is gone"
+
+
+def test_a_run_of_which_nothing_came_is_not_done(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    for workloads in ([RELU], [RELU, MATMUL]):
+        tunesmith.tune(workloads, TARGET, 2, log, **{**QUICK, "sampler": Broken})
+    all_failed, one_failed = read_manifest(manifest_path(log))
+    assert all_failed["outcome"] == "failed: the device is gone" and one_failed["outcome"] == "done"
+    assert [t.get("failure") for t in one_failed["tasks"]] == ["the device is gone", None]  # type: ignore[attr-defined]
+
+
+def test_a_sampler_or_model_that_ends_the_process_costs_its_task_alone(tmp_path: Path) -> None:
+    class Exiting(RandomSampler):
+        def ask(self, n: int) -> list[Candidate]:
+            if self.task.name == RELU:
+                raise SystemExit(3)
+            return super().ask(n)
+
+    report = tunesmith.tune([RELU, MATMUL], TARGET, 2, None, **{**QUICK, "sampler": Exiting})
+    assert [t.trials for t in report.tasks] == [0, 2]
+    assert re.match(r"SystemExit: 3 at .*test_tune_budgets.py:\d+ in ask", report[RELU].failure)
+    (tmp_path / "quits.py").write_text("raise SystemExit(4)")
+    with pytest.raises(UserError, match="quits.py failed with SystemExit: 4"):
+        tunesmith.tune(RELU, TARGET, 2, None, **{**QUICK, "sampler": f"{tmp_path / 'quits.py'}:Sampler"})
 
 
 def test_time_and_early_stopping_end_a_search() -> None:

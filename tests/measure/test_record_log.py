@@ -107,6 +107,13 @@ def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
         RecordLog(tmp_path).load()
 
 
+def test_a_table_that_is_damaged_is_no_log_without_good_lines(tmp_path: Path) -> None:
+    for start, why in ((b"\x93\x81", "is no parquet file, or damaged"), (b"PAR1", "holds a record table, and a log is wanted")):
+        (tmp_path / "bad.parquet").write_bytes(start + bytes(range(256)))
+        with pytest.raises(RecordError, match=f"bad.parquet: it {why}"):
+            load([tmp_path / "bad.parquet"])
+
+
 def test_graver_verdict_on_one_measurement_counts(tmp_path: Path, make_record: Make) -> None:
     plain = make_record(verified=False)
     verified = dataclasses.replace(plain, verified=True)

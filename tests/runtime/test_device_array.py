@@ -48,6 +48,14 @@ def test_torch_shares_the_memory_also_of_bfloat16() -> None:
     assert array.numpy().dtype == np.uint16 and torch.equal(torch.from_dlpack(array), x + 1)
 
 
+def test_tensors_with_the_mark_of_a_negation_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch._neg_view(torch.ones(4))
+    for make in (DeviceArray.from_dlpack, lambda a: DeviceArray.from_numpy(cpu(), a)):
+        with pytest.raises(RunError, match=r"resolve_neg\(\) first"):
+            make(x)
+
+
 def test_capsules() -> None:
     array = DeviceArray.from_numpy(cpu(), np.zeros((0, 3), np.float32))
     before = len(dlpack._lent)

@@ -184,6 +184,8 @@ def test_tensors_that_cannot_be_passed(module: DeviceModule, arrays: Arrays) -> 
     assert np.array_equal(c.numpy(), wanted(*arrays[:2]))
     with pytest.raises(RunError, match=r"argument 0 \(A\): .*, got a torch.Tensor that cannot be passed through DLPack: .*grad"):
         module["add_reversed"](a.requires_grad_(), b, c)
+    with pytest.raises(RunError, match=r"argument 1 \(B\): .*resolve_neg\(\) first"):
+        module["add_reversed"](arrays[0], torch._neg_view(b), c)
     with pytest.raises(RunError, match=r"argument 1 \(B\): .*, got strides \[1, 4\]"):
         module["add_reversed"](arrays[0], torch.zeros(64, 4).T, c)
 

@@ -126,6 +126,15 @@ def test_what_may_come_in(model: Any, loaded: Executor, x: np.ndarray, how: str)
         np.testing.assert_array_equal(got, want)
 
 
+def test_a_tensor_with_the_mark_of_a_negation_is_refused(loaded: Executor, x: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    given = torch._neg_view(torch.from_numpy(x))
+    for call in (loaded, lambda a: loaded.set_input(0, a)):
+        with pytest.raises(RunError, match=r"input 0 \(x: .*resolve_neg\(\) first"):
+            call(given)
+    loaded(given.resolve_neg())
+
+
 def test_refusals_of_calls(x: np.ndarray, loaded: Executor) -> None:
     with pytest.raises(RunError, match=r"takes 1 input\(s\), got 2. They are: x: float32\[4, 8\]"):
         loaded(x, x)

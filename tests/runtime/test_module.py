@@ -80,8 +80,10 @@ def test_what_dlpack_refuses_is_explained(module: Module, arrays: Arrays, how: s
 def test_bound_arguments_are_checked_by_the_call(module: Module, arrays: Arrays) -> None:
     a, b, _ = arrays
     call = module["vadd"].bind(a, b)
-    with pytest.raises(TypeError, match=r"expected 3 argument"):
+    with pytest.raises(RunError, match=r"expected 3 argument"):
         call()
+    with pytest.raises(RunError, match=r"vadd: argument 2 \(C\): expected float32\[2, 512\], got a value of type int"):
+        module["vadd"].bind(a, b, 3)()
 
 
 def test_time(module: Module, arrays: Arrays) -> None:
@@ -101,6 +103,22 @@ def test_torch_tensors(module: Module) -> None:
     module["vadd"](a, b.numpy(), c)
     with pytest.raises(RunError, match=r"got strides \[1, 2\] \(in elements\): it must be contiguous"):
         module["vadd"](a, torch.zeros(512, 2).T, c)
+
+
+def test_tensors_with_the_mark_of_a_negation_are_refused(module: Module) -> None:
+    torch = pytest.importorskip("torch")
+    given = torch._neg_view(torch.full((2, 512), 2.0))
+    assert given.is_neg() and given.is_contiguous()
+    good, out = torch.ones(2, 512), torch.zeros(2, 512)
+    for bad in (given, torch.full((2, 512), 1 - 2j).conj().imag):
+        for call in (module["vadd"], module["vadd"].bind):
+            with pytest.raises(RunError, match=r"vadd: argument 1: the values of this torch.* negatives .* Call .resolve_neg\(\) first"):
+                call(good, bad, out)
+            with pytest.raises(RunError, match=r"vadd: argument 2: .*resolve_neg"):
+                call(good.numpy(), good, bad)
+    assert torch.equal(out, torch.zeros(2, 512)), "nothing ran"
+    module["vadd"](good, given.resolve_neg(), out)
+    assert torch.equal(out, good + given)
 
 
 def test_library(tmp_path: Path, vadd_object: bytes, arrays: Arrays) -> None:

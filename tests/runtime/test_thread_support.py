@@ -95,6 +95,11 @@ def test_the_environment_limits_and_a_call_overrules_it() -> None:
 
 
 def test_a_number_is_a_number() -> None:
+    tunesmith.set_num_threads(np.int64(3))
+    assert tunesmith.num_threads() == 3
+    tunesmith.set_num_threads(None)
+    with pytest.raises(UserError, match=r"cannot run on 9223372036854775808 threads: give an int >= 1 and below 2\*\*31"):
+        tunesmith.set_num_threads(2**63)
     for count in (0, -1, 2**31, 1.5, "2", True):
         with pytest.raises(UserError, match="cannot run on .* threads: give an int >= 1"):
             tunesmith.set_num_threads(count)  # type: ignore[arg-type]

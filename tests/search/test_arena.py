@@ -373,3 +373,13 @@ def test_plots_are_the_same_for_the_same_data(pools: list[Pool], tmp_path: Path,
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write .*file.curves-0"):
         plot_arena(s, tmp_path / "file")
+
+
+def test_a_sampler_that_ends_the_process_costs_its_replays_alone(tmp_path: Path) -> None:
+    path = tmp_path / "quits.py"
+    path.write_text(
+        "from tunesmith.search.random_sampler import RandomSampler\n\n\nclass Quits(RandomSampler):\n"
+        "    def ask(self, n):\n        raise SystemExit(3)\n"
+    )
+    run = run_arena([make()], line_up([f"{path}:Quits", "random"], []), 1, ArenaSettings(8), workers=0)
+    assert [f.job.entrant for f in run.failures] == [0] and run.failures[0].message == "SystemExit: 3"

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith.costmodel.checked_scores import ScoreWarning
 from tunesmith.costmodel.registry import make_model
 from tunesmith.search.drafter import Drafter
-from tunesmith.search.judge import ENOUGH, Judge, ScoreWarning
+from tunesmith.search.judge import ENOUGH, Judge
 from tunesmith.search.ledger import Ledger
 from tunesmith.search.sampler import Candidate, Result
 from tunesmith.support.errors import UserError
@@ -111,6 +112,12 @@ def test_scores_that_are_no_numbers_count_as_the_worst() -> None:
     model.score = lambda features: np.zeros((4, 1))  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates: one number each is needed"):
         judge.energies(rows)
+    for bad in (["a"] * 4, None, [1.0, 2.0, None, 3.0], [[1.0], 2.0, 3.0, 4.0], np.zeros(4, "M8[s]"), {1: 2}):
+        model.score = lambda features, bad=bad: bad  # type: ignore[method-assign,misc]
+        with pytest.raises(UserError, match=r"the cost model Counting gave a \w+ where an array of numbers, one for each"):
+            judge.energies(rows)
+    model.score = lambda features: [1, 2, 3, 4]  # type: ignore[method-assign]
+    assert judge.energies(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
 
 
 @pytest.mark.parametrize("name", ["xgb", "random"])

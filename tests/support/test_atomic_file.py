@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -42,3 +43,30 @@ def test_links_and_devices(tmp_path: Path) -> None:
         atomic_file.write_text(tmp_path, "x")
     with pytest.raises(OSError, match="No such file"):
         atomic_file.write_text(tmp_path / "missing" / "a.txt", "x")
+
+
+def test_files_that_other_programs_make_take_the_place_of_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    old, link, pipe = tmp_path / "real" / "a.so", tmp_path / "link.so", tmp_path / "pipe"
+    old.write_text("old")
+    old.chmod(0o750)
+    link.symlink_to(old)
+    os.mkfifo(pipe)
+    assert atomic_file.place_of(link) == old and atomic_file.place_of(tmp_path / "new") == tmp_path / "new"
+    for bad, why in ((tmp_path, "folder"), (pipe, "no regular file"), ("a\0", "null"), ("\ud800", "surrogates")):
+        with pytest.raises(OSError, match=why):
+            atomic_file.place_of(bad)
+    with pytest.raises(OSError, match="null"):
+        atomic_file.write_text("a\0", "x")
+
+    def elsewhere(self: Path, target: Path) -> None:
+        if self.name == "draft":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        os.replace(self, target)
+
+    for text in ("one", "two"):
+        draft = tmp_path / "draft"
+        draft.write_text(text)
+        atomic_file.put(draft, old)
+        assert link.is_symlink() and link.read_text() == text and old.stat().st_mode & 0o777 == 0o750
+        monkeypatch.setattr(Path, "replace", elsewhere)

@@ -96,6 +96,15 @@ def test_bad_paths_are_named(tmp_path: Path) -> None:
         read(tmp_path / "absent.jsonl")
     with pytest.raises(RecordError, match="cannot append to .*: Is a directory"):
         append(tmp_path, [1])
+    for bad in ("a\0", "\ud800"):
+        for action in (read, lambda p: append(p, [1]), lambda p: write(p, [b"1"])):
+            with pytest.raises(RecordError, match="null|surrogates"):
+                action(bad)
+    os.mkfifo(tmp_path / "pipe")
+    for action in (lambda p: append(p, [1]), lambda p: write(p, [b"1"], replace=True), lambda p: locked(p).__enter__()):
+        with pytest.raises(RecordError, match="pipe cannot be a log, because it is no regular file"):
+            action(tmp_path / "pipe")
+    assert os.listdir(tmp_path) == ["pipe"]
 
 
 def test_a_lock_that_stays_is_reported(tmp_path: Path) -> None:
