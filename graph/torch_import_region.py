@@ -92,12 +92,16 @@ class RegionImport:
                 return self._unknown(node)
             return self._converted(node, name, args)
         except UserError as error:
-            self.owner.faults.add(name, node, str(error))
+            self.owner.faults.add(name, node, str(error), error.__cause__)
             return self._unknown(node)
 
     def _converted(self, node: Any, name: str, args: Sequence[Any]) -> Converted:
         call = TorchCall(node.name, self.builder, self.owner.sizes, self._types(node), self._subregion)
-        made = TORCH_OPERATORS.get(name)(call, *args)
+        try:
+            made = TORCH_OPERATORS.get(name)(call, *args)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise ModelImportError(f"its converter does not take these arguments ({type(error).__name__}: {first})") from error
         for i, (value, type_) in enumerate(zip(made if isinstance(made, (list, tuple)) else [made], call.types, strict=False)):
             if isinstance(value, (Value, Constant)) and not _fits(value.type, type_):
                 raise ModelImportError(f"its converter made {value.type} of result {i}, which is {type_} in torch; correct the converter")
