@@ -145,7 +145,7 @@ def inner_statements(n: Stmt) -> Sequence[Stmt]:
     if t is For:
         return (n.body,)  # type: ignore[attr-defined]
     if t is Seq:
-        return n.stmts  # type: ignore[attr-defined, no-any-return]
+        return n.stmts  # type: ignore[attr-defined]
     if t is Block:
         b: Any = n
         return (b.body,) if b.init is None else (b.init, b.body)
