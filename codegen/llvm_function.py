@@ -458,6 +458,9 @@ class _Function(ExprEmitter):
         if type(n) is BufferStore:
             # A vector of elements may be folded into the one that is stored.
             return {(): float(max(dt.lanes(x.dtype) for x in walk_objects(n.value) if isinstance(x, Expr)))}
+        if type(n) is For:
+            most = bounds(n.extent, self.ranges)[1]
+            self.ranges[n.var] = (0, max(most - 1, 0))  # extents inside may depend on it
         inside: list[Stmt] = []
         n.each_child(lambda x: inside.append(x) if isinstance(x, Stmt) else None)
         found: dict[tuple[str, ...], float] = {}
@@ -466,8 +469,9 @@ class _Function(ExprEmitter):
                 found[loops] = found.get(loops, 0.0) + times
         if type(n) is not For:
             return found
+        del self.ranges[n.var]
         if n.extent.const is None and n.extent.vars <= self.env.keys():
             extent = self.index(n.extent)
             return {(*loops, extent): times for loops, times in found.items()}
-        most = bounds(n.extent, self.ranges)[1]  # of a loop whose extent varies with a loop outside of it
-        return {loops: times * min(most, 1 << 31) for loops, times in found.items()}
+        # Of a loop whose extent varies with a loop outside of it: the most.
+        return {loops: times * min(max(most, 0), 1 << 31) for loops, times in found.items()}

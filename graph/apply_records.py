@@ -113,6 +113,8 @@ class ApplyRecords:
     def refuse(self, mod: IRModule, applied: Applied, broken: Mapping[str, str], target: Target | None = None) -> Applied:
         """What `apply` made of `mod`, without records whose programs turned out to be unusable.
 
+        A function without a record gets `default_schedule`.
+
         Args:
             mod: the module before `apply`.
             applied: what `apply` gave.
@@ -122,16 +124,11 @@ class ApplyRecords:
             RecordError: `strict`, and there is one.
         """
         target = self._target(target)
-        coverage = tuple(
-            [
-                replace(c, status="refused", reason=f"its record cannot be compiled: {broken[c.function]}. Tune it again")
-                if c.function in broken
-                else c
-                for c in applied.coverage
-            ]
-        )
+        coverage = tuple([c if c.function not in broken else _refused(c, broken[c.function]) for c in applied.coverage])
         self._check(coverage, target)
-        return Applied(applied.mod.update({name: self._plain(mod[name], target) for name in broken}), coverage)
+        used = {c.function for c in applied.coverage if c.status == "used"}
+        plain = {name: self._plain(mod[name], target) if name in used else default_schedule(mod[name], target) for name in broken}
+        return Applied(applied.mod.update(plain), coverage)
 
     def _target(self, given: Target | None) -> Target:
         if given is None and self.target is None:
@@ -226,6 +223,13 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
             "what was measured is not what the trace makes"
         )
     return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
+
+
+def _refused(c: Coverage, why: str) -> Coverage:
+    if c.status == "used":
+        return replace(c, status="refused", reason=f"its record cannot be compiled: {why}. Tune it again")
+    more = f"the schedule that was chosen without measurements cannot be compiled, it has the default one: {why}"
+    return replace(c, reason=f"{c.reason}; {more}" if c.reason else more)
 
 
 def _finite(record: Record) -> float | None:

@@ -121,7 +121,7 @@ class _Importer:
         results = self.results(graph, scope, folding)
         if self.unsupported:
             sizes = dict.fromkeys(str(v) for p in builder.params for e in p.type.shape for v in sorted(e.vars, key=lambda v: v.key))
-            raise OnnxImportError(graph.name, self.unsupported, list(sizes))
+            raise OnnxImportError(graph.name, self.unsupported, list(sizes)) from next((u.cause for u in self.unsupported if u.cause), None)
         return builder.finish(*results)
 
     # ---- graphs ----
@@ -182,6 +182,8 @@ class _Importer:
             self._refuse(node.op_type, domain, version, error, place)
         except ScriptError as error:
             self._refuse(node.op_type, domain, version, UnsupportedNode(str(error)), place)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            self._refuse(node.op_type, domain, version, _misfit(node, inputs, error), place, error)
         b.hint = outer
         for key, datum in zip(node.output, made, strict=False):
             if key:
@@ -308,8 +310,18 @@ class _Importer:
         shape = [str(e) if e.const is None else e.const for e in x.type.shape]
         return self.onnx.helper.make_tensor_type_proto(number, shape)
 
-    def _refuse(self, operator: str, domain: str, version: int, error: UnsupportedNode, place: str) -> None:
-        self.unsupported.append(Unsupported(operator, domain, version, error.reason, place, error.wanted))
+    def _refuse(self, operator: str, domain: str, version: int, error: UnsupportedNode, place: str, cause: Exception | None = None) -> None:
+        self.unsupported.append(Unsupported(operator, domain, version, error.reason, place, error.wanted, cause))
+
+
+def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNode:
+    """Attributes and constant inputs may have any length, type and value: Python's errors find what a converter does not check."""
+    types = ", ".join([str(x.type) if x is not None and x is not MISSING else "-" for x in inputs])
+    given = ", ".join([a.name for a in node.attribute])
+    first = (str(error).splitlines() or [""])[0]
+    return UnsupportedNode(
+        f"its attributes ({given or 'none'}) do not fit its inputs ({types}), or the values of these: {type(error).__name__}: {first}"
+    )
 
 
 _NO_CONVERTER = "there is no converter"

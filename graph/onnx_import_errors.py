@@ -19,6 +19,7 @@ class Unsupported:
         reason: one sentence.
         place: which node.
         wanted: inputs of the model whose values would have to be known.
+        cause: the error that a converter ended in, None if it refused.
     """
 
     operator: str
@@ -27,6 +28,7 @@ class Unsupported:
     reason: str
     place: str
     wanted: tuple[str, ...] = ()
+    cause: BaseException | None = None
 
 
 class OnnxImportError(ModelImportError):

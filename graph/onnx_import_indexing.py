@@ -108,7 +108,7 @@ def _max_unpool(node: OnnxNode) -> Converted:
     x, indices, b = node.input(0), node.input(1), node.b
     shape = shape_of(x)
     n = len(shape) - 2
-    kernel, strides, pads = node.attr("kernel_shape"), node.attr("strides", [1] * n), node.attr("pads", [0] * 2 * n)
+    kernel, strides, pads = node.each("kernel_shape", n), node.each("strides", n, [1] * n), node.each("pads", 2 * n, [0] * 2 * n)
     inferred = [(shape[i + 2] - 1) * strides[i] - pads[i] - pads[i + n] + kernel[i] for i in range(n)]
     implied: tuple[Poly | int, ...] = (*shape[:2], *inferred)
     asked = node.ints(2, "output_shape") if node.has(2) else implied

@@ -32,10 +32,14 @@ class Window:
     @classmethod
     def of(cls, node: OnnxNode, kernel: Sequence[int], spatial: Sequence[Index]) -> Window:
         """From the attributes strides, dilations, pads and auto_pad."""
-        n = len(kernel)
-        strides = tuple(node.attr("strides", [1] * n))
-        dilations = tuple(node.attr("dilations", [1] * n))
-        pads = tuple(node.attr("pads", [0] * 2 * n))
+        n = len(spatial)
+        if len(kernel) != n or any(k < 1 for k in kernel):
+            raise UnsupportedNode(f"the kernel has the extents {list(kernel)}; it has {n}, each at least 1")
+        strides = node.each("strides", n, [1] * n)
+        dilations = node.each("dilations", n, [1] * n)
+        if min((*strides, *dilations), default=1) < 1:
+            raise UnsupportedNode(f"strides {list(strides)} and dilations {list(dilations)} are at least 1")
+        pads = node.each("pads", 2 * n, [0] * 2 * n)
         before, after = pads[:n], pads[n:]
         auto = node.attr("auto_pad", "NOTSET")
         if auto == "VALID":
@@ -144,7 +148,10 @@ def convolve(node: OnnxNode, x: Datum, w: Datum) -> Datum:
         w: [co, ci / group, ...].
     """
     b, n, groups = node.b, rank(x) - 2, node.attr("group", 1)
-    window = Window.of(node, extents(w, "the kernel")[2:], shape_of(x)[2:])
+    kernel = extents(w, "the kernel")[2:]
+    if node.each("kernel_shape", n, kernel) != tuple(kernel):
+        raise UnsupportedNode(f"the attribute kernel_shape is {node.attr('kernel_shape')}, and the filters have {list(kernel)}")
+    window = Window.of(node, kernel, shape_of(x)[2:])
     if n == 1:
         line = window.part(-1, 0)
         return b.squeeze(_plane(node, b.expand_dims(x, axes=(2,)), b.expand_dims(w, axes=(2,)), line, groups), axes=(2,))

@@ -92,6 +92,14 @@ class OnnxNode:
         """An attribute."""
         return self.attributes.get(name, default)
 
+    def each(self, name: str, n: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """An attribute that is a list of `n` ints."""
+        given = self.attr(name, default)
+        found = () if given is None else tuple(given)
+        if len(found) != n:
+            raise UnsupportedNode(f"the attribute {name} has {len(found)} elements, {list(found)}; here it has {n}")
+        return found
+
     def ints(self, i: int, what: str) -> tuple[Poly | int, ...]:
         """The elements of input `i`, flat, which must be known at import: ints and index expressions."""
         found = known_ints(self.input(i))

@@ -14,7 +14,7 @@ from tunesmith.graph.onnx_import_values import Datum, UnsupportedNode
 
 def _pool(node: OnnxNode, operator: str, x: Datum, **attrs: Any) -> Datum:
     b, n = node.b, rank(x) - 2
-    window = Window.of(node, node.attr("kernel_shape"), shape_of(x)[2:])
+    window = Window.of(node, node.each("kernel_shape", n), shape_of(x)[2:])
     ceil = bool(node.attr("ceil_mode", 0))
 
     def planes(v: Datum, w: Window) -> Datum:
@@ -56,7 +56,7 @@ def _indices(node: OnnxNode, x: Datum, pooled: Datum) -> Datum:
     """Where in the flattened tensor each largest element is: the first position of its window that holds it."""
     b, n = node.b, rank(x) - 2
     shape, out = extents(x), extents(pooled)
-    window = Window.of(node, node.attr("kernel_shape"), shape[2:])
+    window = Window.of(node, node.each("kernel_shape", n), shape[2:])
     steps = [np.arange(out[i + 2])[:, None] * window.strides[i] - window.before[i] + np.arange(window.kernel[i]) * window.dilations[i]
              for i in range(n)]  # fmt: skip
     if int(np.prod(window.kernel)) > _MOST_WINDOW:

@@ -139,6 +139,8 @@ def _top_k(node: OnnxNode) -> Converted:
     axis = normalised(node.attr("axis", -1), rank(x))
     k = node.attr("k") if node.version < 10 else node.numbers(1, "k")[0]
     n = extents(x)[axis]
+    if not 0 < k <= n:
+        raise UnsupportedNode(f"the {k} largest of {n} elements")
     if n > _MOST_RANKED:
         raise UnsupportedNode(f"the order of more than {_MOST_RANKED} elements")
     last = [i for i in range(rank(x)) if i != axis] + [axis]

@@ -72,6 +72,8 @@ def _reshape(node: OnnxNode) -> Converted:
 def _flatten(node: OnnxNode) -> Converted:
     x = node.input(0)
     axis = node.attr("axis", 1)
+    if not -rank(x) <= axis <= rank(x):
+        raise UnsupportedNode(f"axis {axis} of a tensor with {rank(x)} dimensions")
     axis = axis + rank(x) if axis < 0 else axis
     shape = x.type.shape
     return node.b.reshape(x, shape=(_plain_int(product(shape[:axis])), _plain_int(product(shape[axis:]))))
@@ -190,6 +192,8 @@ def _pad(node: OnnxNode) -> Converted:
         value = node.array(2, "constant_value").item() if node.has(2) else 0
     else:
         pads, axes, value = tuple(node.attr("pads")), list(range(n)), node.attr("value", 0.0)
+    if len(pads) != 2 * len(axes):
+        raise UnsupportedNode(f"pads has {len(pads)} elements; for {len(axes)} axes it has {2 * len(axes)}")
     before, after = [0] * n, [0] * n
     for i, a in enumerate(axes):
         before[a], after[a] = pads[i], pads[len(axes) + i]
@@ -223,7 +227,10 @@ def _expand(node: OnnxNode) -> Converted:
 
 
 def _tile(node: OnnxNode) -> Converted:
-    return node.b.tile(node.input(0), repeats=node.numbers(1, "repeats"))
+    repeats, n = node.numbers(1, "repeats"), rank(node.input(0))
+    if len(repeats) != n:
+        raise UnsupportedNode(f"repeats has {len(repeats)} elements; for {n} dimensions it has {n}")
+    return node.b.tile(node.input(0), repeats=repeats)
 
 
 def _range(node: OnnxNode) -> Converted:

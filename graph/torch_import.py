@@ -238,6 +238,8 @@ class _Import:
                 )
             elif spec.kind.name != "USER_OUTPUT":
                 self.faults.add(f"output of kind {spec.kind.name}", None, "outputs are tensors and numbers")
+            elif isinstance(value, (Value, Constant)) and any(e.const == 0 for e in value.type.shape):
+                self.faults.add("output", None, f"a result has no elements ({value.type}): leave it out of what the model returns")
             elif isinstance(value, (Value, Constant)):
                 results.append(value)
             elif isinstance(value, (bool, int, float, Poly, SizeNumber)):

@@ -32,15 +32,18 @@ class Faults:
     def __init__(self, model: str) -> None:
         self.model = model
         self._places: dict[tuple[str, str], list[str]] = {}
+        self.cause: BaseException | None = None
 
-    def add(self, what: str, node: Any, reason: str | None) -> None:
+    def add(self, what: str, node: Any, reason: str | None, cause: BaseException | None = None) -> None:
         """Note a fault.
 
         Args:
             what: the operator, or what else it is that cannot be imported.
             node: the fx node, None if it is none.
             reason: why, and what to do; None for an operator without a converter.
+            cause: the error that a converter ended in.
         """
+        self.cause = self.cause or cause
         self._places.setdefault((what, reason or _unknown_operator(what)), []).append("" if node is None else place(node))
 
     def raise_if_any(self) -> None:
@@ -52,7 +55,7 @@ class Faults:
             count = f" ({len(places)} times)" if len(places) > 1 else ""
             where = f"\n      {'first ' if len(places) > 1 else ''}at {places[0]}" if places[0] else ""
             lines.append(f"  - {what}{count}: {reason}{where}")
-        raise ModelImportError("\n".join(lines))
+        raise ModelImportError("\n".join(lines)) from self.cause
 
 
 def place(node: Any) -> str:

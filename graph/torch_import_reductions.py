@@ -20,8 +20,9 @@ def _axes(call: TorchCall, x: Operand, dims: Any) -> tuple[int, ...]:
 
 
 def reduced(call: TorchCall, operator: str, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
-    """`operator` over `dims`; a scalar tensor is its own reduction."""
+    """`operator` over `dims`; a scalar tensor is its own reduction.  The largest of bools is whether any is true."""
     axes = _axes(call, x, dims)
+    operator = {"max": "any", "min": "all"}.get(operator, operator) if x.type.dtype == "bool" else operator
     return call.emit(operator, x, axes=axes, keepdims=keepdim) if x.type.shape else x
 
 
@@ -54,6 +55,8 @@ for _operator in ("any", "all"):
 
 def _place(operator: str) -> Callable[..., Operand]:
     def convert(call: TorchCall, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
+        if x.type.dtype == "bool":
+            x = call.cast(x, "uint8")
         if dim is None:
             found = call.emit(operator, call.reshaped(x, (product(x.type.shape),)), axis=0, keepdims=False)
             return call.reshaped(found, call.shape)

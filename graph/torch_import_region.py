@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tunesmith.graph.builder import RegionBuilder
 from tunesmith.graph.function import Constant, Operand, TensorType, Value
 from tunesmith.graph.torch_import_call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
 from tunesmith.graph.torch_import_faults import Faults
 from tunesmith.graph.torch_import_sizes import Sizes, is_unbacked
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ModelImportError, UserError
 
 _ASSERTIONS = ("aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten._assert_async.msg")
@@ -82,6 +85,8 @@ class RegionImport:
                 return self._item(node)
             if not node.users:
                 return _MISSING
+            if (empty := self._without_elements(node)) is not None:
+                return empty
             if isinstance(node.meta.get("val"), self._numbers) and (not name.startswith("aten.") or name.startswith("aten.sym_")):
                 return self._number(node.meta["val"])
             if name not in TORCH_OPERATORS:
@@ -92,12 +97,24 @@ class RegionImport:
                 return self._unknown(node)
             return self._converted(node, name, args)
         except UserError as error:
-            self.owner.faults.add(name, node, str(error))
+            self.owner.faults.add(name, node, str(error), error.__cause__)
             return self._unknown(node)
+
+    def _without_elements(self, node: Any) -> Constant | None:
+        """The result of a node that has none: there is nothing to compute."""
+        value = node.meta.get("val")
+        if not isinstance(value, self.owner.torch.Tensor) or any(type(e) is not int for e in value.shape) or 0 not in value.shape:
+            return None
+        (type_,) = self._types(node)
+        return Constant(node.name, np.zeros(tuple(value.shape), dt.to_numpy(type_.dtype)))
 
     def _converted(self, node: Any, name: str, args: Sequence[Any]) -> Converted:
         call = TorchCall(node.name, self.builder, self.owner.sizes, self._types(node), self._subregion)
-        made = TORCH_OPERATORS.get(name)(call, *args)
+        try:
+            made = TORCH_OPERATORS.get(name)(call, *args)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise ModelImportError(f"its converter does not take these arguments ({type(error).__name__}: {first})") from error
         for i, (value, type_) in enumerate(zip(made if isinstance(made, (list, tuple)) else [made], call.types, strict=False)):
             if isinstance(value, (Value, Constant)) and not _fits(value.type, type_):
                 raise ModelImportError(f"its converter made {value.type} of result {i}, which is {type_} in torch; correct the converter")

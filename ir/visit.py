@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -11,7 +11,7 @@ from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For, Stmt
+from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For, Seq, Stmt
 
 N = TypeVar("N", bound=Node)
 Handler = Callable[[Any, Callable[[Any], Any]], Any]
@@ -127,7 +127,31 @@ def fresh_copy(root: N) -> N:
 
 def blocks_under(root: Stmt) -> list[Block]:
     """The blocks of `root` in program order (blocks inside blocks too)."""
-    return [n for n in walk(root) if type(n) is Block]
+    found: list[Block] = []
+    stack: list[Stmt] = [root]
+    while stack:
+        n = stack.pop()
+        if type(n) is Block:
+            found.append(n)
+        stack.extend(reversed(inner_statements(n)))
+    return found
+
+
+def inner_statements(n: Stmt) -> Sequence[Stmt]:
+    """The statements directly inside a statement, in program order; expressions, which hold none, are not visited."""
+    t = type(n)
+    if t is BufferStore:
+        return ()
+    if t is For:
+        return (n.body,)  # type: ignore[attr-defined]
+    if t is Seq:
+        return n.stmts  # type: ignore[attr-defined]
+    if t is Block:
+        b: Any = n
+        return (b.body,) if b.init is None else (b.init, b.body)
+    kids: list[Any] = []
+    n.each_child(kids.append)
+    return [k for k in kids if isinstance(k, Stmt)]
 
 
 def path_to_block(root: Stmt, name: str) -> list[Any] | None:
@@ -136,13 +160,10 @@ def path_to_block(root: Stmt, name: str) -> list[Any] | None:
     def find(n: Any) -> list[Any] | None:
         if type(n) is Block and n.name == name:
             return [n]
-        kids: list[Any] = []
-        n.each_child(kids.append)
-        for k in kids:
-            if isinstance(k, Stmt):
-                below = find(k)
-                if below is not None:
-                    return [n, *below]
+        for k in inner_statements(n):
+            below = find(k)
+            if below is not None:
+                return [n, *below]
         return None
 
     return find(root)

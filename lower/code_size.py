@@ -7,13 +7,14 @@ is expanded: an expanded function counts as the arithmetic it becomes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Ramp, Select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import Block, BufferStore, Evaluate, For, Stmt
+from tunesmith.ir.poly import Poly, Var, evaluate
+from tunesmith.ir.stmt import Block, BufferStore, Evaluate, For, If, Stmt
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk, with_body
 from tunesmith.lower.vector_math_tables import OPERATIONS
@@ -128,7 +129,7 @@ def bound_unrolling(func: PrimFunc, target: Target) -> PrimFunc:
         names = ", ".join(sorted({b for _, b in bounded.fixed}))
         loops = ", ".join(sorted({v for v, _ in bounded.fixed}))
         raise BuildError(
-            f"{func.name}: [code-size] unrolling the loops {loops} gives about {copied} instructions, and at most {most} are "
+            f"{func.name}: [code-size] unrolling the loops {loops} gives about {round(copied)} instructions, and at most {most} are "
             f"compiled; they index {names} of scope register, so they cannot stay loops. Make the tile of {names} smaller, or give "
             f"{names} another scope"
         )
@@ -138,18 +139,25 @@ def bound_unrolling(func: PrimFunc, target: Target) -> PrimFunc:
 class _Bounded:
     """Keeps loops whose copies are larger than `limit`, innermost first.
 
+    Sizes are averages over the copies of the loops around: a guard that unrolling decides removes some of them.
+
     Attributes:
         fixed: (loop, register buffer) of the loops that must be unrolled.
+        values: the values of unrolled loops for which the present statement remains.
     """
 
     def __init__(self, limit: int, registers: bool) -> None:
         self.limit, self.registers = limit, registers
         self.fixed: set[tuple[str, str]] = set()
+        self.values: dict[Var, Sequence[int]] = {}
 
-    def statement(self, n: Stmt) -> tuple[Any, int, int]:
+    def statement(self, n: Stmt) -> tuple[Any, float, float]:
         """(the statement, its instructions, those of them that are in unrolled loops)."""
         if type(n) is For:
+            if n.kind == "unrolled" and n.extent.const is not None:
+                self.values[n.var] = range(n.extent.const)
             body, size, copied = self.statement(n.body)
+            self.values.pop(n.var, None)
             out = n if body is n.body else n.with_(body=body)
             copies = _copies(n, 1)
             if copies <= 1 or n.kind != "unrolled":
@@ -162,8 +170,9 @@ class _Bounded:
             return out, copies * size, copies * size
         if type(n) in (BufferStore, Evaluate):
             return n, code_size(n), 0
-        kids: dict[int, Any] = {}
-        total = [1, 0]
+        if type(n) is If and (passing := self._passing(n.cond)) is not None:
+            return self._decided(n, *passing)
+        total = [1.0, 0.0]
 
         def visit(k: Any) -> Any:
             if not isinstance(k, Stmt):
@@ -173,11 +182,35 @@ class _Bounded:
             out, size, copied = self.statement(k)
             total[0] += size
             total[1] += copied
-            kids[id(k)] = out
             return out
 
         made = n.map_children(visit)
         return made, total[0], total[1]
+
+    def _passing(self, cond: Expr) -> tuple[Var, list[int]] | None:
+        """(the one unrolled loop that a condition depends on, its values for which the condition holds)."""
+        if type(cond) is not Lt0 or cond.lanes != 1 or len(cond.index.vars) != 1:
+            return None
+        (v,) = cond.index.vars
+        return (v, [x for x in self.values[v] if evaluate(cond.index, {v: x}) < 0]) if v in self.values else None
+
+    def _decided(self, n: If, v: Var, passing: list[int]) -> tuple[Any, float, float]:
+        """A branch whose copies know which way they go."""
+        every = self.values[v]
+        sides: list[Any] = []
+        size = copied = 0.0
+        for side, values in ((n.then, passing), (n.orelse, [x for x in every if x not in passing])):
+            if side is None or not values:
+                sides.append(side)
+                continue
+            self.values[v] = values
+            out, s, c = self.statement(side)
+            share = len(values) / len(every)
+            size, copied = size + share * s, copied + share * c
+            sides.append(out)
+        self.values[v] = every
+        then, orelse = sides
+        return n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse), size, copied
 
     @staticmethod
     def _register(n: Stmt, v: Var) -> str | None:

@@ -17,7 +17,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var, is_param_only, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
-from tunesmith.ir.visit import blocks_under, path_to_block, transform
+from tunesmith.ir.visit import blocks_under, inner_statements, path_to_block, transform
 from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
 from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Decision, Instruction, Trace
@@ -85,6 +85,10 @@ class ScheduleState:
         self._count = {"b": itertools.count(), "l": itertools.count(), "v": itertools.count()}
         self._saved: tuple[PrimFunc, int, int] | None = None
         self._consumed: dict[Var, str] = {}
+        self._blocks: tuple[Stmt | None, list[Block]] = (None, [])
+        """A body, and its blocks: most steps ask several times."""
+        self._vars: tuple[Stmt | None, set[Var]] = (None, set())
+        """The body behind the last step, and its loops' variables."""
 
     # ---- recording ----------------------------------------------------------------------------------------------------
 
@@ -107,8 +111,10 @@ class ScheduleState:
         self.depth -= 1
         assert self._saved is not None
         if self._saved[0] is not self.func:
-            gone = self.loop_vars(self._saved[0].body) - self.loop_vars(self.func.body)
-            for v in gone:
+            before, now = self._saved[0].body, self.loop_vars(self.func.body)
+            known = self._vars[1] if self._vars[0] is before else self.loop_vars(before)
+            self._vars = (self.func.body, now)
+            for v in known - now:
                 self._consumed[v] = f"{instruction.kind} (step {len(self.trace.instructions)})"
         self.trace = self.trace.append(instruction)
 
@@ -121,8 +127,9 @@ class ScheduleState:
             if type(n) is For:
                 out.add(n.var)
                 go(n.body)
-            elif isinstance(n, Stmt) and type(n) is not Block:
-                n.each_child(go)
+            elif type(n) is not Block:
+                for k in inner_statements(n):
+                    go(k)
 
         go(body)
         return out
@@ -262,7 +269,9 @@ class ScheduleState:
 
     def blocks(self) -> list[Block]:
         """All blocks in program order."""
-        return blocks_under(self.func.body)
+        if self._blocks[0] is not self.func.body:
+            self._blocks = (self.func.body, blocks_under(self.func.body))
+        return list(self._blocks[1])
 
     def fresh_name(self, base: str) -> str:
         """`base`, or `base_1`, `base_2`, ... when a block already has that name."""

@@ -20,7 +20,6 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.pipelines import CPU
-from tunesmith.schedule.schedule import replay
 from tunesmith.search.drafter import Drafter, Population
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.task import Task
@@ -48,7 +47,7 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
             best = drawn.best(TRIED)
             if target.is_cpu:
                 best = [*_on_one_thread(task, drawn, target), *best]
-            programs = (replay(task.space.sketches[c.sketch].trace_of(c.row), func).func for _, c in best)
+            programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
             if target.base == "cuda":
                 return _without_spills(programs, target)
             found = next((p for p in programs if _is_small(p, target)), None)

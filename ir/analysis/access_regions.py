@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -33,6 +34,25 @@ Box = tuple[tuple[Poly, Poly], ...]
 def accesses(block: Block) -> list[Access]:
     """The loads and stores of the body and the init in program order; nothing is merged, because two accesses that
     coincide for some tile sizes may differ for others."""
+    return list(_accesses(block)[0])
+
+
+def _accesses(block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...], tuple[Access, ...]]:
+    """(all, reads, writes) of a block, found once: blocks never change, and many steps of a schedule ask about all of them."""
+    known = _KNOWN.get(block)
+    if known is None:
+        found = _found(block)
+        written = tuple([a for a in found if a.is_write])
+        places = [(w.buffer, w.indices) for w in written]
+        read = tuple([a for a in found if not a.is_write and not any(a.buffer is b and a.indices == i for b, i in places)])
+        known = _KNOWN[block] = (tuple(found), read, written)
+    return known
+
+
+_KNOWN: WeakKeyDictionary[Block, tuple[tuple[Access, ...], tuple[Access, ...], tuple[Access, ...]]] = WeakKeyDictionary()
+
+
+def _found(block: Block) -> list[Access]:
     out: list[Access] = []
     for part in (block.init, block.body):
         if part is None:
@@ -47,13 +67,12 @@ def accesses(block: Block) -> list[Access]:
 
 def reads(block: Block) -> list[Access]:
     """The loads of the block, except those of the element a reduction accumulates into."""
-    written = [a for a in accesses(block) if a.is_write]
-    return [a for a in accesses(block) if not a.is_write and not any(a.buffer is w.buffer and a.indices == w.indices for w in written)]
+    return list(_accesses(block)[1])
 
 
 def writes(block: Block) -> list[Access]:
     """The stores of the block."""
-    return [a for a in accesses(block) if a.is_write]
+    return list(_accesses(block)[2])
 
 
 def written_buffers(stmt: Stmt) -> list[Buffer]:

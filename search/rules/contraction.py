@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.arith.simplify import simplify
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Lt0
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var, product
+from tunesmith.ir.poly import Param, Var, evaluate, minimum, poly, product, substitute
 from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import blocks_under, walk
-from tunesmith.lower.code_size import UNROLLED, expression_size
+from tunesmith.lower.clip_loops import coefficient
+from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
+from tunesmith.lower.version_guards import MAX_VERSIONS
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.rules.roles import (
@@ -202,6 +207,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         cut = [outer]
     s.reorder([*levels.loops[0], *level1, *cut, *level2, *reduction, *rows3, vec3])
     _budget(s, levels, lanes, registers)
+    _bound_code(s, block, plan.axis, levels, window, lanes)
     if plan.blocked:
         fill, epilogue = s.cache_reduction(block, level2[-1], "register")
         _mark_epilogue(s, fill)
@@ -281,6 +287,38 @@ def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
     rows = product([r.expr for r in levels.rows])
     s.step = "register budget"
     s.require("le0", rows * v + v + lanes - registers * lanes, "register-budget", "the register tile does not fit the registers")
+
+
+def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window: LoopRV | None, lanes: int) -> None:
+    """A register tile without a vector form becomes a statement for each element, in each version of the guards around it: all of them
+    stay within the budget of unrolling.  Without such tiles, there is no constraint."""
+    b = s.block(block)
+    if _is_linear(b, b.iters[axis].var, lanes):
+        return
+    assert levels.vector is not None
+    vector = minimum(levels.vector.expr, max(b.iters[axis].extent.const or lanes, 1))
+    tile = product([vector, *[r.expr for r in levels.rows]])
+    copies = (s.loop(window).extent.const or 1) if window is not None else 1
+    most = UNROLLED // (MAX_VERSIONS * copies * code_size(b.body))
+    if evaluate(tile, {p: max(p.domain) for p in tile.vars if isinstance(p, Param)}) <= most:
+        return
+    s.step = "code budget"
+    s.require("le0", tile - most, "code-budget", "the register tile has no vectors, and too many elements to be unrolled")
+
+
+def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
+    """Whether every index moves by a constant from lane to lane of a vector along `axis`, and every condition holds for leading lanes."""
+    lane, whole = Var("lane"), Var("whole")
+    ranges = {it.var: (0, max((it.extent.const or 1) - 1, 0)) for it in b.iters}
+    ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
+    along = {axis: poly(whole) * lanes + lane}
+    for x in walk(b.body):
+        parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is Lt0 else ()
+        for p in parts:
+            known = coefficient(simplify(substitute(p, along), ranges), lane)
+            if known is None or (type(x) is Lt0 and known[0] not in (0, 1)):
+                return False
+    return True
 
 
 def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:

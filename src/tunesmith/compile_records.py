@@ -1,6 +1,7 @@
 """Compile a module under the records of a log; a record whose program cannot be compiled is reported, and costs nothing else.
 
 All functions are built at once.  Only when that fails is each function that has a record built alone, to find those that are to blame.
+If a schedule of the analytic model cannot be compiled, the function gets the default schedule, and its coverage says so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from tunesmith.graph.apply_records import Applied, ApplyRecords
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target import Target
 from tunesmith.measure.database import Database
+from tunesmith.search.untuned import analytic_schedule
 from tunesmith.support.caller import stacklevel
+from tunesmith.support.errors import BuildError
 
 T = TypeVar("T")
 
@@ -43,7 +46,10 @@ def compile_records(
     try:
         return build(applied.mod), applied
     except Exception as error:  # lowering meets whatever a trace can make
-        broken = {c.function: why for c in applied.coverage if c.status == "used" and (why := _fault(applied.mod[c.function], alone))}
+        replaceable = {"used"}
+        if passes.untuned is analytic_schedule and isinstance(error, BuildError):
+            replaceable |= {"missing", "plain", "refused"}
+        broken = {c.function: why for c in applied.coverage if c.status in replaceable and (why := _fault(applied.mod[c.function], alone))}
         if not broken:
             raise
         failed = error

@@ -13,12 +13,15 @@ from click.testing import CliRunner
 
 import tunesmith
 from tunesmith.cli import main
+from tunesmith.compile_model import compile_model
 from tunesmith.compile_records import DamagedLogWarning
 from tunesmith.graph.builder import GraphBuilder
+from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.pipelines import GRAPH
 from tunesmith.graph.tasks import extract_tasks
 from tunesmith.ir import structural
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target import Target
 from tunesmith.lower.passes import Pass
 from tunesmith.measure.database import Database
 from tunesmith.ops.workload import workload
@@ -147,3 +150,30 @@ def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None
         assert found.status == status and reason in found.reason and found.digest == structural.digest(func)
         with pytest.raises(RecordError, match="1 of 1 functions"), warnings.catch_warnings(action="ignore", category=DamagedLogWarning):
             tunesmith.compile(func, hand.TARGET, log, strict=True)
+
+
+def test_a_schedule_of_the_model_that_cannot_be_built_is_told(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default schedule takes its place; with another scheduler than the analytic model, the error stays."""
+    import tunesmith.lower.pipelines as pipelines
+
+    first = pipelines.CPU.passes[0]
+
+    def breaks(func: PrimFunc, target: Target) -> PrimFunc:
+        if func.name == "fused_matmul_add" and not structural.equal(func, default_schedule(plain, target)):
+            raise BuildError("too large")
+        return first.run(func, target)
+
+    b = GraphBuilder("main")
+    x = b.input("x", (8, 16))
+    y = b.add(b.matmul(x, b.input("w", (16, 32))), b.constant(np.ones(32, np.float32), "bias"))
+    mod = GRAPH(IRModule({"main": b.finish(y)}), hand.TARGET)
+    plain = next(f for f in mod.values() if isinstance(f, PrimFunc))
+    assert isinstance(plain, PrimFunc) and plain.name == "fused_matmul_add"
+    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.needs, first.gives), *pipelines.CPU.passes[1:]))
+    model = compile_model(mod, hand.TARGET)
+    (found,) = model.coverage
+    assert found.status == "missing" and "it has the default one: too large" in found.reason
+    got = model(np.ones((8, 16), np.float32), np.ones((16, 32), np.float32))
+    np.testing.assert_array_equal(got, np.full((8, 32), 17, np.float32))
+    with pytest.raises(BuildError, match="too large"):
+        compile_model(mod, hand.TARGET, untuned=lambda f, target: f)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm_build import build, emit_text
+from tunesmith.compile_model import compile_model
+from tunesmith.graph.builder import GraphBuilder
 from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import GRAIN, For, annotation
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -113,3 +116,44 @@ def test_constant_work_is_judged_once() -> None:
     x, y = te.placeholder((n, 8), name="x"), te.placeholder((16, 16), name="y")
     func = default_schedule(te.create_prim_func([x, y, softmax(x), softmax(y)], "f"), TARGET)
     assert all(m.extent.const is None for m in walk(func.body) if type(m) is For and m.kind == "parallel")
+
+
+def triangle(extent: str) -> PrimFunc:
+    """y[i] = sum of x[i, j] for j <= i, tasks of rows."""
+    rows = "n" if extent == "n" else "9"
+    size = ", n: T.int64" if extent == "n" else ""
+    found = parse(f"""
+@T.prim_func
+def f(x: T.Buffer(({rows}, {rows}), "float32"), y: T.Buffer(({rows},), "float32"){size}):
+    for i in T.parallel({rows}, annotations={{"grain": 1000}}):
+        for j in range(i + 1):
+            with T.block("y"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    y[vi] = T.float32(0.0)
+                y[vi] = y[vi] + x[vi, vj]
+""")
+    assert isinstance(found, PrimFunc)
+    return found
+
+
+@pytest.mark.parametrize("extent", ["n", "9"])
+def test_the_work_of_a_loop_inside_may_depend_on_the_task(extent: str) -> None:
+    f = Module.from_object(build([triangle(extent)], HERE).data)["f"]
+    for rows in (1, 9, 60) if extent == "n" else (9,):
+        a = np.arange(rows * rows, dtype="float32").reshape(rows, rows)
+        out = np.full(rows, np.nan, "float32")
+        f(a, out, *([rows] if extent == "n" else []))
+        np.testing.assert_allclose(out, np.tril(a).sum(axis=1), rtol=1e-5)
+
+
+def test_extents_that_depend_on_several_loops_are_bounded() -> None:
+    """The window of a transposed convolution, whose length differs from element to element."""
+    b = GraphBuilder("main")
+    x, w = b.input("x", (Var("n"), 4, 5, 5)), np.ones((4, 4, 3, 3), "float32")
+    y = b.conv2d_transpose(x, b.constant(w, "w"), strides=(2, 2), padding=(1, 1, 1, 1))
+    model = compile_model(IRModule({"main": b.finish(y)}), HERE)
+    for n in (1, 3):
+        got = model(np.ones((n, 4, 5, 5), "float32"))
+        assert isinstance(got, np.ndarray) and got.shape == (n, 4, 9, 9)
+        np.testing.assert_array_equal(got[0, 0, :2, :3], [[4, 8, 4], [8, 16, 8]])

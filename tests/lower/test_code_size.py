@@ -153,6 +153,29 @@ def test_registers_that_cannot_be_unrolled_are_refused() -> None:
         CPU(epilogue("mish", 128), AVX512)
 
 
+def test_copies_that_a_guard_removes_do_not_count() -> None:
+    """Of 64 lanes that are computed one by one, three remain."""
+
+    @T.prim_func
+    def f(A: T.Buffer((64, 4096), "float32"), Y: T.Buffer((64, 4096), "float32")):
+        C = T.alloc_buffer((64, 64), "float32", scope="register")
+        for i in T.unroll(64):
+            for j in T.unroll(64):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    T.where(j < 3)
+                    C[vi, vj] = A[vi, vj * vj]
+        for i in T.unroll(64):
+            for j in T.unroll(64):
+                with T.block("Y"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    T.where(j < 3)
+                    Y[vi, vj] = C[vi, vj] + 1.0
+
+    assert code_size(f.body) > UNROLLED
+    assert lines(f) < EMITTED
+
+
 def test_what_llvm_compiles_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the instructions come from, no function goes to LLVM with more than `EMITTED`."""
     monkeypatch.setattr("tunesmith.codegen.llvm_function.EMITTED", 500)

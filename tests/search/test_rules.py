@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tunesmith import te
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.pipelines import CPU
 from tunesmith.ops.workload import workload
 from tunesmith.search.rules import fallback
 from tunesmith.search.space_rules import CPU_RULES, find_rules, generate
@@ -90,3 +92,21 @@ def test_a_function_of_scalars_has_one_schedule_without_threads(target: str) -> 
     func = te.create_prim_func([a, te.compute((), lambda: a[()] + 1.0, "Y")], "scalar")
     (sketch,) = generate(func, Target(target)).sketches
     assert "parallel" not in str(sketch.func)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> None:
+    """A group of few channels: the lanes of a vector read different channels of the input, so that each is a statement of its own."""
+    func = workload(f"conv2d(n=1,h=8,w=8,ci=8,co={4 * groups},kh=3,kw=3,pad=1,groups={groups})").func
+    sketches = generate(func, TARGET).sketches
+    labels = [{c.label for c in s.constraints} for s in sketches]
+    assert all("code-budget" in found for found in labels if found)
+    rng = np.random.default_rng(0)
+    for s in sketches:
+        for row in s.space.sample(3, rng):
+            CPU(s.concretize(tuple([int(x) for x in row])), TARGET)
+
+
+def test_tiles_of_vectors_have_no_budget_of_code() -> None:
+    for text in WORKLOADS[:7]:
+        assert not any(c.label == "code-budget" for s in generate(workload(text).func, TARGET).sketches for c in s.constraints)
