@@ -6,7 +6,7 @@ schedules rely on (docs/design/001-parametric.md); guards protect the accesses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -134,6 +134,6 @@ def plain_iter(e: Poly, block: Block) -> int | None:
     return next((i for i, it in enumerate(block.iters) if it.var is v), None) if v is not None else None
 
 
-def loop_ranges(loops: list[tuple[Var, Poly]]) -> dict[Var, Poly]:
+def loop_ranges(loops: Sequence[tuple[Var, Poly]]) -> dict[Var, Poly]:
     """Highest value of each loop variable, from (variable, extent) pairs."""
     return {v: poly(e) - 1 for v, e in loops}
