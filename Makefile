@@ -9,8 +9,7 @@
 PYTHON ?= $(or $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name)))),python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# More than cores: many tests wait for processes of theirs.
-JOBS ?= 3
+JOBS ?= 2
 # Not `python -m`: that puts this folder, with its `ir`, `datasets` and so on, on sys.path.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 

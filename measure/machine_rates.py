@@ -33,6 +33,8 @@ PROBE_VERSION = 1
 """Raised when the probes change, so that remembered numbers of older ones are measured again."""
 
 _CHUNK_S = 0.004
+_LEAST_RATE = 5e9
+"""Operations or bytes a second of one thread: a chunk holds at least what takes its time at this rate."""
 _BUDGET_S = 0.12
 _FORK_JOINS = 200
 _PAGE = 4096
@@ -167,7 +169,9 @@ def _checked(target: Target | None) -> Target:
 
 def _best_rate(run: Callable[[int], None], work: int) -> float:
     """Work per nanosecond (GFLOP/s, GB/s) in the fastest of many chunks; `work` is what one round does."""
-    rounds, best, chunks = 1, 0.0, 0
+    # Beside other work most of a short chunk is waiting for threads, and chunks as long as they should be hold next to nothing.
+    least = max(1, int(_CHUNK_S * _LEAST_RATE / work))
+    rounds, best, chunks = least, 0.0, 0
     deadline = time.perf_counter() + _BUDGET_S
     # The first chunk pays for waking threads and clocks: there is always a second.
     while chunks < 2 or time.perf_counter() < deadline:
@@ -175,7 +179,7 @@ def _best_rate(run: Callable[[int], None], work: int) -> float:
         run(rounds)
         seconds = time.perf_counter() - before
         best = max(best, work * rounds / seconds * 1e-9)
-        rounds = max(1, int(rounds * min(100.0, max(0.01, _CHUNK_S / seconds))))
+        rounds = max(least, int(rounds * min(100.0, max(0.01, _CHUNK_S / seconds))))
         chunks += 1
     return best
 

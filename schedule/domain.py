@@ -166,6 +166,8 @@ def _digits(loops: Sequence[tuple[Var, Poly]], block: Block, kind: str) -> set[V
     variables, ranges, replaced = plain
     others = {v for x in variables if x.kind != kind for v in x.expr.vars}
     free = {v: high + 1 for v, high in ranges.items() if v not in others}
+    if any(n == ZERO for n in (*free.values(), *[x.extent for x in variables])):
+        return None
     # Each expression must have all values of [0, ceildiv(n, d)).
     needed = [(x.expr, x.extent, ONE) for x in variables if x.kind == kind]
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == kind for v in e.vars}

@@ -63,7 +63,7 @@ class _Generator:
             self._add(last=n == wanted - 1)
         loaded = set(_loaded(tuple(self.body)))
         buffers = [self._observed(b, loaded) for b in self.buffers]
-        if not any(b.role == "output" for b in buffers) or not _has_block(tuple(self.body)):
+        if not any(b.role == "output" for b in buffers) or all(b.is_plain for b in p.blocks(tuple(self.body))):
             return None
         program = p.Program(tuple(buffers), tuple(self.body), self.sizes, self.bindings)
         try:
@@ -344,10 +344,6 @@ class _Generator:
         for s in self.states:
             evaluate.declare(s, b, self.seed)
         return b
-
-
-def _has_block(body: tuple[p.Nest, ...]) -> bool:
-    return any(not n.is_plain if isinstance(n, p.Block) else _has_block(n.body) for n in body)
 
 
 def _times(e: p.Index, k: int) -> p.Index:

@@ -276,3 +276,8 @@ def replaced(x: Any, name: str, by: Index) -> Any:
         a, b = made.a.value, made.b.value
         return Num(a + b if made.op == "+" else a - b if made.op == "-" else a * b)
     return made
+
+
+def blocks(body: tuple[Nest, ...]) -> list[Block]:
+    """All blocks, and plain statements that are described as such, in program order."""
+    return [b for n in body for b in ([n] if isinstance(n, Block) else blocks(n.body))]
