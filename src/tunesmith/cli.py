@@ -151,6 +151,7 @@ def show(what: str, space: bool, script: bool, trace: bool, target: str | None, 
 @click.option("--records", metavar="LOG", type=LOG, help="Where the schedules are.")
 @click.option("-o", "library", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The shared library to write.")
 @click.option("--strict", is_flag=True, help="Refuse functions without a record.")
+@click.option("--bounds-check", is_flag=True, help="Check every index at run time, serially: the first one out of bounds is an error.")
 @click.option("--executor", metavar="KIND", help="Of a model: graph, vm or aot; by default graph if it can run it, else vm.")
 @click.option("--parameters", type=click.Choice(["inside", "beside"]), default="inside", help="Of a model: where its weights go.")
 @click.option("--header", type=click.Path(dir_okay=False, path_type=Path), help="With --executor aot: the C header to write.")
@@ -162,6 +163,7 @@ def compile_(
     records: Path | None,
     library: Path,
     strict: bool,
+    bounds_check: bool,
     executor: str | None,
     parameters: str,
     header: Path | None,
@@ -181,7 +183,7 @@ def compile_(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedLogWarning)
-        made = run(find_module(workloads), target, records, strict, executor, name=name)
+        made = run(find_module(workloads), target, records, strict, executor, name=name, bounds_check=bounds_check)
     for warning in caught:
         say(f"! {warning.message}")
     if isinstance(made, CompiledModel):

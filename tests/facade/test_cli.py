@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -108,6 +109,21 @@ def test_compile(hand: ModuleType, log: Path, tmp_path: Path) -> None:
     assert tunesmith.load_module(library).functions == ("matmul", "relu")
     strict = run("compile", "relu(shape=8)", "--records", log, "-o", library, "--strict")
     assert strict.exit_code == 2 and "1 of 1 functions" in strict.stderr
+
+
+def test_compile_with_checked_indices(tmp_path: Path) -> None:
+    code = tmp_path / "pick.py"
+    code.write_text(
+        "from tunesmith import script as T\n\n@T.prim_func\n"
+        'def pick(I: T.Buffer((2,), "int64"), A: T.Buffer((4,), "float32"), C: T.Buffer((2,), "float32")):\n'
+        "    for i in range(2):\n        with T.block('C'):\n            v = T.axis.spatial(2, i)\n"
+        "            C[v] = T.lookup(I[v], 4, lambda at: A[at])\n"
+    )
+    result = run("compile", f"{code}:pick", "--bounds-check", "-o", tmp_path / "lib.so")
+    assert result.exit_code == 0, result.stderr
+    given = np.array([1, 9], np.int64), np.arange(4, dtype=np.float32), np.zeros(2, np.float32)
+    with pytest.raises(tunesmith.TunesmithError, match="9"):
+        tunesmith.load_module(tmp_path / "lib.so")["pick"](*given)
 
 
 def test_doctor(tmp_path: Path) -> None:
