@@ -234,6 +234,10 @@ class _Function(ExprEmitter):
                 old = self.op(f"load {ty}, ptr {at}, align {align}")
                 new = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
                 self.do(f"store {ty} {new}, ptr {at}, align {align}")
+            elif mask.const == 1:
+                # LLVM writes too much for a masked store of one lane of a truncated vector: the element before truncation.
+                first = self.op(f"extractelement {ty} {v}, i64 0")
+                self.do(f"store {llvm_type(n.buffer.dtype)} {first}, ptr {at}, align {size}")
             else:
                 m = self.mask(mask, lanes)
                 args = [(ty, v), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", m)]

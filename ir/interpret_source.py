@@ -214,9 +214,10 @@ class Compiler:
         self.loops += 1
         if tracked:
             self.line(f"{tracker}.iteration = {var}")
-            # What another iteration left there must not be seen: it may have run on another thread.
+            # What another iteration left there must not be seen: it may have run on another thread.  Loops outside may hand on the rest.
             for b in private:
-                self.line(f"poison({self.arrays[b]})")
+                if self.loops == 1 or b.scope in _PRIVATE[kind]:
+                    self.line(f"poison({self.arrays[b]})")
         self.stmt(s.body)
         self.indent -= 1
         self.loops -= 1

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm_build import build, emit_text
 from tunesmith.codegen.llvm_text import literal
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Binary, Call, Cast, Const, Expr, Select, const, maximum, minimum
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
 from tunesmith.ir.target import Target
 from tunesmith.runtime.module import Module
@@ -214,3 +215,26 @@ def test_literals_are_rounded_as_the_interpreter_does(dtype: str) -> None:
         out = np.zeros(1, c.dtype)
         Module.from_object(build(func, Target(TARGETS[0])).data)["f"](out)
         assert out[0] == wanted[0], f"{value!r} is {literal(value, dtype)}"
+
+
+@pytest.mark.parametrize("source", ["int16", "int32", "int64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("cpu", ["x86-64-v4", "x86-64-v3"])
+def test_the_last_lane_of_a_narrowed_vector_writes_one_element(source: str, dtype: str, cpu: str) -> None:
+    """9 elements in vectors of 4: LLVM would write the last one as it was before it was narrowed."""
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((9,), "{source}"), C: T.Buffer((9,), "{dtype}")):
+    for i in T.serial(9):
+        with T.block("C"):
+            v = T.axis.spatial(9, i)
+            C[v] = T.cast("{dtype}", A[v])
+""")
+    s = Schedule(func)
+    s.vectorize(s.split(s.get_loops(s.get_block("C"))[0], [None, 4])[1])
+    text, *_ = emit_text(s.func, Target(f"llvm -mcpu={cpu} -num-cores=1"))
+    assert not [line for line in text.splitlines() if "masked.store" in line and "<i1 true, i1 false" in line]
+    memory = np.full(16, 99, dtype)
+    target = Target("llvm -num-cores=1")
+    Module.from_object(build(s.func, target).data)["f"](np.arange(-4, 5, dtype=source), memory[:9])
+    assert memory.tolist() == [*np.arange(-4, 5).astype(dtype).tolist(), *[99] * 7]

@@ -253,3 +253,11 @@ def after_a_decomposition(s: Schedule) -> None:
 @pytest.mark.parametrize("step", [under_a_fused_loop, under_fused_tiles, after_a_decomposition], ids=lambda f: f.__name__)
 def test_epilogues_that_other_systems_fuse(step: Step) -> None:
     same(GEMM, step)
+
+
+def test_blocks_of_threads_wait_for_no_other(refuse: Refuse) -> None:
+    """Blocks of one kernel: what b writes for another iteration is not there when c reads it."""
+    body = ["for i in range(8):", block("b", 4, V, "A[v] = 1"), block("c", 4, V, "C[v] = A[v // 2]")]
+    s = Schedule(program("\n".join(body)))
+    refuse("bind", "independent", "may access one element of A", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
+    s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]

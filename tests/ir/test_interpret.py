@@ -317,6 +317,13 @@ def test_scratch_of_a_thread_does_not_race_and_keeps_nothing() -> None:
     assert np.isnan(run(func, [], check_races=True)[0]).all()
 
 
+def test_intermediates_of_a_parallel_loop_may_come_from_an_earlier_iteration_outside() -> None:
+    i, j, out, kept = Var("i"), Var("j"), Buffer("O", (2, 3)), Buffer("K", (3,))
+    first = If(below(x(i), 1), store(kept, (j,), const(4, "float32")))
+    body = For(i, poly(2), For(j, poly(3), seq([first, store(out, (i, j), kept[x(j)])]), "parallel"))
+    assert (run(PrimFunc("f", (out,), (kept,), body), [], check_races=True)[0] == 4).all()
+
+
 def test_memory_allocated_inside_an_iteration_does_not_race() -> None:
     i, out, local = Var("i"), Buffer("O", (3,)), Buffer("L", (1,))
     body = For(i, poly(3), Allocate(local, seq([store(local, (0,), const(4, "float32")), store(out, (i,), local[0])])), "parallel")

@@ -122,14 +122,14 @@ def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Targ
 
 def _sequential(func: PrimFunc) -> PrimFunc:
     """The function with serial loops in the place of vectorized ones, where lanes that add to one element are no race but a sum,
-    of threadIdx, which this interpreter does not run, and of parallel ones that share a thread's scratch with what is outside of them:
-    lowering refuses these, unless they have one iteration or the scratch is not needed, and then it does not matter where they run."""
+    of threadIdx, which this interpreter does not run, and of those that share a thread's scratch with what is outside of them: lowering
+    refuses these, unless they have one iteration or the scratch is not needed, and then it does not matter where they run."""
     everywhere = _scratch(func.body)
 
     def on_for(n: For, recurse: Any) -> For:
         m: For = n.map_children(recurse)
         is_thread = m.kind == "thread" and (m.thread or "").startswith("threadIdx")
-        inside = _scratch(n.body) if m.kind == "parallel" else Counter()
+        inside = _scratch(n.body) if m.kind in ("parallel", "thread") else Counter()
         alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop, with all that it forbids
         shares = any(inside[b] != everywhere[b] for b in inside)
         return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread or alone or shares else m
