@@ -51,7 +51,7 @@ class Primitive(Generic[P, R]):
         }
         """The words of each parameter's annotation: which of bool, float, int and str it takes."""
         self.texts = {n: inspect.formatannotation(p.annotation).strip("'") for n, p in self.signature.parameters.items()}
-        self.lists = {n: t.endswith("| None") for n, t in self.texts.items() if t.startswith("Sequence[") and n not in UNRECORDED}
+        self.lists = {n: t.endswith("| None") for n, t in self.texts.items() if t.startswith("Sequence[") and n != "decision"}
         """The parameters that take a list, and whether None will do."""
         functools.update_wrapper(self, function)
 

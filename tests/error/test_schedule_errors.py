@@ -165,6 +165,8 @@ def test_arguments_as_other_systems_take_them(on: On) -> None:
         (lambda: s.reorder(k, i), r"Write reorder\(\[l1, l0\]\)"),
         (lambda: s.fuse(i, k), r"Write fuse\(\[l0, l1\]\)"),
         (lambda: s.cache_write(b, 0, "local"), "scope is 0, and takes str"),
+        (lambda: s.sample_tile(i, 2, domains=0), r"domains is 0; a list is needed there, such as \[0\]"),
+        (lambda: s.sample_tile(i, 2, domains=[0]), r"domains is \[0\], and takes Sequence\[Sequence\[int\]\] \| None"),
     ):
         with pytest.raises(ScheduleError, match=rf"refused \[arguments\]: .*{message}$"):
             step()
