@@ -80,7 +80,8 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
         substitute_program(b.init, rename),
     )
     for f in reversed(kept):
-        init = For(values[f.var].as_var(), substitute(f.extent, values), init, "serial" if f.kind == "parallel" else f.kind)  # type: ignore[arg-type]
+        kind = "serial" if f.kind == "parallel" else f.kind
+        init = For(values[f.var].as_var(), substitute(f.extent, values), init, kind, f.thread)  # type: ignore[arg-type]
     s.replace_block(b.name, lambda old: old.with_(init=None))
     s.replace_loop(target.var, lambda f: seq([init, f]))
     return s.new_block(name)

@@ -13,6 +13,8 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.interpret_threads import InterpretError, run_threads
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.script.printer import script
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.target import Target
@@ -397,3 +399,14 @@ def test_a_matmul_with_all_of_it() -> None:
 
     for decisions in ([[2, 2, 2], [4, 2], [3]], [[1, 13, 1], [11, 1], [7]], [[2, 3, 1], [2, 3], [8]], [[1, 1, 1], [1, 1], [1]]):
         check(matmul, steps, decisions)
+
+
+def test_an_init_of_its_own_runs_in_the_same_threads() -> None:
+    s = Schedule(sums)
+    b = s.get_block("C")
+    i, _ = s.get_loops(b)
+    outer = s.add_unit_loop(i)
+    s.bind(i, "threadIdx.x")
+    s.decompose_reduction(b, outer)
+    assert [f.thread for f in s.loops_of("C_init")] == ["threadIdx.x"]
+    assert structural.equal(parse(script(s.func)), s.func)
