@@ -107,12 +107,12 @@ class _Instances:
         if block is None or b.block is not block:
             return shared_iterations(a, b, wanted)
         if block.name not in self._digits:
-            self._digits[block.name] = digits_of(self._state, block) if _is_one_element(block) else None
+            self._digits[block.name] = digits_of(self._state, block) if is_one_element(block) else None
         # With the same buffer's element goes the same instance, up to its reduction.
         return self._digits[block.name] or shared_iterations(a, b, wanted)
 
 
-def _is_one_element(block: Block) -> bool:
+def is_one_element(block: Block) -> bool:
     """Whether all accesses to what the block writes are at one tuple of indices, which holds every spatial iteration variable."""
     made = {w.buffer: w.indices for w in writes(block)}
     spatial = {n for n, it in enumerate(block.iters) if it.kind == "S" and it.extent != 1}

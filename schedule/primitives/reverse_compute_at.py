@@ -10,7 +10,7 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.domain import check_loops_cover, covers_domain, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
-from tunesmith.schedule.independence import check_independent
+from tunesmith.schedule.independence import check_independent, is_one_element
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, ranges_under
@@ -32,6 +32,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
             for ax0 in range(4): C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1
     Requires:
         elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
+        own-values: different instances of the block write different elements, and read of what they write only their own.
         producer-inside: a block under the loop writes a buffer that the block reads; the block is not there already.
         complete: the producer finishes its reduction inside the loop.
         ready: nothing that the block moves past writes what it reads, or uses what it writes; in each iteration of loops around
@@ -106,6 +107,10 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         if f.kind in ("parallel", "thread"):
             together = f.kind == "thread"
             check_independent(s, f, "independent", within_blocks=together, same_values=together)
+    if not is_one_element(b):
+        raise s.refuse(
+            "own-values", f"instances of block {b.name} depend on each other through what they write, and would change their order", b
+        )
 
 
 def _check_domain(s: ScheduleState, b: Block, reads_at: tuple[Poly, ...], producer: Block, writes_at: tuple[Poly, ...]) -> None:

@@ -261,3 +261,20 @@ def test_blocks_of_threads_wait_for_no_other(refuse: Refuse) -> None:
     s = Schedule(program("\n".join(body)))
     refuse("bind", "independent", "may access one element of A", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
     s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["B[v] + C[(v * 3) % 8, 0]", "B[v] + C[7 - v, w]"])
+def test_a_consumer_whose_instances_depend_on_each_other_keeps_their_order(value: str, refuse: Refuse) -> None:
+    body = ['B = T.alloc_buffer((8,), "int32")', "for i in range(8):", block("b", 4, V, "B[v] = A[v]"), "for j, i in T.grid(3, 8):"]
+    body += [block("c", 4, "w, v = T.axis.remap('SS', [j, i])", f"C[v, w] = {value}")]
+    s = Schedule(program("\n".join(body), C="(8, 3)"))
+    what = "instances of block c depend on each other through what they write, and would change their order"
+    refuse("reverse_compute_at", "own-values", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
+
+
+def test_a_consumer_whose_last_instance_counts_keeps_their_order(refuse: Refuse) -> None:
+    body = ['B = T.alloc_buffer((8,), "int32")', "for i in range(8):", block("b", 4, V, "B[v] = A[v]"), "for j, i in T.grid(3, 8):"]
+    body += [block("c", 4, "w, v = T.axis.remap('SS', [j, i])", "C[0] = B[v] + T.cast('int32', w)")]
+    s = Schedule(program("\n".join(body), C="(1,)"))
+    what = "instances of block c depend on each other"
+    refuse("reverse_compute_at", "own-values", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
