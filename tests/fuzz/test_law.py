@@ -31,10 +31,10 @@ from tunesmith.schedule.primitives import split as split_module
 from tunesmith.schedule.schedule import concretize, replay
 from tunesmith.support.seeds import stream
 
-END_TO_END = 30
-"""Rows for each of the 19 workloads: 570 pairs."""
-STEPWISE = 4
-COMPILED = 6
+END_TO_END = 20
+"""Rows for each of the 19 workloads: 380 pairs."""
+STEPWISE = 2
+COMPILED = 4
 WALKS = 6
 """Random walks over all primitives for each workload."""
 

@@ -338,9 +338,9 @@ def test_every_sampler_runs_unchanged(pools: list[Pool], name: str) -> None:
         sampler = Entrant(name, "random").make(pool.task, 0)
     except MissingExtraError as error:
         pytest.skip(str(error))
-    asked = replay(pool, sampler, 24, 8)
-    assert len(asked) == len(set(asked)) == 24
-    assert asked == replay(pool, Entrant(name, "random").make(pool.task, 0), 24, 8)
+    asked = replay(pool, sampler, 16, 8)
+    assert len(asked) == len(set(asked)) == 16
+    assert asked == replay(pool, Entrant(name, "random").make(pool.task, 0), 16, 8)
 
 
 def test_ablations_change_what_is_proposed(pools: list[Pool]) -> None:

@@ -32,7 +32,7 @@ from tunesmith.testing.gpu_rows import WORKLOADS, arguments, check
 H200, A100 = Target("nvidia/h200"), Target("nvidia/a100")
 OPENCL = Target("opencl -num-cores=2 -max-threads-per-block=1024 -shared-memory-per-block=262144")
 """Takes the blocks of a big GPU."""
-LAW_ROWS = 14
+LAW_ROWS = 7
 """Of each sketch: more than 300 in all."""
 
 CASES = [

@@ -34,6 +34,8 @@ class TestAnnealing(SamplerConformance):
 
 
 class TestGradient(SamplerConformance):
+    searches = 1
+
     @pytest.fixture
     def make(self) -> Make:
         settings = GradientSettings(starts=32, sketches=1, steps=4, every=2, draft=512)
