@@ -35,6 +35,8 @@ def check_independent(
         same_values: iterations may write one element if all of them write the same value.
         private: an intermediate buffer that is used inside the loop alone is private to an iteration.
     """
+    if loop.extent.const == 1:
+        return
     found = loop_accesses(loop)
     written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
     if private:

@@ -278,3 +278,10 @@ def test_a_consumer_whose_last_instance_counts_keeps_their_order(refuse: Refuse)
     s = Schedule(program("\n".join(body), C="(1,)"))
     what = "instances of block c depend on each other"
     refuse("reverse_compute_at", "own-values", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
+
+
+def test_blocks_of_threads_write_no_element_twice(refuse: Refuse) -> None:
+    body = ["for j, i in T.grid(2, 8):", block("b", 4, V, "C[v] = A[v]")]
+    s = Schedule(program("\n".join(body)))
+    refuse("bind", "independent", "may access one element of C", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
+    s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
