@@ -180,7 +180,9 @@ def check_ready(s: ScheduleState, block: Block, producers: Sequence[Block], insi
         for a in accesses(c):
             uses = a.buffer in made and not (c in producers and own) and not _reads_it_behind(s, block, c, a, path)
             early = order.index(c) <= order.index(inside[-1])
-            there = c in inside or (early and (a.buffer in finished or _made_before(s, block, producers, c, a)))
+            both = [f for f in s.loops_of(c.name) if f in s.loops_of(producers[0].name)] if producers else []
+            done = a.buffer in finished and is_settled(s, c, both)
+            there = c in inside or (early and (done or _made_before(s, block, producers, c, a)))
             if uses or (a.is_write and a.buffer in used and not there):
                 what = f"block {block.name} cannot move up before block {c.name}, which works on the same data: {a.buffer.name}"
                 raise s.refuse("ready", what, c)

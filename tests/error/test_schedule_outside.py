@@ -285,3 +285,12 @@ def test_blocks_of_threads_write_no_element_twice(refuse: Refuse) -> None:
     s = Schedule(program("\n".join(body)))
     refuse("bind", "independent", "may access one element of C", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
     s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
+
+
+def test_a_consumer_stays_behind_what_later_iterations_overwrite(refuse: Refuse) -> None:
+    body = ['B = T.alloc_buffer((8,), "int32")', "for i in range(2):", block("a", 4, "v = T.axis.spatial(8, 0)", "B[v] = 1")]
+    body += ["    for j in range(1):", block("b", 8, "v = T.axis.spatial(2, i)", "B[v] = 3")]
+    body += [block("c", 0, "v = T.axis.spatial(1, 0)", "C[v] = B[v]")]
+    s = Schedule(program("\n".join(body)))
+    what = "block c cannot move up before block a, which works on the same data: B"
+    refuse("reverse_compute_at", "ready", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b", 1)))
