@@ -89,7 +89,7 @@ def check_journal(path: str | os.PathLike[str]) -> None:
         return
     except ValueError as error:
         raise RecordError(f"{path!r:.200} cannot be a log: {error}. Give the path of a file") from error
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder is refused by whoever opens it
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder fails by itself
         raise RecordError(f"{os.fspath(path)} cannot be a log, because it is no regular file. Give the path of a file, or of a new one")
 
 
