@@ -39,7 +39,7 @@ _DRIVER = (
 """What is used of the driver; all there since CUDA 11.2."""
 
 _TEXTS = {
-    "library": "libcuda.so.1",
+    "driver": "libcuda.so.1",
     "runtime_error": "RuntimeError",
     "is": ": ",
     "cannot": ": it runs on NVIDIA GPUs, and ",
@@ -66,7 +66,7 @@ define internal i32 @tunesmith.open_driver(ptr %function) cold noinline nounwind
 entry:
   %detail = alloca [512 x i8], align 16
   %parts = alloca [3 x ptr], align 16
-  %library = call ptr @dlopen(ptr @tunesmith.text.library, i32 1)
+  %library = call ptr @dlopen(ptr @tunesmith.text.driver, i32 1)
   %found = icmp ne ptr %library, null
   br i1 %found, label %head, label %missing
 head:

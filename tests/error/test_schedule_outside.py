@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tunesmith
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.schedule.schedule import Schedule
@@ -33,19 +34,12 @@ def block(name: str, indent: int, *lines: str) -> str:
 
 def results(s: Schedule) -> list[np.ndarray]:
     """What compiled code leaves in its arguments."""
-    arrays = [np.arange(1, 1 + np.prod(b.shape_numbers, dtype=int)).reshape(b.shape_numbers).astype(b.dtype) for b in buffers(s)]
+    arrays = []
+    for b in [p for p in s.func.params if isinstance(p, Buffer)]:
+        shape = [e.as_int() for e in b.shape]
+        arrays.append(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(b.dtype))
     tunesmith.build(s, "llvm -num-cores=1")["f"](*arrays)
     return arrays
-
-
-class _Numbers:
-    def __init__(self, buffer: object) -> None:
-        self.shape_numbers = tuple(int(e.as_int()) for e in buffer.shape)  # type: ignore[attr-defined]
-        self.dtype = buffer.dtype  # type: ignore[attr-defined]
-
-
-def buffers(s: Schedule) -> list[_Numbers]:
-    return [_Numbers(p) for p in s.func.params]
 
 
 def same(func: PrimFunc, step: Step) -> None:
