@@ -86,8 +86,8 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         serial: the loop is not marked otherwise.
         data-parallel: no block inside uses the loop for a reduction, except, for threadIdx, one that reduces over nothing else and
             stands alone in it: its threads combine their values.
-        independent: different iterations of blockIdx access different elements of what they write; those of other axes may also write the
-            same values, and instances of different blocks are ordered by barriers, or refused when the function is lowered.
+        independent: different iterations of blockIdx and vthread access different elements of what they write; those of threadIdx may
+            also write the same values, and barriers order instances of different blocks, or lowering refuses the function.
         nested: a loop of blocks does not stand in one of threads, nor a loop in one of the same axis, but for threadIdx.
         agree: all loops of the same threadIdx in this nest have the same extent.
         alike: where a loop of threadIdx stands in another one of it, what is inside is the same for all iterations of the outer one.
@@ -102,8 +102,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         if _used_by_reduction(b, target) and not (together and _is_combination(b, target)):
             raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
     if not (together and any(_used_by_reduction(b, target) for b in blocks_under(target))):
-        apart = thread.startswith("blockIdx")
-        check_independent(s, target, "independent", within_blocks=not apart, same_values=not apart)
+        check_independent(s, target, "independent", within_blocks=together, same_values=together)
     root = next(x for x in s.root_stmts() if x is target or ScheduleState.find_loop(x, target.var) is not None)
     for f in [f for f in walk(root) if type(f) is For and f is not target and f.kind == "thread"]:
         if together and f.thread == thread:

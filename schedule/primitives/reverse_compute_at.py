@@ -105,7 +105,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
         if f.kind in ("parallel", "thread"):
-            together = f.kind == "thread"
+            together = (f.thread or "").startswith("threadIdx")
             check_independent(s, f, "independent", within_blocks=together, same_values=together)
     if not is_one_element(b):
         raise s.refuse(

@@ -249,11 +249,12 @@ def test_epilogues_that_other_systems_fuse(step: Step) -> None:
     same(GEMM, step)
 
 
-def test_blocks_of_threads_wait_for_no_other(refuse: Refuse) -> None:
-    """Blocks of one kernel: what b writes for another iteration is not there when c reads it."""
+@pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])
+def test_blocks_of_threads_wait_for_no_other(axis: str, refuse: Refuse) -> None:
+    """What b writes for another iteration is not there when c reads it; virtual threads change the order of b and c."""
     body = ["for i in range(8):", block("b", 4, V, "A[v] = 1"), block("c", 4, V, "C[v] = A[v // 2]")]
     s = Schedule(program("\n".join(body)))
-    refuse("bind", "independent", "may access one element of A", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
+    refuse("bind", "independent", "may access one element of A", s, lambda: s.bind(loop(s, "b"), axis))
     s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
 
 
@@ -274,10 +275,11 @@ def test_a_consumer_whose_last_instance_counts_keeps_their_order(refuse: Refuse)
     refuse("reverse_compute_at", "own-values", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
 
 
-def test_blocks_of_threads_write_no_element_twice(refuse: Refuse) -> None:
+@pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])
+def test_blocks_of_threads_write_no_element_twice(axis: str, refuse: Refuse) -> None:
     body = ["for j, i in T.grid(2, 8):", block("b", 4, V, "C[v] = A[v]")]
     s = Schedule(program("\n".join(body)))
-    refuse("bind", "independent", "may access one element of C", s, lambda: s.bind(loop(s, "b"), "blockIdx.x"))
+    refuse("bind", "independent", "may access one element of C", s, lambda: s.bind(loop(s, "b"), axis))
     s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
 
 
