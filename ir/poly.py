@@ -193,7 +193,8 @@ class Poly(Expr):
         return scale(self, -1)
 
 
-def _make(d: dict[Monomial, int]) -> Poly:
+def from_terms(d: Mapping[Monomial, int]) -> Poly:
+    """The sum of monomials times their coefficients."""
     items = [(m, c) for m, c in d.items() if c]
     if len(items) > 1:
         items.sort(key=_mono_key)
@@ -230,7 +231,7 @@ def add(a: Poly, b: Poly) -> Poly:
     d = dict(a.terms)
     for m, c in b.terms:
         d[m] = d.get(m, 0) + c
-    return _make(d)
+    return from_terms(d)
 
 
 def shifted(a: Poly, c: int) -> Poly:
@@ -282,7 +283,7 @@ def mul(a: Poly, b: Poly) -> Poly:
         for m2, c2 in b.terms:
             m = tuple(sorted(m1 + m2, key=_atom_key)) if m1 and m2 else m1 or m2
             d[m] = d.get(m, 0) + c1 * c2
-    return _make(d)
+    return from_terms(d)
 
 
 def product(xs: Iterable[Index]) -> Poly:
@@ -319,7 +320,7 @@ def divide_terms(x: Poly, d: Poly) -> tuple[Poly, Poly]:
             q[e] = q.get(e, 0) + cq
         if cr:
             r[m] = r.get(m, 0) + cr
-    return _make(q), _make(r)
+    return from_terms(q), from_terms(r)
 
 
 def _divisor(d: Index) -> Poly:
@@ -449,7 +450,7 @@ def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
             if known is not None:
                 return add(known, shift)
         ds = [dict(x.terms) for x in keep]
-        common = _make({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
+        common = from_terms({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
         if not common.terms:
             break
         # What is left may be Param-only now, and then it can be flattened further.
@@ -518,7 +519,7 @@ def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = N
             t = mul(t, Poly(((tuple(plain), 1),)))
         for tm, tc in t.terms:
             out[tm] = out.get(tm, 0) + tc * c
-    result = _make(out)
+    result = from_terms(out)
     if memo is not None:
         memo[p] = result
     return result

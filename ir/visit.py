@@ -156,17 +156,24 @@ def inner_statements(n: Stmt) -> Sequence[Stmt]:
 
 def path_to_block(root: Stmt, name: str) -> list[Any] | None:
     """The loops (and other statements) from `root` down to the block `name`, the block last; None when there is none."""
+    return paths_to_blocks(root).get(name)
 
-    def find(n: Any) -> list[Any] | None:
-        if type(n) is Block and n.name == name:
-            return [n]
+
+def paths_to_blocks(root: Stmt) -> dict[str, list[Any]]:
+    """`path_to_block` of each block below `root`, in program order; of blocks of one name, the first."""
+    found: dict[str, list[Any]] = {}
+    path: list[Any] = []
+
+    def go(n: Stmt) -> None:
+        path.append(n)
+        if type(n) is Block:
+            found.setdefault(n.name, list(path))
         for k in inner_statements(n):
-            below = find(k)
-            if below is not None:
-                return [n, *below]
-        return None
+            go(k)
+        path.pop()
 
-    return find(root)
+    go(root)
+    return found
 
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:

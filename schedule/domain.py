@@ -155,15 +155,23 @@ def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | Non
     loops = tuple([(f.var, f.extent) for f in s.loops_of(block.name)])
     key = (block.iters, block.bindings, block.predicate, loops, kind)
     if key not in s.digits:
-        s.digits[key] = _digits(loops, block, kind)
-    return s.digits[key]
+        alike = (*key[:-1], "")
+        if alike not in s.digits:
+            s.digits[alike] = _unguarded(loops, block)
+        plain = s.digits[alike]
+        s.digits[key] = None if plain is None else _digits(loops, block, kind, *plain)
+    found: set[Var] | None = s.digits[key]
+    return found
 
 
-def _digits(loops: Sequence[tuple[Var, Poly]], block: Block, kind: str) -> set[Var] | None:
-    plain = _unguarded(loops, block)
-    if plain is None:
-        return None
-    variables, ranges, replaced = plain
+def _digits(
+    loops: Sequence[tuple[Var, Poly]],
+    block: Block,
+    kind: str,
+    variables: Sequence[_Extent],
+    ranges: Mapping[Var, Poly],
+    replaced: Mapping[Var, set[Var]],
+) -> set[Var] | None:
     others = {v for x in variables if x.kind != kind for v in x.expr.vars}
     free = {v: high + 1 for v, high in ranges.items() if v not in others}
     if any(n == ZERO for n in (*free.values(), *[x.extent for x in variables])):

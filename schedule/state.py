@@ -17,7 +17,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var, is_param_only, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
-from tunesmith.ir.visit import blocks_under, inner_statements, path_to_block, transform
+from tunesmith.ir.visit import blocks_under, inner_statements, paths_to_blocks, transform
 from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
 from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Decision, Instruction, Trace
@@ -73,8 +73,8 @@ class ScheduleState:
         self.params: list[Param] = []
         self.constraints: list[Constraint] = []
         self.trace = Trace()
-        self.digits: dict[Any, set[Var] | None] = {}
-        """What `domain.digits_of` has found; each step asks the same of one block many times."""
+        self.digits: dict[Any, Any] = {}
+        """What the functions of `domain` have found; each step asks the same of one block many times."""
         self.handles: dict[str, Handle] = {}
         """What a replayed trace calls the handles: its names, which need not be theirs."""
         self.depth = 0
@@ -85,8 +85,8 @@ class ScheduleState:
         self._count = {"b": itertools.count(), "l": itertools.count(), "v": itertools.count()}
         self._saved: tuple[PrimFunc, int, int] | None = None
         self._consumed: dict[Var, str] = {}
-        self._blocks: tuple[Stmt | None, list[Block]] = (None, [])
-        """A body, and its blocks: most steps ask several times."""
+        self._paths: tuple[Stmt | None, dict[str, list[Any]]] = (None, {})
+        """A body, and what leads from it to each of its blocks: most steps ask several times."""
         self._vars: tuple[Stmt | None, set[Var]] = (None, set())
         """The body behind the last step, and its loops' variables."""
 
@@ -226,14 +226,20 @@ class ScheduleState:
     def path(self, block: BlockRV | str) -> list[Any]:
         """Statements from the function body down to the block, the block last."""
         name = block.block if isinstance(block, BlockRV) else block
-        found = path_to_block(self.func.body, name)
+        found = self._all_paths().get(name)
         if found is None:
-            known = ", ".join(b.name for b in blocks_under(self.func.body))
+            known = ", ".join(b.name for b in self.blocks())
             has = (
                 f"the function has {known}" if known else 'the function has none: put what is to be scheduled into `with T.block("name"):`'
             )
             raise self.refuse("block-exists", f"there is no block {name!r}; {has}")
-        return found
+        return list(found)
+
+    def _all_paths(self) -> dict[str, list[Any]]:
+        body = self.func.body
+        if self._paths[0] is not body:
+            self._paths = (body, paths_to_blocks(body))
+        return self._paths[1]
 
     def loops_of(self, block: BlockRV | str) -> list[For]:
         """The loops around the block, outermost first."""
@@ -269,9 +275,7 @@ class ScheduleState:
 
     def blocks(self) -> list[Block]:
         """All blocks in program order."""
-        if self._blocks[0] is not self.func.body:
-            self._blocks = (self.func.body, blocks_under(self.func.body))
-        return list(self._blocks[1])
+        return [path[-1] for path in self._all_paths().values()]
 
     def fresh_name(self, base: str) -> str:
         """`base`, or `base_1`, `base_2`, ... when a block already has that name."""

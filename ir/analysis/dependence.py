@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
-from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.arith.interval import interval, is_nonnegative
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.node import Node
@@ -113,6 +113,8 @@ def span(e: Poly | None, ranges: Mapping[Var, Poly], guards: Sequence[Poly] = ()
 
 def is_nonpositive(e: Poly) -> bool:
     """Whether `e` <= 0 for certain, whatever the values of its Params and of its variables, which are >= 0."""
+    if is_nonnegative(e):
+        return not e.terms
     if minimum(e, ZERO) == e:
         return True
     if any(type(a) is Op for m, _ in e.terms for a in m):
@@ -159,9 +161,15 @@ def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, in
         loop: a loop around both.
         inner: for each access, the loops whose iterations may differ, without `loop`.
     """
-    spans = [span(e, at.ranges, at.guards) for e, at in zip(pair, inner, strict=True)]
-    ends = [x for x in spans if x is not None]
-    for base in dict.fromkeys([low for low, _ in ends]) if len(ends) == len(spans) else ():
+    first, second = pair
+    if first is None or second is None or not (loop in first.vars or loop in second.vars):
+        return
+    x = span(first, inner[0].ranges, inner[0].guards)
+    y = x if first == second and inner[0] == inner[1] else span(second, inner[1].ranges, inner[1].guards)
+    if x is None or y is None:
+        return
+    ends = (x,) if x == y else (x, y)
+    for base in dict.fromkeys([low for low, _ in ends]):
         step = step_of(base, loop)
         if step is not None:
             yield [ONE - step, *[base - low for low, _ in ends], *[high + 1 - base - step for _, high in ends]]
@@ -228,12 +236,16 @@ def _digits(pairs: Sequence[Pair], free: tuple[Inner, Inner]) -> Iterator[Pair]:
     for x, y in pairs:
         for c in dict.fromkeys(_scales(x)):
             (qx, rx), (qy, ry) = divide_terms(x, c), divide_terms(y, c)
-            ends = _remainder_span(rx, free[0]), _remainder_span(ry, free[1])
-            if ends[0] is None or ends[1] is None:
-                continue
-            if all_nonpositive([cond for low, high in (ends[0], ends[1]) for cond in (ZERO - low, high + 1 - c)]):
+            same = rx == ry and free[0] == free[1]
+            if _is_below(rx, c, free[0]) and (same or _is_below(ry, c, free[1])):
                 yield qx, qy
                 yield rx, ry
+
+
+def _is_below(e: Poly, c: Poly, inner: Inner) -> bool:
+    """Whether `e` is in [0, c)."""
+    ends = _remainder_span(e, inner)
+    return ends is not None and is_nonpositive(ZERO - ends[0]) and is_nonpositive(ends[1] + 1 - c)
 
 
 def _remainder_span(e: Poly, inner: Inner) -> tuple[Poly, Poly] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from tunesmith.ir.poly import MAKE, ONE, ZERO, Atom, Monomial, Op, Poly, Var, add, maximum, minimum, mul, poly, scale
+from tunesmith.ir.poly import MAKE, ONE, ZERO, Atom, Monomial, Op, Poly, Var, add, from_terms, maximum, minimum, mul, poly, product, scale
 from tunesmith.support.errors import InternalError
 
 Range = tuple[int, int]
@@ -38,15 +38,25 @@ def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     """
     if p.vars.isdisjoint(ranges):
         return p, p
-    low = high = ZERO
+    low: dict[Monomial, int] = {}
+    high: dict[Monomial, int] = {}
     for m, c in p.terms:
-        lo = hi = ONE
-        for a in m:
-            lo, hi = _times(lo, hi, *_atom_interval(a, ranges))
+        relaxed = [a for a in m if not a.vars.isdisjoint(ranges)]
+        if not relaxed:
+            lo = hi = Poly(((m, 1),))
+        elif all([type(a) is not Op for a in m]):
+            rest = tuple([a for a in m if a not in relaxed]) if len(relaxed) < len(m) else ()
+            lo, hi = ZERO, mul(Poly(((rest, 1),)), product([ranges[a] for a in relaxed]))  # type: ignore[index]
+        else:
+            lo = hi = ONE
+            for a in m:
+                lo, hi = _times(lo, hi, *_atom_interval(a, ranges))
         if c < 0:
             lo, hi = hi, lo
-        low, high = add(low, scale(lo, c)), add(high, scale(hi, c))
-    return low, high
+        for end, found in ((lo, low), (hi, high)):
+            for x, k in end.terms:
+                found[x] = found.get(x, 0) + c * k
+    return from_terms(low), from_terms(high)
 
 
 def nested_interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
