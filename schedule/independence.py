@@ -6,6 +6,7 @@ the loop alone becomes private to an iteration when it is allocated; lowering re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
@@ -39,8 +40,11 @@ def check_independent(
         return
     found = loop_accesses(loop)
     written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
-    if private:
-        written = [b for b in written if not _is_local(s, b, found)]
+    own = [b for b in written if private and b in s.func.allocs]
+    if own:
+        everywhere = Counter(a.buffer for a in loop_accesses(s.func.body))
+        inside = Counter(a.buffer for a in found)
+        written = [b for b in written if b not in own or inside[b] != everywhere[b]]
     instances = _Instances(s)
     for a, b in _conflicting(found, written):
         if within_blocks and a.block is not b.block:
@@ -87,13 +91,6 @@ def is_independent(s: ScheduleState, loop: For) -> bool:
     except ScheduleError:
         return False
     return True
-
-
-def _is_local(s: ScheduleState, buffer: Buffer, inside: Sequence[LoopAccess]) -> bool:
-    """Whether an intermediate buffer is accessed by these accesses alone."""
-    if buffer not in s.func.allocs:
-        return False
-    return sum(a.buffer is buffer for a in loop_accesses(s.func.body)) == sum(a.buffer is buffer for a in inside)
 
 
 class _Instances:
