@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+import gc
 import importlib.util
 import os
 import re
@@ -48,6 +49,14 @@ def _has_nvidia_gpu() -> bool:
         return False
     count = ctypes.c_int(0)
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collector() -> None:
+    """What is imported and collected by now stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
