@@ -137,7 +137,10 @@ def _top_k(node: OnnxNode) -> Converted:
     """Each element's place in the order is the number of elements before it: n * n comparisons and no sort."""
     x, b = node.input(0), node.b
     axis = normalised(node.attr("axis", -1), rank(x))
-    k = node.attr("k") if node.version < 10 else node.numbers(1, "k")[0]
+    ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
+    if len(ks) != 1:
+        raise UnsupportedNode(f"k has {len(ks)} elements; it has 1")
+    k = ks[0]
     n = extents(x)[axis]
     if not 0 < k <= n:
         raise UnsupportedNode(f"the {k} largest of {n} elements")

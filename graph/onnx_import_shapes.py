@@ -274,10 +274,19 @@ def _column_to_image(node: OnnxNode) -> Converted:
     image, block = node.numbers(1, "image_shape"), node.numbers(2, "block_shape")
     n = len(image)
     strides, dilations, pads = (node.attr(k, d) for k, d in (("strides", [1] * n), ("dilations", [1] * n), ("pads", [0] * 2 * n)))
+    for name, given, wanted in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
+        if len(given) != wanted:
+            raise UnsupportedNode(f"{name} has {len(given)} elements; for {n} dimensions it has {wanted}")
+    if min((*image, *block, *strides, *dilations)) < 1 or min(pads) < 0:
+        raise UnsupportedNode("sizes of images and blocks, strides and dilations are at least 1, pads at least 0")
     shape = extents(x)
+    if len(shape) != 3 or shape[1] % int(np.prod(block)):
+        raise UnsupportedNode(f"columns of shape {list(shape)}; their second size is a multiple of that of a block, {int(np.prod(block))}")
     channels = shape[1] // int(np.prod(block))
     wide = [image[i] + pads[i] + pads[n + i] for i in range(n)]
     steps = [(wide[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(n)]
+    if min(steps) < 1 or shape[2] != int(np.prod(steps)):
+        raise UnsupportedNode(f"{shape[2]} columns, where the image has {' x '.join(map(str, steps))} places for a block")
     at = np.zeros((*block, *steps), dtype=np.int64)
     for i in range(n):
         inner = np.arange(block[i]).reshape([-1 if j == i else 1 for j in range(2 * n)]) * dilations[i]

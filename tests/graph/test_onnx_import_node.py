@@ -15,6 +15,8 @@ from tunesmith.graph.onnx_import import from_onnx
 from tunesmith.graph.onnx_import_errors import OnnxImportError
 
 X = {"x": (1, 4, 6, 6)}
+COLUMNS = {"x": (1, 8, 9)}
+BLOCKS = {"image": [4, 4], "block": [2, 2]}
 IMAGE = {"x": (1, 4, 6, 6), "w": (2, 4, 3, 3)}
 
 CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, list[Any]], dict[str, Any], str]] = {
@@ -24,6 +26,11 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, list[Any]], di
     "axes far": ("Slice", X, {"s": [0], "e": [1], "a": [7]}, {}, "axis 7 of a tensor with 4 dimensions"),
     "repeats short": ("Tile", X, {"r": [1, 2]}, {}, "repeats has 2 elements; for 4 dimensions it has 4"),
     "k large": ("TopK", X, {"k": [7]}, {}, "the 7 largest of 6 elements"),
+    "k twice": ("TopK", X, {"k": [2, 3]}, {}, "k has 2 elements; it has 1"),
+    "strides of an image": ("Col2Im", COLUMNS, BLOCKS, {"strides": [1]}, "strides has 1 elements; for 2 dimensions it has 2"),
+    "columns": ("Col2Im", COLUMNS, BLOCKS, {"strides": [2, 2]}, "9 columns, where the image has 2 x 2 places for a block"),
+    "channels": ("Col2Im", {"x": (1, 7, 9)}, BLOCKS, {}, "their second size is a multiple of that of a block, 4"),
+    "dilation of an image": ("Col2Im", COLUMNS, BLOCKS, {"dilations": [0, 1]}, "dilations are at least 1"),
     "strides long": ("Conv", IMAGE, {}, {"strides": [1, 1, 1]}, "the attribute strides has 3 elements.*here it has 2"),
     "pads of a window": ("Conv", IMAGE, {}, {"pads": [1, 1]}, "the attribute pads has 2 elements.*here it has 4"),
     "dilations zero": ("Conv", IMAGE, {}, {"dilations": [0, 1]}, "dilations .* are at least 1"),
