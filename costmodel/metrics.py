@@ -29,7 +29,7 @@ def top_k_score(seconds: Floats, scores: Floats, groups: Ints, k: int, weights: 
     """
     best, found = 0.0, 0.0
     for g, time, score in _tasks(seconds, scores, groups):
-        w = 1.0 if weights is None else weights[g]
+        w = _weight(weights, g)
         order = np.lexsort((-time, -score))[: _positive(k)]
         best += w * float(time.min())
         found += w * float(time[order].min())
@@ -60,7 +60,7 @@ def best_k(seconds: Floats, scores: Floats, groups: Ints, draft: int, k: int, we
     """
     best, found = 0.0, 0.0
     for g, time, score in _tasks(seconds, scores, groups):
-        w = 1.0 if weights is None else weights[g]
+        w = _weight(weights, g)
         kept = np.sort(time[np.lexsort((-time, -score))[: _positive(draft)]])
         best += w * float(time.min())
         found += w * float(kept[min(_positive(k), len(kept)) - 1])
@@ -184,15 +184,26 @@ def _tasks(seconds: Floats, scores: Floats, groups: Ints) -> Iterator[tuple[int,
         )
     if not np.isfinite(seconds).all() or not (seconds > 0).all():
         raise UserError("metrics need finite positive seconds: leave out programs that failed")
+    if np.isnan(scores).any():
+        raise UserError(f"metrics need scores that can be compared; {int(np.isnan(scores).sum())} of {n} are NaN")
     for g in np.unique(groups):
         mine = groups == g
         yield int(g), seconds[mine], scores[mine]
 
 
+def _weight(weights: Mapping[int, float] | None, group: int) -> float:
+    if weights is None:
+        return 1.0
+    w = weights.get(group)
+    if w is None or not 0 < w < np.inf:
+        raise UserError(f"each task needs a positive weight; task {group} has {w}")
+    return w
+
+
 def _positive(k: int) -> int:
-    if k < 1:
-        raise UserError(f"k must be at least 1, got {k}")
-    return k
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+        raise UserError(f"k must be an integer of at least 1, got {k!r}")
+    return int(k)
 
 
 def _same(truth: Floats, predicted: Floats) -> None:

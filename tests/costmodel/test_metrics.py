@@ -113,12 +113,20 @@ def test_refusals() -> None:
         recall_at_k(np.ones(0), np.ones(0), zero[:0], 1)
     with pytest.raises(UserError, match="leave out programs that failed"):
         top_k_score(np.array([1.0, np.inf]), np.ones(2), zero, 1)
-    with pytest.raises(UserError, match="k must be at least 1, got 0"):
+    with pytest.raises(UserError, match="k must be an integer of at least 1, got 0"):
         recall_at_k(np.ones(2), np.ones(2), zero, 0)
-    with pytest.raises(UserError, match="k must be at least 1, got 0"):
+    with pytest.raises(UserError, match="k must be an integer of at least 1, got 0"):
         ndcg(np.ones(2), np.ones(2), zero, 0)
-    with pytest.raises(UserError, match="k must be at least 1, got -1"):
+    with pytest.raises(UserError, match="k must be an integer of at least 1, got -1"):
         best_k(np.ones(2), np.ones(2), zero, -1, 1)
+    with pytest.raises(UserError, match=r"k must be an integer of at least 1, got 2\.5"):
+        top_k_score(np.ones(2), np.ones(2), zero, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="1 of 2 are NaN"):
+        pairwise_accuracy(np.ones(2), np.array([1.0, np.nan]), zero)
+    with pytest.raises(UserError, match="each task needs a positive weight; task 0 has None"):
+        top_k_score(np.ones(2), np.ones(2), zero, 1, {1: 1.0})
+    with pytest.raises(UserError, match="task 0 has nan"):
+        best_k(np.ones(2), np.ones(2), zero, 1, 1, {0: np.nan})
     with pytest.raises(UserError, match="pairwise accuracy needs two programs of different times"):
         pairwise_accuracy(np.ones(2), np.ones(2), zero)
     with pytest.raises(UserError, match="rank correlation needs two programs of different times"):
