@@ -23,10 +23,13 @@ WORKLOADS := 'matmul(m=1024,n=1024,k=1024)' 'conv2d(n=1,h=56,w=56,ci=64,co=64,kh
 GPU_CHECK ?=
 GPU_PYTHON ?=
 
+# Most tests start processes, and each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test tune gpu-check lint clean
 
 test: lint
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 tune: $(VENV)/.installed-$(TUNE_EXTRAS)
 	$(BIN)/tunesmith tune $(WORKLOADS) --trials $(TRIALS) --log $(LOG) --seed 0

@@ -69,13 +69,15 @@ def test_end_to_end(text: str, schedules: ModuleType) -> None:
 
 
 def test_step_by_step(text: str, schedules: ModuleType) -> None:
-    """The law of every primitive: substituting before a step or behind it is the same."""
-    for case, row in pairs(schedules, text, STEPWISE, 2):
+    """The law of every primitive: substituting before a step or behind it is the same.  Of a case every third step is compared."""
+    for n, (case, row) in enumerate(pairs(schedules, text, STEPWISE, 2)):
         trace = case.sketch.trace_of(row)
         symbolic, after = schedules.programs_of(trace, case.workload.func, parametric=True)
         _, concrete = schedules.programs_of(trace, case.workload.func, parametric=False)
         values = dict(zip(symbolic.params, row, strict=True))
         for i, (a, b) in enumerate(zip(after, concrete, strict=True)):
+            if (i - n) % 3:
+                continue
             found = structural.difference(concretize(a, values), b)
             assert found is None, f"{case.name}, row {row}, step {i} ({trace.instructions[i].kind}): {found}"
         verify(concrete[-1])

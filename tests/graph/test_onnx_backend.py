@@ -1,4 +1,4 @@
-"""A third of ONNX's own node tests, imported, compiled and run; `experiments/onnx_backend/run.py` runs all of them and writes a table."""
+"""A fifth of ONNX's own node tests, imported, compiled and run; `experiments/onnx_backend/run.py` runs all of them and writes a table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROUNDED = {
 
 
 def test_no_node_test_fails() -> None:
-    rows = run_all(compiled, every=3)
+    rows = run_all(compiled, every=5)
     failed = {r["name"]: r["note"] for r in rows if r["verdict"] == "fail" and r["name"] not in ROUNDED}
     assert not failed
     strict = [r["verdict"] for r in rows if r["strict"]]
-    assert len(strict) > 450 and strict.count("pass") > 0.94 * len(strict)
+    assert len(strict) > 270 and strict.count("pass") > 0.94 * len(strict)

@@ -10,7 +10,7 @@ from tunesmith.search.space_rules import generate
 from tunesmith.support.seeds import stream
 from tunesmith.testing.gpu_constraints import compare_constraints, domain_rows
 
-ROWS = 40
+ROWS = 24
 """Of each sketch."""
 
 

