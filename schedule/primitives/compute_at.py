@@ -46,7 +46,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along; it is under no `if`.
         in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
-        once: the loops of a reduction run each of its instances once.
+        once: the loops of a reduction run each of its instances once, and one instance begins each element.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; boxes of neighbouring iterations may overlap and are then computed again.
@@ -93,8 +93,13 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard")
     check_loops_cover(s, b, "domain")
-    if any(it.kind == "R" for it in b.iters) and is_repeated(s, b, s.loops_of(b.name)):
-        raise s.refuse("once", f"the loops around block {b.name} run instances of its reduction again, and others would not", b)
+    if any(it.kind == "R" for it in b.iters):
+        if is_repeated(s, b, s.loops_of(b.name)):
+            raise s.refuse("once", f"the loops around block {b.name} run instances of its reduction again, and others would not", b)
+        unused = [it.var.name for n, it in enumerate(b.iters) if it.kind == "S" and it.extent != 1 and n not in positions]
+        if unused:
+            what = f"several instances of block {b.name} begin the reduction of one element of {buffer.name}: {unused[0]} does not index it"
+            raise s.refuse("once", what, b)
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
 
 

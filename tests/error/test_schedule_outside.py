@@ -195,6 +195,15 @@ def test_a_reduction_whose_loops_repeat_it_stays(refuse: Refuse) -> None:
     refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
+def test_a_reduction_that_begins_several_times_stays(refuse: Refuse) -> None:
+    body = ['B = T.alloc_buffer((4,), "int32")', "for q, i, k in T.grid(3, 4, 8):"]
+    body += [block("b", 4, "v, r, w = T.axis.remap('SRS', [i, k, q])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]
+    body += ["for i in range(4):", block("c", 4, "v = T.axis.spatial(4, i)", "C[v] = B[v]")]
+    s = Schedule(program("\n".join(body), C="(4,)"))
+    what = "several instances of block b begin the reduction of one element of B: w does not index it"
+    refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
+
+
 def test_an_init_that_depends_on_the_reduction() -> None:
     body = ["for k in range(8):", block("c", 4, "r = T.axis.reduce(8, k)", "with T.init():", "    C[r] = 0", "C[r] = C[r] + A[r]")]
     s = Schedule(program("\n".join(body)))
