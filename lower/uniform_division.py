@@ -8,6 +8,8 @@
     r = 1 / b
     if 2**-126 <= |r| <= 2**126: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] * r
     else: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] / b
+
+A quotient that is rounded to an integer, compared or taken for bits stays a division: there one ulp makes another number.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, call, cast, compare, conjunction, const
+from tunesmith.ir.expr import COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, call, cast, compare, conjunction, const
 from tunesmith.ir.poly import ZERO, Poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt, seq
 from tunesmith.ir.visit import fresh_copy, walk
 from tunesmith.support import dtype as dt
 
+_ROUNDING = frozenset({"floor", "ceil", "trunc", "round", "reinterpret"})
 _NORMAL = {"float32": 126, "float64": 1022}
 """Numbers of magnitude 2**-n to 2**n have a normal reciprocal."""
 
@@ -96,6 +99,13 @@ class Versions:
         for r in self.reciprocals.values():
             out = Allocate(r.buffer, out)
         return out
+
+
+def wants_exact_operands(e: Expr) -> bool:
+    """Whether an operation may have very different values for two operands that are next to each other."""
+    if type(e) is Cast:
+        return not dt.is_float(e.dtype)
+    return (type(e) is Call and e.name in _ROUNDING) or (type(e) is Binary and e.op in (*COMPARISONS, "floordiv", "mod"))
 
 
 def _wide(dtype: str) -> str:

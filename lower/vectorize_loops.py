@@ -24,7 +24,7 @@ from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.uniform_division import UniformDivision, Versions
+from tunesmith.lower.uniform_division import UniformDivision, Versions, wants_exact_operands
 from tunesmith.support import dtype as dt
 
 
@@ -160,6 +160,8 @@ class _Lanes:
     def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
         self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
+        self.exact = False
+        """Whether a quotient must be rounded correctly: what it is an operand of tells neighbours apart."""
         self.guards: list[frozenset[Var] | None] = []
         """What the conditions around depend on; None for more than variables."""
         self._read: set[tuple[Any, ...]] = set()
@@ -233,6 +235,12 @@ class _Lanes:
         """The vector form of an expression, or the scalar when the lane does not matter."""
         if not self._depends(e):
             return e
+        outside, self.exact = self.exact, self.exact or wants_exact_operands(e)
+        found = self._vector(e, mask)
+        self.exact = outside
+        return found
+
+    def _vector(self, e: Expr, mask: Poly | None) -> Expr:
         t = type(e)
         if t is BufferLoad:
             stride, base = self._linear(e.indices[0])  # type: ignore[attr-defined]
@@ -248,7 +256,7 @@ class _Lanes:
         if t is Cast:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
-        if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype):  # type: ignore[attr-defined]
+        if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:  # type: ignore[attr-defined]
             return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]

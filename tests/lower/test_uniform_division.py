@@ -228,3 +228,30 @@ def test_gpus_divide() -> None:
     )
     done = GPU(func, Target("opencl"))
     assert [n.op for n in walk(done.body) if type(n) is Binary] == ["div"]
+
+
+STEPS = {
+    "trunc": ("T.trunc(A[vi, vj] / B[vi])", np.trunc),
+    "floor": ("T.floor(A[vi, vj] / B[vi] + B[vi] * 0)", np.floor),
+    "round": ("T.select(vj < 30, T.round(A[vi, vj] / B[vi]), T.round(A[vi, vj] / B[vi]))", np.rint),
+    "integer": ('T.cast("{kind}", T.cast("int32", A[vi, vj] / B[vi]))', np.trunc),
+    "compared": ("T.select(A[vi, vj] / B[vi] < T.{kind}(7), T.{kind}(1), T.{kind}(0))", lambda q: (q < 7).astype(q.dtype)),
+    "constant": ("T.ceil(A[vi, vj] / 41.0) + B[vi] * 0", None),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["narrow", "v3", "here"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("step", list(STEPS))
+def test_quotients_that_are_rounded_or_compared_are_exact(step: str, kind: str, target: Target) -> None:
+    """Multiples of the divisor, where the nearest neighbour of the quotient is another integer."""
+    body, expected = STEPS[step]
+    func = quotients(kind, body.format(kind=kind))
+    b = (np.arange(ROWS) + 3).astype(kind) * np.dtype(kind).type(0.3)
+    a = np.arange(COLUMNS).astype(kind)[None] * b[:, None]
+    a[:, 30:] = np.arange(10).astype(kind) * 41
+    artifact = build(func, target)
+    c = np.full(a.shape, np.nan, kind)
+    Module.from_object(artifact.data)["f"](a, b, c)
+    q = a / b[:, None] if expected is not None else a / np.dtype(kind).type(41)
+    np.testing.assert_array_equal(c, (expected or np.ceil)(q))
