@@ -9,16 +9,17 @@
     if 2**-126 <= |r| <= 2**126: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] * r
     else: for j in range(n): C[16 j : 16 j + 16] = A[16 j : 16 j + 16] / b
 
-A quotient that is rounded to an integer, compared or taken for bits stays a division: there one ulp makes another number.
+A quotient that the function rounds to an integer, compares or takes for bits stays a division: there one ulp makes another number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, call, cast, compare, conjunction, const
+from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ZERO, Poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Stmt, seq
 from tunesmith.ir.visit import fresh_copy, walk
@@ -35,9 +36,11 @@ class UniformDivision:
     Args:
         loop: whose iterations become lanes.
         versions: whether two versions may be made; else only what needs none becomes a product.
+        exact: buffers that hold only quotients that are rounded correctly.
     """
 
-    def __init__(self, loop: Stmt, versions: bool) -> None:
+    def __init__(self, loop: Stmt, versions: bool, exact: Collection[Buffer]) -> None:
+        self.exact = exact
         self._written = {n.buffer for n in walk(loop) if type(n) is BufferStore}
         self._reciprocals: dict[Expr, BufferLoad] = {}
         self._by_product = versions
@@ -106,6 +109,19 @@ def wants_exact_operands(e: Expr) -> bool:
     if type(e) is Cast:
         return not dt.is_float(e.dtype)
     return (type(e) is Call and e.name in _ROUNDING) or (type(e) is Binary and e.op in (*COMPARISONS, "floordiv", "mod"))
+
+
+def exact_buffers(root: Stmt) -> set[Buffer]:
+    """Buffers whose elements reach an operand of such an operation, in other buffers' values too."""
+
+    def loaded(n: Node) -> set[Buffer]:
+        return {x.buffer for x in walk(n) if type(x) is BufferLoad}
+
+    found = {b for n in walk(root) if isinstance(n, Expr) and wants_exact_operands(n) for b in loaded(n)}
+    stores = [n for n in walk(root) if type(n) is BufferStore]
+    while more := {b for n in stores if n.buffer in found for b in loaded(n.value)} - found:
+        found |= more
+    return found
 
 
 def _wide(dtype: str) -> str:

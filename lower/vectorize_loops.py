@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from math import gcd
 from typing import Any
 
-from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
@@ -24,7 +24,7 @@ from tunesmith.lower.clip_loops import linear
 from tunesmith.lower.neutral import neutral
 from tunesmith.lower.passes import function_pass
 from tunesmith.lower.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.uniform_division import UniformDivision, Versions, wants_exact_operands
+from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
 from tunesmith.support import dtype as dt
 
 
@@ -38,6 +38,7 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     s = Simplifier(symbol_ranges(func))
     sizes = [p for p in func.params if isinstance(p, Var)]
     chosen: dict[Stmt, Versions] = {}
+    exact = exact_buffers(func.body)
 
     def stmt(made: Versions | Stmt) -> Stmt:
         if not isinstance(made, Versions):
@@ -48,7 +49,7 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
 
     def on_for(n: For, recurse: Any) -> Stmt:
         if n.kind == "vectorized":
-            return stmt(_vectorize(n, s, sizes, target))
+            return stmt(_vectorize(n, s, sizes, target, exact))
         low, high = s.bounds(n.extent)
         s.ranges[n.var] = (0, max(high - 1, 0))
         out: For = n.map_children(recurse)
@@ -59,7 +60,7 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) -> Versions | Stmt:
+def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, exact: Collection[Buffer]) -> Versions | Stmt:
     extent = n.extent.const
     if extent is None:
         return n.with_(kind="serial")
@@ -71,7 +72,7 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target) ->
     try:
         if lanes == 1:
             return one_by_one
-        divide = UniformDivision(n.body, not target.is_gpu)
+        divide = UniformDivision(n.body, not target.is_gpu, exact)
         return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
     except NotAVector:
         return one_by_one
@@ -141,6 +142,7 @@ def _horizontal(
         count = left if active is None else _count(active - start if extent - start >= lanes else minimum(active - start, left), lanes, s)
         masked = active is not None or extent - start < lanes
         tool = _Lanes(lane, lanes, s, sizes, divide)
+        tool.exact = st.buffer in divide.exact
         tool.guards += [] if active is None else [frozenset(active.vars)]
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
@@ -228,6 +230,7 @@ class _Lanes:
         if stride == 0:
             raise NotAVector
         self._read = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
+        self.exact = n.buffer in self.divide.exact
         value = self.wide(self.expr(n.value, mask))
         return BufferStore(n.buffer, (base,), value, stride, mask)
 

@@ -255,3 +255,31 @@ def test_quotients_that_are_rounded_or_compared_are_exact(step: str, kind: str, 
     Module.from_object(artifact.data)["f"](a, b, c)
     q = a / b[:, None] if expected is not None else a / np.dtype(kind).type(41)
     np.testing.assert_array_equal(c, (expected or np.ceil)(q))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_so_are_those_that_other_blocks_round(kind: str) -> None:
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((40,), "{kind}"), B: T.Buffer((1,), "{kind}"), C: T.Buffer((40,), "{kind}")):
+    Q = T.alloc_buffer((40,), "{kind}")
+    R = T.alloc_buffer((40,), "{kind}")
+    for i in T.vectorized(40):
+        with T.block("Q"):
+            vi = T.axis.spatial(40, i)
+            Q[vi] = A[vi] / B[0]
+    for i in T.vectorized(40):
+        with T.block("R"):
+            vi = T.axis.spatial(40, i)
+            R[vi] = Q[vi] + T.{kind}(1)
+    for i in T.vectorized(40):
+        with T.block("C"):
+            vi = T.axis.spatial(40, i)
+            C[vi] = T.floor(R[vi])
+""")
+    lib = Module.from_object(build(func, Target.detect()).data)["f"]
+    for divisor in (0.3, 41.0, 49.0, 107.0):
+        b = np.array([divisor], kind)
+        a, c = np.arange(40).astype(kind) * b, np.zeros(40, kind)
+        lib(a, b, c)
+        np.testing.assert_array_equal(c, np.floor(a / b + 1))
