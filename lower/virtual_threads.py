@@ -1,11 +1,13 @@
 """virtual_threads: the iterations of a vthread loop are done side by side by one thread.
 
-The loop moves inwards to the statements that depend on it, memory of a thread gets a place for each virtual thread, and what does not
-depend on it, such as filling a tile in shared memory, is done once (source: TVM's InjectVirtualThread).
+The loop moves inwards to the statements that depend on it, memory that only it uses gets a place for each virtual thread where they store
+different values, and what does not depend on it, such as filling a tile in shared memory, is done once (source: TVM's InjectVirtualThread).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -21,24 +23,49 @@ from tunesmith.lower.passes import function_pass
 def virtual_threads(func: PrimFunc, target: Target) -> PrimFunc:
     """Move loops of virtual threads inwards; see the module's text."""
 
+    everywhere = _accesses(func.body)
+    wide: dict[Buffer, Buffer] = {}
+    """Of memory that is allocated around the loops, such as that of a block: with a place for each virtual thread."""
+
     def on_for(n: For, recurse: Any) -> Stmt:
         m: For = n.map_children(recurse)
-        return _Inject(m).run() if (n.thread or "").startswith("vthread") else m
+        if not (n.thread or "").startswith("vthread"):
+            return m
+        own = {wide.get(b, b): b for b, count in _accesses(n).items() if count == everywhere[b] and b not in func.params}
+        inject = _Inject(m, own)
+        out = inject.run()
+        wide.update({b: inject.wide[now] for now, b in own.items() if now in inject.wide})
+        return out
 
-    return with_body(func, transform(func.body, {For: on_for}))
+    def on_allocate(n: Allocate, recurse: Any) -> Stmt:
+        m: Allocate = n.map_children(recurse)
+        return Allocate(wide[n.buffer], m.body) if n.buffer in wide and m.buffer is n.buffer else m
+
+    return with_body(func, transform(func.body, {For: on_for, Allocate: on_allocate}))
+
+
+def _accesses(root: Stmt) -> Counter[Buffer]:
+    """How often each buffer is loaded and stored."""
+    return Counter(n.buffer for n in walk(root) if type(n) is BufferLoad or type(n) is BufferStore)
 
 
 class _Inject:
-    """One loop: its variable, and the buffers that have a place for each iteration."""
+    """One loop: its variable, and the buffers that have a place for each iteration.
 
-    def __init__(self, loop: For) -> None:
+    Args:
+        loop: the loop.
+        own: buffers that nothing else uses.
+    """
+
+    def __init__(self, loop: For, own: Collection[Buffer]) -> None:
         self.loop = loop
+        self.own = own
         self.wide: dict[Buffer, Buffer] = {}
 
     def run(self) -> Stmt:
         """The body, with the loop where it is needed."""
         varying = {self.loop.var}
-        local = {n.buffer for n in walk(self.loop.body) if type(n) is Allocate}
+        local = {*self.own, *[n.buffer for n in walk(self.loop.body) if type(n) is Allocate]}
         # What is stored under, or from, something that varies, varies; until nothing more does.
         while True:
             found = {b for b in local - varying if self._varies(b, varying)}

@@ -18,6 +18,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.lower.flatten_buffers import flatten_buffers
 from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.own_binders import own_binders
+from tunesmith.lower.pipelines import CPU
 from tunesmith.lower.unroll_loops import unroll_loops
 from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.runtime.module import Module
@@ -269,12 +270,37 @@ def sums(
     for i in T.serial(8):
         C[i] = A[i] + A[7 - i] * A[0]
         C[i] = A[i] * A[i] + C[i] * A[1] + 1.0
-        D[i] = B[i] + B[7 - i] * B[0]
+        C[i] = C[i] + A[i] * A[0]
+        C[i] = A[1] * A[i] + (C[i] + 1.0 + A[2] * A[3])
+        C[i] = C[7 - i] + A[i] * A[0]
+        D[i] = D[i] + B[7 - i] * B[0]
         E[i] = A[i] - A[7 - i] * A[0]
 
 
 def test_fuse_multiply_add(lowered: Lowered, assert_golden: Golden) -> None:
     assert_golden(str(lowered(sums, fuse_multiply_add)))
+
+
+def test_only_accumulated_products_are_not_rounded() -> None:
+    """a * a - a * a is 0, as it is for numpy; a reduction accumulates with one rounding a step, vectorized over it or not."""
+
+    @T.prim_func
+    def f(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32"), D: T.Buffer((1,), "float32")):
+        for i in T.vectorized(64):
+            with T.block("C"):
+                vi = T.axis.spatial(64, i)
+                C[vi] = A[vi] * A[vi] + B[vi]
+        for i in T.vectorized(64):
+            with T.block("D"):
+                vi = T.axis.reduce(64, i)
+                D[0] = D[0] + A[vi] * A[vi]
+
+    a = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    c, d = np.ones(64, np.float32), np.zeros(1, np.float32)
+    Module.from_object(build(f, Target("llvm")).data)["f"](a, -(a * a), c, d)
+    assert not c.any()
+    assert abs(d[0] - (a.astype(np.float64) ** 2).sum()) < 1e-5
+    assert "fma" in str(CPU(f, Target("llvm")))
 
 
 def gathered(value: str, table: str) -> PrimFunc:

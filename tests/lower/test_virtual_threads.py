@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore, For
+from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.pipelines import GPU
 from tunesmith.lower.virtual_threads import virtual_threads
+from tunesmith.schedule.schedule import Schedule
 
 Threaded = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -111,3 +115,49 @@ def none(A: T.Buffer((4,), "float32")):
 
 def test_programs_without_them_are_left_alone(threaded: Threaded) -> None:
     assert threaded(none, virtual_threads) is none
+
+
+@T.prim_func
+def turned(A: T.Buffer((10, 8), "float32"), C: T.Buffer((10, 8), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in T.serial(10):
+        for k in T.serial(8):
+            with T.block("B"):
+                x, y = T.axis.remap("SS", [i, k])
+                B[y] = A[x, y] + 1.0
+        for k in T.serial(8):
+            with T.block("C"):
+                x, y = T.axis.remap("SS", [i, k])
+                C[x, y] = B[7 - y]
+
+
+@T.prim_func
+def totals(A: T.Buffer((10, 8), "float32"), C: T.Buffer((10, 8), "float32")):
+    for i in T.serial(10):
+        for k in T.serial(8):
+            with T.block("C"):
+                x, y = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[x, 0] = 0.0
+                C[x, 0] += A[x, y]
+
+
+@pytest.mark.parametrize("scope", ["shared", "global"])
+@pytest.mark.parametrize("factors", [(2,), (4,), (6,), (3, 2)], ids=str)
+@pytest.mark.parametrize("func", [turned, totals], ids=lambda f: f.name)
+def test_memory_of_a_block_has_a_place_for_each(func: PrimFunc, factors: tuple[int, ...], scope: str) -> None:
+    """What virtual threads exchange with other threads, in scratch of the block or the partial sums of a reduction."""
+    s = Schedule(func)
+    if func is turned:
+        s.set_scope(s.get_block("B"), scope)
+    grid, *virtual = s.split(s.get_loops(s.get_block("C"))[0], [None, *factors])
+    s.bind(grid, "blockIdx.x")
+    for loop, axis in zip(virtual, "xy", strict=False):
+        s.bind(loop, f"vthread.{axis}")
+    for b in s.blocks():
+        s.bind(s.get_loops(s.get_block(b.name))[-1], "threadIdx.x")
+    a = np.arange(80, dtype=np.float32).reshape(10, 8)
+    expected = a[:, ::-1] + 1 if func is turned else a.sum(1)
+    for target in (Target("nvidia/h200"), Target("opencl")):
+        got = run_threads(GPU(s.func, target), [a.reshape(-1), np.zeros(80, np.float32)])[1].reshape(10, 8)
+        np.testing.assert_array_equal(got if func is turned else got[:, 0], expected)
