@@ -52,6 +52,8 @@ def check_meetings(func: PrimFunc) -> None:
     body: Any = func.body
     while type(body) is Allocate and body.buffer.scope == "global":
         _check_global(func.name, body.buffer, body.body)
+        for kernel in kernels(body.body):
+            _check_blocks(func.name, body.buffer, kernel)
         body = body.body
 
 
@@ -158,3 +160,36 @@ def _check_global(name: str, b: Buffer, body: Any) -> None:
                 f"{name}: the buffer {b.name} of scope global is set and added to by several threads or blocks at {_shown(p)}, and nobody "
                 "waits for the others. Compute it in loops of its own, or give each its own copy (set_scope: shared or local)"
             )
+
+
+def _check_blocks(name: str, b: Buffer, kernel: Any) -> None:
+    """A block of threads reads nothing that another block of the kernel writes: no barrier orders them."""
+    places = _places(kernel, b)
+    written: dict[int, set[int]] = {}
+    for p in [p for p in places if type(p.access) is BufferStore]:
+        for cell, block in _by_block(p, b) or ():
+            written.setdefault(cell, set()).add(block)
+    for p in [p for p in places if type(p.access) is BufferLoad]:
+        if any(written.get(cell, {block}) != {block} for cell, block in _by_block(p, b) or ()):
+            raise BuildError(
+                f"{name}: {_shown(p)} of scope global may read in one block of threads what another block writes, and blocks do not wait for "
+                "each other. Give each block its own copy (set_scope: shared or local), or compute the buffer in loops of its own"
+            )
+
+
+def _by_block(p: _Place, b: Buffer) -> list[tuple[int, int]] | None:
+    """(element, block) of an access, for the first blocks; None if that cannot be looked at."""
+    own = {f.var: f for f in p.loops}
+    guards = [g for g in p.guards if all(v in own for v in g.vars)]
+    blocks = [f.var for f in p.loops if f.thread in BLOCKS]
+    used = {v: own[v] for e in (*p.access.indices, *guards) for v in e.vars if v in own} | {v: own[v] for v in blocks}
+    points = _points(used, dict.fromkeys(blocks, ENDS))
+    if points is None or any(v not in own for e in p.access.indices for v in e.vars) or any(e.const is None for e in b.shape):
+        return None
+    size = len(next(iter(points.values()))) if points else 1
+    run = _hold(guards, points, size)
+    block = np.zeros(size, np.int64)
+    for v in blocks:
+        block = block * ENDS + points[v]
+    pairs = np.unique(np.stack([_flat(p.access, b, points, size)[run], block[run]]), axis=1)
+    return [(int(cell), int(which)) for cell, which in pairs.T]

@@ -85,3 +85,33 @@ def test_elements_that_several_add_to_are_refused(at: int, shared: bool) -> None
     """One block would set what its neighbour has begun to add to."""
     with pytest.raises(BuildError, match="buffer P of scope global is set and added to by several threads or blocks at P"):
         GPU(computed(sums, at, "global", shared), TARGET)
+
+
+@T.prim_func
+def turned(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 8), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in T.serial(6):
+        for k in T.serial(8):
+            with T.block("B"):
+                x, y = T.axis.remap("SS", [i, k])
+                B[y] = A[x, y] + 1.0
+        for k in T.serial(8):
+            with T.block("C"):
+                x, y = T.axis.remap("SS", [i, k])
+                C[x, y] = B[7 - y]
+
+
+@pytest.mark.parametrize("scope", ["global", "shared"])
+def test_blocks_exchange_nothing_through_global_memory(scope: str) -> None:
+    s = Schedule(turned)
+    s.set_scope(s.get_block("B"), scope)
+    s.bind(s.get_loops(s.get_block("C"))[0], "blockIdx.x")
+    for name in "BC":
+        s.bind(s.get_loops(s.get_block(name))[-1], "threadIdx.x")
+    a = np.arange(48, dtype=np.float32).reshape(6, 8)
+    if scope == "global":
+        with pytest.raises(BuildError, match=r"B\[7.*\] of scope global may read in one block of threads what another block writes"):
+            GPU(s.func, TARGET)
+    else:
+        got = run_threads(GPU(s.func, TARGET), [a.reshape(-1), np.zeros(48, np.float32)], check_races=True)[1]
+        np.testing.assert_array_equal(got.reshape(6, 8), a[:, ::-1] + 1)

@@ -142,14 +142,13 @@ def totals(A: T.Buffer((10, 8), "float32"), C: T.Buffer((10, 8), "float32")):
                 C[x, 0] += A[x, y]
 
 
-@pytest.mark.parametrize("scope", ["shared", "global"])
 @pytest.mark.parametrize("factors", [(2,), (4,), (6,), (3, 2)], ids=str)
 @pytest.mark.parametrize("func", [turned, totals], ids=lambda f: f.name)
-def test_memory_of_a_block_has_a_place_for_each(func: PrimFunc, factors: tuple[int, ...], scope: str) -> None:
+def test_memory_of_a_block_has_a_place_for_each(func: PrimFunc, factors: tuple[int, ...]) -> None:
     """What virtual threads exchange with other threads, in scratch of the block or the partial sums of a reduction."""
     s = Schedule(func)
     if func is turned:
-        s.set_scope(s.get_block("B"), scope)
+        s.set_scope(s.get_block("B"), "shared")
     grid, *virtual = s.split(s.get_loops(s.get_block("C"))[0], [None, *factors])
     s.bind(grid, "blockIdx.x")
     for loop, axis in zip(virtual, "xy", strict=False):
