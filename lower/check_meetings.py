@@ -172,8 +172,8 @@ def _check_blocks(name: str, b: Buffer, kernel: Any) -> None:
     for p in [p for p in places if type(p.access) is BufferLoad]:
         if any(written.get(cell, {block}) != {block} for cell, block in _by_block(p, b) or ()):
             raise BuildError(
-                f"{name}: {_shown(p)} of scope global may read in one block of threads what another block writes, and blocks do not wait for "
-                "each other. Give each block its own copy (set_scope: shared or local), or compute the buffer in loops of its own"
+                f"{name}: {_shown(p)} of scope global may read in one block of threads what another block writes, and blocks do not wait "
+                "for each other. Give each block its own copy (set_scope: shared or local), or compute the buffer in loops of its own"
             )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.analysis.access_regions import loop_ranges
+from tunesmith.ir.analysis.dependence import is_nonpositive
+from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.state import ScheduleState
@@ -14,14 +16,19 @@ def guards_of_box(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly]) ->
     """What must hold outside the loops of `ranges` for `block` to compute its box at all.
 
     All guards at their lowest, none left out, not even those that the box implies: which ones those are depends on numbers.
-    Refuses (guard) when a guard cuts the box itself.
+    Refuses (guard) when a guard cuts the box itself, unless it holds in all iterations, as that of an earlier move may.
     """
     spatial = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "S" for v in e.vars if v in ranges}
     own = [e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)]
+    everywhere = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
+    kept: list[Poly] = []
     for p in block.predicate:
         if not p.vars.isdisjoint(spatial) and p not in own:
+            if is_nonpositive(nested_interval(p, everywhere)[1] + 1):
+                continue
             raise s.refuse("guard", f"block {block.name} computes only a part of its box, where {p!r} < 0", block)
-    return [interval(p, ranges)[0] for p in block.predicate]
+        kept.append(interval(p, ranges)[0])
+    return kept
 
 
 def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:

@@ -253,7 +253,30 @@ def after_a_decomposition(s: Schedule) -> None:
     s.reverse_compute_at(s.get_block("D"), jo)
 
 
-@pytest.mark.parametrize("step", [under_a_fused_loop, under_fused_tiles, after_a_decomposition], ids=lambda f: f.__name__)
+def after_a_copy_from_registers(s: Schedule) -> None:
+    b = s.get_block("S")
+    copy = s.cache_write(b, "register")
+    i, j, k = s.get_loops(b)
+    (io, ii), (jo, ji) = (s.split(x, [None, 4]) for x in (i, j))
+    s.reorder([io, jo, k, ii, ji])
+    s.reverse_compute_at(copy, jo)
+    s.reverse_compute_at(s.get_block("D"), jo)
+
+
+def split_twice(s: Schedule) -> None:
+    b = s.get_block("S")
+    i, j, k = s.get_loops(b)
+    io, rest = s.split(i, [None, 4])
+    im, ii = s.split(rest, [2, 2])
+    ko, ki = s.split(k, [None, 4])
+    s.reorder([io, ko, im, ii, j, ki])
+    s.cache_reduction(b, im, "workspace")
+
+
+STEPS = [under_a_fused_loop, under_fused_tiles, after_a_decomposition, after_a_copy_from_registers, split_twice]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
 def test_epilogues_that_other_systems_fuse(step: Step) -> None:
     same(GEMM, step)
 
