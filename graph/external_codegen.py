@@ -70,6 +70,8 @@ def find_codegen(codegen: Codegen) -> ExternalCodegen:
     """
     if isinstance(codegen, ExternalCodegen):
         return codegen
+    if not isinstance(codegen, str):
+        raise UserError(f"an external code generator is a name or an ExternalCodegen, got {codegen!r}")
     made = EXTERNAL_CODEGENS.get(codegen)
     found = made() if isinstance(made, type) else made
     if not isinstance(found, ExternalCodegen):

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tunesmith.graph.builder import GraphBuilder
 from tunesmith.graph.function import Operand
 from tunesmith.graph.torch_import_call import TORCH_OPERATORS, TorchCall, converts
+from tunesmith.ir.expr import Lt0
 from tunesmith.ir.poly import Poly, poly
 
 
@@ -165,6 +167,10 @@ def pad(call: TorchCall, x: Operand, padding: Sequence[Any], mode: str = "consta
             begin, end = poly(max(-low.const, 0)), extent - max(-high.const, 0)
             x = call.emit("strided_slice", x, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
         before[axis], after[axis] = max(low.const, 0), max(high.const, 0)
+        if mode == "circular" and extent.const is None:  # torch refuses to go around more than once, and does not say so in its guards
+            if not isinstance(call.builder, GraphBuilder):
+                call.refuse("it pads circularly by a size that varies inside of a branch; pad before the branch")
+            call.builder.assume(Lt0(max(before[axis], after[axis]) - extent - 1))
     if not any(before) and not any(after):
         return x
     number = float(value or 0) if mode == "constant" else 0.0

@@ -9,12 +9,17 @@ from typing import cast
 from tunesmith.measure.builder import Builder, BuildJob, BuildResult
 from tunesmith.measure.candidate import BuildRequest
 from tunesmith.measure.pool_errors import error_of
+from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import JobResult, WorkerPool
 
 MEMORY_LIMIT = 4 << 30
 """Bytes that compiling one candidate may take."""
 
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+
+MOST_WORKERS = 16
+"""For each core; a worker takes more than 100 MB and starts with a second of work."""
 
 
 class LocalBuilder(Builder):
@@ -32,7 +37,12 @@ class LocalBuilder(Builder):
     def __init__(
         self, workers: int | None = None, *, timeout: float = 60.0, memory_limit: int | None = MEMORY_LIMIT, niceness: int = 0
     ) -> None:
-        self.slots = workers or len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
+        self.slots = workers or cores
+        if self.slots > MOST_WORKERS * cores:
+            raise UserError(
+                f"{self.slots} workers are too many for the {cores} cores here: at most {MOST_WORKERS * cores}, {MOST_WORKERS} a core"
+            )
         self._pool = WorkerPool(
             f"{__name__}:{build_worker.__name__}", self.slots, (niceness,), timeout=timeout, memory_limit=memory_limit, env=_ONE_THREAD
         )

@@ -110,7 +110,7 @@ class RecordLog:
         Raises:
             RecordError: the file is there and cannot be read.  No content of it raises.
         """
-        return load([self.path]) if self.path.exists() else LogContents([], {}, LogReport())
+        return load([self.path]) if json_lines.exists(self.path) else LogContents([], {}, LogReport())
 
 
 def load(paths: Sequence[PathLike]) -> LogContents:

@@ -93,6 +93,21 @@ def check_journal(path: str | os.PathLike[str]) -> None:
         raise RecordError(f"{os.fspath(path)} cannot be a log, because it is no regular file. Give the path of a file, or of a new one")
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether a journal is there.
+
+    Raises:
+        RecordError: no file can have this name.
+    """
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RecordError(f"{os.fspath(path)} cannot be a log: {error.strerror or error}. Check the path and its permissions") from error
+    return True
+
+
 @contextmanager
 def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator[None]:
     """Keep all writers of a journal waiting.  Not to be held while appending to the same journal.
@@ -103,6 +118,7 @@ def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator
     check_journal(path)
     lock = FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds)
     try:
+        os.close(os.open(lock.lock_file, os.O_RDWR | os.O_CREAT, 0o666))  # the lock would try for as long as it may wait
         lock.acquire()
     except Timeout as error:
         raise RecordError(

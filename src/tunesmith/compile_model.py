@@ -159,7 +159,7 @@ def compile_model(
         BuildError: a function cannot be compiled, or the executor cannot run such a graph.
         ScriptError: an index of a function is certainly out of bounds.
     """
-    if executor is not None and executor not in EMITTERS:
+    if executor is not None and (not isinstance(executor, str) or executor not in EMITTERS):
         raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
     check_kind(target)
     if strict and records is None:
@@ -167,6 +167,8 @@ def compile_model(
     for f in mod.values():
         if isinstance(f, PrimFunc):
             check_out_of_bounds(f)
+    if not isinstance(offload, (list, tuple)):
+        raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
     codegens = [find_codegen(c) for c in offload]
     lowered = offloading(codegens, pipeline)(mod, target)
     kind = executor or _suitable(lowered)

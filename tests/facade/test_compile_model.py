@@ -330,3 +330,17 @@ def test_the_facade_compiles_models(file: str) -> None:
         made = tunesmith.compile(given, TARGET)
         assert isinstance(made, CompiledModel)
         check(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": ["graph"]}, r"no executor \['graph'\]; there are"),
+        ({"offload": 3}, "offload is a list of external code generators, got 3"),
+        ({"offload": "blas"}, r"write offload=\['blas'\]"),
+        ({"offload": (3,)}, "a name or an ExternalCodegen, got 3"),
+    ],
+)
+def test_options_of_another_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tunesmith.compile(model(), **options)

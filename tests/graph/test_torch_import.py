@@ -484,3 +484,15 @@ def test_sympy_terms_are_index_expressions(sizes: Sizes) -> None:
     assert not truth(sizes.condition(sympy.Ge(m, n)), values)
     with pytest.raises(ModelImportError, match="is none on sizes"):
         sizes.condition(sympy.Symbol("flag"))
+
+
+def test_circular_padding_goes_around_once() -> None:
+    """Torch refuses more only when it runs."""
+
+    class Padded(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(x, (2, 1), "circular")
+
+    func = imported(Padded(), [torch.randn(1, 2, 9)], ({2: Dim("n", max=64)},))
+    (n,) = func.params[0].type.shape[2].vars
+    assert any(getattr(c, "index", c) == 1 - poly(n) for c in func.assumptions), func.assumptions

@@ -18,7 +18,8 @@ from tunesmith.ir.target import Target
 from tunesmith.measure import builder as module
 from tunesmith.measure.builder import Builder, BuildJob, InProcessBuilder
 from tunesmith.measure.candidate import BuildRequest, MeasureTask
-from tunesmith.measure.local_builder import LocalBuilder
+from tunesmith.measure.local_builder import MOST_WORKERS, LocalBuilder
+from tunesmith.support.errors import UserError
 
 TARGET = json.dumps(Target("llvm").to_json(facts=True))
 
@@ -160,3 +161,9 @@ def test_a_build_without_memory_is_out_of_memory(add_task: MeasureTask, one_work
     bad, good = one_worker(memory_limit=256 << 20).build([huge, requests[1]])
     assert bad.error is not None and bad.error.kind == "out_of_memory", bad
     assert good.error is None
+
+
+def test_more_workers_than_the_machine_can_hold_are_refused() -> None:
+    most = MOST_WORKERS * len(os.sched_getaffinity(0))
+    with pytest.raises(UserError, match=f"{most + 1} workers are too many for the .* cores here: at most {most}"):
+        LocalBuilder(most + 1)

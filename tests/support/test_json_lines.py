@@ -271,3 +271,14 @@ def test_brackets_in_strings_neither_hide_depth_nor_make_it(text: str) -> None:
         assert _reason(json.dumps(value).encode()) == f"nested deeper than {MAX_DEPTH}"
     flat = [text, [text], {text: text}] * MAX_DEPTH
     assert parse(json.dumps(flat).encode()) == flat
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    assert json_lines.exists(tmp_path) and not json_lines.exists(tmp_path / "none")
+    with pytest.raises(RecordError, match="cannot be a log: File name too long"):
+        json_lines.exists(tmp_path / ("x" * 300))
+
+
+def test_a_lock_that_cannot_be_made_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot lock .*No such file or directory"), locked(tmp_path / "none" / "log.jsonl"):
+        pass
