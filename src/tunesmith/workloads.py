@@ -24,6 +24,7 @@ from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.search.space_rules import Rule, find_rules
 from tunesmith.search.task import Task
+from tunesmith.support import user_code
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 
@@ -157,7 +158,10 @@ def _of_text(text: str) -> list[Subject]:
 def _loaded(text: str) -> object:
     """What `path.py:function` names; a function that makes something is called."""
     found = load_from_file(text)
-    return found() if not isinstance(found, (PrimFunc, Workload, IRModule)) and callable(found) else found
+    if isinstance(found, (PrimFunc, Workload, IRModule)) or not callable(found):
+        return found
+    with user_code.running(text):
+        return found()
 
 
 def _of_found(text: str, found: Any) -> list[Subject]:

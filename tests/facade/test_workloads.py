@@ -172,3 +172,11 @@ def test_a_function_whose_sizes_come_with_the_call_cannot_be_tuned() -> None:
     with pytest.raises(UserError, match=r"doubled cannot be tuned: its sizes come with the call.*Give it fixed sizes"):
         subject.task(Target("llvm"))
     assert list(find_module(doubled)) == ["doubled"]
+
+
+@pytest.mark.parametrize("raised", ["ValueError('odd')", "SystemExit(3)", "NotImplementedError()"])
+def test_what_a_function_in_a_file_raises(raised: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"def f():\n    raise {raised}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"mine\.py:f raised {raised.partition('(')[0]}: .* at .*mine\.py:2 in f"):
+        find_subjects(f"{file}:f")
