@@ -6,7 +6,7 @@ Both come from loops that were bound while an intermediate result was computed f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from tunesmith.ir.expr import Lt0, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq
 from tunesmith.ir.visit import walk
 from tunesmith.lower.kernels import AXES, BLOCKS, kernels
 from tunesmith.support.errors import BuildError
@@ -55,6 +55,9 @@ def check_meetings(func: PrimFunc) -> None:
         for kernel in kernels(body.body):
             _check_blocks(func.name, body.buffer, kernel)
         body = body.body
+    for loop in [n for n in walk(func.body) if type(n) is For and n.kind == "thread" and n.thread not in AXES]:
+        for b in {n.buffer: None for n in walk(loop.body) if type(n) is BufferStore and n.buffer not in func.params}:
+            _check_iterations(func.name, b, loop)
 
 
 def _places(root: Any, b: Buffer) -> list[_Place]:
@@ -167,21 +170,39 @@ def _check_blocks(name: str, b: Buffer, kernel: Any) -> None:
     places = _places(kernel, b)
     written: dict[int, set[int]] = {}
     for p in [p for p in places if type(p.access) is BufferStore]:
-        for cell, block in _by_block(p, b) or ():
+        for cell, block in _by_iteration(p, b, BLOCKS) or ():
             written.setdefault(cell, set()).add(block)
-    for p in [p for p in places if type(p.access) is BufferLoad]:
-        if any(written.get(cell, {block}) != {block} for cell, block in _by_block(p, b) or ()):
+    for p in [p for p in places if type(p.access) is BufferLoad and p.plain]:
+        if any(written.get(cell, {block}) != {block} for cell, block in _by_iteration(p, b, BLOCKS) or ()):
             raise BuildError(
                 f"{name}: {_shown(p)} of scope global may read in one block of threads what another block writes, and blocks do not wait "
                 "for each other. Give each block its own copy (set_scope: shared or local), or compute the buffer in loops of its own"
             )
 
 
-def _by_block(p: _Place, b: Buffer) -> list[tuple[int, int]] | None:
-    """(element, block) of an access, for the first blocks; None if that cannot be looked at."""
+def _check_iterations(name: str, b: Buffer, loop: For) -> None:
+    """An iteration of a loop of blocks or virtual threads reads nothing that only another one writes: each has memory of its own."""
+    places = _places(Seq((loop,)), b)
+    written: dict[int, set[int]] = {}
+    for p in [p for p in places if type(p.access) is BufferStore]:
+        found = _by_iteration(p, b, (loop.thread,))
+        if found is None:
+            return
+        for cell, iteration in found:
+            written.setdefault(cell, set()).add(iteration)
+    for p in [p for p in places if type(p.access) is BufferLoad and p.plain]:
+        if any(cell in written and iteration not in written[cell] for cell, iteration in _by_iteration(p, b, (loop.thread,)) or ()):
+            raise BuildError(
+                f"{name}: {_shown(p)} may be read in one iteration of the {loop.thread} loop {loop.var} and written in another alone, and "
+                "each iteration has memory of its own. Leave the loop serial, or write in each iteration all that it reads"
+            )
+
+
+def _by_iteration(p: _Place, b: Buffer, axes: Sequence[str | None]) -> list[tuple[int, int]] | None:
+    """(element, iteration) of an access, for the first iterations of the loops of these axes; None if that cannot be looked at."""
     own = {f.var: f for f in p.loops}
     guards = [g for g in p.guards if all(v in own for v in g.vars)]
-    blocks = [f.var for f in p.loops if f.thread in BLOCKS]
+    blocks = [f.var for f in p.loops if f.thread in axes]
     used = {v: own[v] for e in (*p.access.indices, *guards) for v in e.vars if v in own} | {v: own[v] for v in blocks}
     points = _points(used, dict.fromkeys(blocks, ENDS))
     if points is None or any(v not in own for e in p.access.indices for v in e.vars) or any(e.const is None for e in b.shape):

@@ -163,8 +163,8 @@ def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) ->
     threads = {f.var: f.extent - 1 for f in walk(n) if type(f) is For and _is_thread(f)} if b.scope in SHARED else {}
     for at in reversed(range(depth)):
         loop = path[at]
-        if type(loop) is not For or loop.kind == "thread" or loop.extent == 1:
-            continue
+        if type(loop) is not For or (loop.kind == "thread" and target.is_gpu) or loop.extent == 1:
+            continue  # loops that are bound are serial on a CPU, and judged by check_meetings for a GPU
         carried = carries_values(loop, b, s, threads, sizes)
         if carried is False:
             break

@@ -10,11 +10,11 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
 from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
-from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
+from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.boxes import guards_of_box, is_tiling
-from tunesmith.schedule.domain import check_first_step
+from tunesmith.schedule.domain import check_first_step, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import ranges_under
@@ -89,6 +89,8 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard", target)
     check_first_step(s, b, "first")
+    if is_repeated(s, b, [f for f in path[path.index(target) :] if type(f) is For]):
+        raise s.refuse("first", f"loop {target.var.name} runs the reduction of block {b.name} again, which would begin just once", target)
     kept = guards_of_box(s, b, ranges)
     firsts = [interval(e, ranges)[0] for e in reducing]
     init = b.init

@@ -195,6 +195,14 @@ def test_a_reduction_whose_loops_repeat_it_stays(refuse: Refuse) -> None:
     refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
+def test_a_reduction_that_a_loop_runs_again_is_not_kept_in_registers(refuse: Refuse) -> None:
+    body = ["for i, q, k in T.grid(4, 2, 1):"]
+    body += [block("c", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    C[v] = 0", "C[v] = C[v] + 6")]
+    s = Schedule(program("\n".join(body), C="(4,)"))
+    what = "loop i runs the reduction of block c again, which would begin just once"
+    refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("c"), loop(s, "c"), "register"))
+
+
 def test_a_reduction_that_begins_several_times_stays(refuse: Refuse) -> None:
     body = ['B = T.alloc_buffer((4,), "int32")', "for q, i, k in T.grid(3, 4, 8):"]
     body += [block("b", 4, "v, r, w = T.axis.remap('SRS', [i, k, q])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]

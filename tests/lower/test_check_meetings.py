@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm_build import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpret import run
 from tunesmith.ir.interpret_threads import run_threads
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.target import Target
 from tunesmith.lower.pipelines import GPU
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError
 
@@ -115,3 +117,27 @@ def test_blocks_exchange_nothing_through_global_memory(scope: str) -> None:
     else:
         got = run_threads(GPU(s.func, TARGET), [a.reshape(-1), np.zeros(48, np.float32)], check_races=True)[1]
         np.testing.assert_array_equal(got.reshape(6, 8), a[:, ::-1] + 1)
+
+
+@T.prim_func
+def handed_on(C: T.Buffer((6,), "int32")):
+    B = T.alloc_buffer((6,), "int32")
+    for i in T.serial(6):
+        with T.block("B"):
+            v = T.axis.spatial(6, i)
+            B[v] = 1
+        with T.block("C"):
+            v = T.axis.spatial(6, i)
+            C[v] = B[0]
+
+
+def test_virtual_threads_hand_nothing_on() -> None:
+    """As serial loops, which they are on a CPU, they may."""
+    s = Schedule(handed_on)
+    s.set_scope(s.get_block("B"), "shared")
+    s.bind(s.get_loops(s.get_block("C"))[0], "vthread.x")
+    with pytest.raises(BuildError, match=r"B\[0\] may be read in one iteration of the vthread.x loop i and written in another alone"):
+        GPU(s.func, TARGET)
+    c = np.zeros(6, np.int32)
+    Module.from_object(build(s.func, Target("llvm")).data)["handed_on"](c)
+    assert c.tolist() == [1] * 6

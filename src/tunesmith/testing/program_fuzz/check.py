@@ -122,13 +122,16 @@ def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Targ
 
 def _sequential(func: PrimFunc) -> PrimFunc:
     """The function with serial loops in the place of vectorized ones, where lanes that add to one element are no race but a sum,
-    of threadIdx, which this interpreter does not run, and of those that share a thread's scratch with what is outside of them: lowering
-    refuses these, unless they have one iteration or the scratch is not needed, and then it does not matter where they run."""
+    of threadIdx, which this interpreter does not run, of bound loops that fill intermediates, through which they may pass values on where
+    they are serial, as on a CPU, and of those that share a thread's scratch with what is outside of them: lowering refuses these, unless
+    they have one iteration or the scratch is not needed, and then it does not matter where they run."""
     everywhere = _scratch(func.body)
+    intermediates = set(func.allocs)
 
     def on_for(n: For, recurse: Any) -> For:
         m: For = n.map_children(recurse)
-        is_thread = m.kind == "thread" and (m.thread or "").startswith("threadIdx")
+        fills = any(type(x) is BufferStore and x.buffer in intermediates for x in walk(n))
+        is_thread = m.kind == "thread" and (fills or (m.thread or "").startswith("threadIdx"))
         inside = _scratch(n.body) if m.kind in ("parallel", "thread") else Counter()
         alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop, with all that it forbids
         shares = any(inside[b] != everywhere[b] for b in inside)
