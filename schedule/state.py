@@ -26,6 +26,8 @@ from tunesmith.support.errors import ScheduleError, ScriptError
 MAX_INTEGER = 2**31 - 1
 """Factors and decisions beyond it are refused: products of a few of them would leave the 64 bits of an index."""
 
+_numbers = itertools.count()
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -34,6 +36,12 @@ class Constraint:
     kind: str
     expr: Poly
     label: str
+
+
+def _named(given: object) -> str:
+    """What messages call an argument that is no handle of the kind that is needed."""
+    kind = {BlockRV: "the block handle ", LoopRV: "the loop handle ", IntRV: "the sampled integer "}.get(type(given), "")
+    return f"{kind}{given!r}"
 
 
 def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
@@ -77,6 +85,8 @@ class ScheduleState:
         """What the functions of `domain` have found; each step asks the same of one block many times."""
         self.handles: dict[str, Handle] = {}
         """What a replayed trace calls the handles: its names, which need not be theirs."""
+        self.number = next(_numbers)
+        """Of the schedule in this process: its handles carry it."""
         self.depth = 0
         self.decision: Decision | None = None
         self.step = ""
@@ -135,7 +145,7 @@ class ScheduleState:
         return out
 
     def _handle(self, kind: type[Any], value: Any) -> Any:
-        return kind(f"{kind.letter}{next(self._count[kind.letter])}", value)
+        return kind(f"{kind.letter}{next(self._count[kind.letter])}", self.number, value)
 
     def new_block(self, name: str) -> BlockRV:
         """A handle for the block of that name."""
@@ -226,6 +236,8 @@ class ScheduleState:
     def path(self, block: BlockRV | str) -> list[Any]:
         """Statements from the function body down to the block, the block last."""
         name = block.block if isinstance(block, BlockRV) else block
+        if not isinstance(name, str):
+            raise self.refuse("block-exists", f"a block handle is needed here, got {_named(name)}")
         found = self._all_paths().get(name)
         if found is None:
             known = ", ".join(b.name for b in self.blocks())
@@ -252,7 +264,7 @@ class ScheduleState:
     def loop(self, loop: LoopRV) -> For:
         """The loop; refused when an earlier step consumed it."""
         if not isinstance(loop, LoopRV):
-            raise self.refuse("loop-exists", f"a loop handle is needed here, got {loop!r}")
+            raise self.refuse("loop-exists", f"a loop handle is needed here, got {_named(loop)}")
         found = self.find_loop(self.func.body, loop.var)
         if found is None:
             by = self._consumed.get(loop.var)
