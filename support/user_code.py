@@ -42,9 +42,8 @@ def check_complete(kind: object, what: str) -> None:
     if isinstance(kind, type) and inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
         base = next(c for c in kind.__mro__ if c.__module__.partition(".")[0] == "tunesmith")
-        raise UserError(
-            f"{what} {kind.__name__} has no {missing}: the contract is that of {base.__module__}.{base.__qualname__}. Define what is missing"
-        )
+        contract = f"{base.__module__}.{base.__qualname__}"
+        raise UserError(f"{what} {kind.__name__} has no {missing}: the contract is that of {contract}. Define what is missing")
 
 
 def described(error: BaseException) -> tuple[str, bool]:
