@@ -212,9 +212,10 @@ def build(
     target = as_target(target)
     check_kind(target)
     module = _module(func)
+    found = _remarks(module)
     if not isinstance(func, Schedule):
         _check_marks(module)
-    return _load(_artifact(module, target, bounds_check), target, (), _remarks(module), module)
+    return _load(_artifact(module, target, bounds_check), target, (), found, module)
 
 
 def as_target(target: str | Target | None) -> Target:
