@@ -50,6 +50,16 @@ def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
     return n if m is n else seq(m.stmts)
 
 
+def _why_no_function(mod: IRModule) -> str:
+    """Why nothing of a module can be scheduled by hand."""
+    if not len(mod):
+        return "the module is empty, and a schedule is made of a PrimFunc"
+    return (
+        f"the module is a model: {', '.join(mod)} calls operators and is no PrimFunc. Take tunesmith.tune to find schedules for its layers "
+        "and tunesmith.compile to run it; by hand, schedule a PrimFunc"
+    )
+
+
 class ScheduleState:
     """Program, handles and trace of one schedule, in concrete or parametric mode.
 
@@ -73,8 +83,10 @@ class ScheduleState:
             raise ScriptError(f"a schedule is made of a PrimFunc or an IRModule, not of a value of type {type(mod).__name__}")
         self._module = mod if isinstance(mod, IRModule) else IRModule([mod])
         names = [n for n, f in self._module.items() if isinstance(f, PrimFunc)]
+        if not names or (func_name in self._module and func_name not in names):
+            raise ScriptError(_why_no_function(self._module))
         if func_name is None and len(names) != 1:
-            raise ScriptError(f"the module has the functions {', '.join(names) or 'none'}; name one with func_name=")
+            raise ScriptError(f"the module has the functions {', '.join(names)}; name one with func_name=")
         self._name = func_name or names[0]
         self.func: PrimFunc = self._module[self._name]
         self.parametric = parametric

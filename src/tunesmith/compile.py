@@ -265,6 +265,11 @@ def _load(
 
 def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
+    if not functions and len(module):
+        raise BuildError(
+            "the module is a model, and has no PrimFunc that could be built as it is. Take tunesmith.compile, which lowers its operators, "
+            "with the records of tunesmith.tune"
+        )
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
     for f in functions:

@@ -14,6 +14,7 @@ import pytest
 
 import tunesmith
 from tunesmith import te
+from tunesmith.graph.builder import GraphBuilder
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
@@ -23,7 +24,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.measure.database import Database
 from tunesmith.measure.record_log import RecordLog
 from tunesmith.ops.workload import workload
-from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
 
 def check(module: tunesmith.CompiledModule, text: str, name: str | None = None) -> None:
@@ -257,3 +258,15 @@ def test_bfloat16_arrays_of_numpy_are_passed() -> None:
         module(np.ones((4, 4), bfloat16), locked(np.zeros((4, 4), bfloat16)))
     with pytest.raises(RunError, match=r"argument 0 \(A\): expected float32\[4, 4\], got dtype bfloat16"):
         tunesmith.build(add_one)(np.ones((4, 4), bfloat16), np.zeros((4, 4), "float32"))
+
+
+def test_a_model_is_no_program_to_build_or_schedule() -> None:
+    builder = GraphBuilder("main")
+    model = IRModule([builder.finish(builder.relu(builder.input("x", (4,))))])
+    with pytest.raises(BuildError, match="the module is a model, .* Take tunesmith.compile"):
+        tunesmith.build(model)
+    for name in (None, "main"):
+        with pytest.raises(ScriptError, match="the module is a model: main calls operators and is no PrimFunc. Take tunesmith.tune"):
+            tunesmith.Schedule(model, func_name=name)
+    with pytest.raises(ScriptError, match="the module is empty"):
+        tunesmith.Schedule(IRModule([]))
