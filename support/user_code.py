@@ -6,6 +6,7 @@ import inspect
 import sys
 import sysconfig
 import traceback
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ def check_complete(kind: object, what: str) -> None:
     Raises:
         UserError: methods are missing; all of them are named.
     """
-    if isinstance(kind, type) and inspect.isabstract(kind):
+    if isinstance(kind, ABCMeta) and inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
         base = next(c for c in kind.__mro__ if c.__module__.partition(".")[0] == "tunesmith")
         contract = f"{base.__module__}.{base.__qualname__}"
