@@ -12,6 +12,7 @@ from tunesmith.costmodel.saved_model import SUFFIXES, is_model_file, model_of_fi
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import Registry
+from tunesmith.support.user_code import check_complete
 
 COST_MODELS: Registry[type[CostModel]] = Registry(
     "cost model",
@@ -33,12 +34,13 @@ def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]
             each model is loaded afresh; `path.py:Class@FILE`, the same for a file that this class wrote; or what makes a model, which
             is returned.
     Raises:
-        UserError: there is no model of that name, or no such file or class in it, or it is no `CostModel`.
+        UserError: there is no model of that name, or no such file or class in it, or it is no `CostModel`, or lacks methods of one.
         RecordError: the file holds no model.
     """
     if not isinstance(spec, str):
         if not callable(spec):
             raise UserError(f"model={spec!r:.200}: a cost model is given by a text (a name, path.py:Class, a file) or by what makes one")
+        check_complete(spec, "the cost model")
         return spec
     kind, file = model_class(spec)
     if file is None:
@@ -73,6 +75,7 @@ def model_class(spec: str) -> tuple[type[CostModel], str | None]:
         found = load_from_file(named)
         if not (isinstance(found, type) and issubclass(found, CostModel)):
             raise UserError(f"the model {named!r} is {found!r}, not a class that derives from tunesmith.costmodel.model.CostModel")
+        check_complete(found, "the cost model")
         return found, file if at else None
     if is_model_file(spec):
         return _class_of_file(spec), spec

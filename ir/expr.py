@@ -24,16 +24,49 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or")
 
 
+_OF_NUMPY = {"absolute": "abs", "fabs": "abs", "rint": "round"}
+"""Functions of numpy that expressions have under another name."""
+
+
+def apply_ufunc(ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+    """What numpy calls for a function of its own on expressions: operators apply to them, as to any objects, and no other function.
+
+    Raises:
+        ScriptError: it is another function; the message says what to write.
+    """
+    import numpy as np  # of programs that mix the two; expressions alone need none
+
+    from tunesmith.ir.intrinsics import INTRINSICS
+
+    boxed = []
+    for x in inputs:
+        if hasattr(type(x), "__array_ufunc__") and not isinstance(x, (np.ndarray, np.generic)):
+            box = np.empty((), object)
+            box[()] = x
+            x = box
+        boxed.append(x)
+    try:
+        return getattr(ufunc, method)(*boxed, **settings)
+    except TypeError as error:
+        name = _OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
+        instead = f"te.{name}, in scripts T.{name}" if name in INTRINSICS else "operators and the functions of te, in scripts of T"
+        raise ScriptError(f"numpy.{ufunc.__name__} takes numbers and no symbolic expressions: use {instead}") from error
+
+
 class Expr(Node):
     """Root of expressions."""
 
     __slots__ = ()
     dtype: str
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        return apply_ufunc(ufunc, method, *inputs, **settings)
+
     def __bool__(self) -> bool:
         raise ScriptError(
-            "a symbolic expression has no truth value in Python; use select(cond, a, b) or an If statement, "
-            "and ir.structural.equal(a, b) to compare programs"
+            "a symbolic expression has no truth value in Python. Instead of `a if cond else b` write te.select(cond, a, b), of max(a, b) "
+            "te.maximum(a, b), of min(a, b) te.minimum(a, b); in scripts T.select, T.max and T.min, or an If statement. "
+            "ir.structural.equal(a, b) compares programs"
         )
 
     def astype(self, dtype: str) -> Expr:

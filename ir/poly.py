@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from tunesmith.ir import expr as _expr
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0
+from tunesmith.ir.expr import Binary, Const, Expr, Lt0, apply_ufunc
 from tunesmith.support.dtype import INDEX
 from tunesmith.support.errors import InternalError, ScriptError
 
@@ -37,6 +37,9 @@ class Atom:
     __slots__ = ("key", "vars")
     key: tuple[Any, ...]
     vars: frozenset[Var]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        return apply_ufunc(ufunc, method, *inputs, **settings)
 
 
 class Var(Atom):

@@ -1,9 +1,9 @@
 """Find programs that are well formed and most likely not meant: a reduction without its init, or an axis declared spatial that reduces.
 
-Two grades.  `refuse_uninitialised` refuses what has no meaning: a buffer of the function's own whose every store adds to what it held
-before.  `remarks` describes what has a meaning that is seldom wanted; nothing is refused for it, since accumulating into an argument and
-recurrences over an axis are legal programs: `tunesmith show`, `tune` and `CompiledModule.remarks` say it.  Only an init that each
-iteration of an axis repeats is a warning.
+Two grades.  `refuse_uninitialised` and `refuse_undetermined` refuse what has no meaning: a buffer of the function's own whose every store
+adds to what it held before, and a size that no call gives.  `remarks` describes what has a meaning that is seldom wanted; nothing is
+refused for it, since accumulating into an argument and recurrences over an axis are legal programs: `tunesmith show`, `tune` and
+`CompiledModule.remarks` say it.  Only an init that each iteration of an axis repeats is a warning.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.lookup import Lookup
-from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, If
+from tunesmith.ir.poly import Param, Poly, Var
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import ScriptError
@@ -49,14 +49,36 @@ def checked(func: PrimFunc) -> list[Remark]:
     """The remarks about a function that a user gives to be compiled or tuned; of `init-repeated` Python's warnings tell, too.
 
     Raises:
-        ScriptError: see `refuse_uninitialised`.
+        ScriptError: see `refuse_undetermined` and `refuse_uninitialised`.
     """
+    refuse_undetermined(func)
     refuse_uninitialised(func)
     found = remarks(func)
     for remark in found:
         if remark.label == "init-repeated":
             warnings.warn(f"{func.name}: {remark}", ProgramWarning, stacklevel=stacklevel())
     return found
+
+
+def refuse_undetermined(func: PrimFunc) -> None:
+    """Raise ScriptError where a variable is used that neither a loop nor a block binds, and that no parameter gives: a size of no call."""
+    known: set[Var] = set()
+    for p in func.params:
+        known.update((v for e in p.shape for v in e.vars) if isinstance(p, Buffer) else [p])
+    used: set[Var] = set()
+    for n in walk_objects(func.body):
+        kind = type(n)
+        if kind is Poly:
+            used |= n.vars
+        elif kind is For or kind is Lookup:
+            known.add(n.var)
+        elif kind is Block:
+            known.update(i.var for i in n.iters)
+    for v in sorted([v for v in used - known if not isinstance(v, Param)], key=lambda v: v.key):
+        raise ScriptError(
+            f"no call determines the size {v}: it is no parameter, and in no parameter's shape. Make it a parameter behind the buffers, "
+            f"`{v}: T.int64`, or write a number\nin function {func.name}"
+        )
 
 
 def refuse_uninitialised(func: PrimFunc) -> None:

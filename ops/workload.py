@@ -107,7 +107,8 @@ def workload(text: str) -> Workload:
     """
     match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
     if match is None:
-        raise UserError(f"{text!r} is not a workload. Spell it NAME(key=value,...), for example matmul(m=512,n=512,k=512)")
+        hint = f"; a function of that file is {text.strip()}:NAME" if text.strip().endswith(".py") else ""
+        raise UserError(f"{text!r} is not a workload. Spell it NAME(key=value,...), for example matmul(m=512,n=512,k=512){hint}")
     name, inside = match.groups()
     operator = OPERATORS.get(name)
     given: dict[str, object] = {}

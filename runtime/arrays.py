@@ -86,10 +86,30 @@ def placed(memory: np.ndarray, offset: int, dtype: str, shape: Sequence[int]) ->
 
 
 def writable(array: np.ndarray) -> np.ndarray:
-    """The same elements in an array that says it may be written; for a contiguous one, and never to be written."""
+    """The same elements in an array that says it may be written, and is never to be written."""
     if array.flags.writeable:
         return array
-    return at_address(array.ctypes.data, array.nbytes, array).view(array.dtype).reshape(array.shape) if array.nbytes else array.copy()
+    return np.asarray(_Unlocked(array)) if array.nbytes else array.copy()
+
+
+class _Unlocked:
+    """The memory of a read-only array, in the words of numpy's array interface."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._keep = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def passable(value: object) -> object:
+    """What DLPack passes in the place of a numpy array that it refuses, a read-only one or one of a package's bfloat16, and that will not
+    be written if it is read-only; any other value as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    dtype = value.dtype.name
+    known = value.view(np.ndarray).view(np.uint16) if dtype == "bfloat16" else value
+    if known is value and value.flags.writeable:
+        return value
+    return tensor(writable(known), dtype)
 
 
 def at_address(address: int, size: int, keep: object) -> np.ndarray:

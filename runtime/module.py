@@ -23,6 +23,7 @@ from typing import Any
 from numpy import ndarray
 
 from tunesmith.runtime.aot_executor import AotExecutor, native_functions
+from tunesmith.runtime.arrays import passable
 from tunesmith.runtime.device_module import DeviceModule
 from tunesmith.runtime.device_program import MAGIC
 from tunesmith.runtime.dlpack import CPU
@@ -59,12 +60,14 @@ class CompiledFunction:
     Threads may call it at the same time; the interpreter lock is released meanwhile.
     """
 
-    __slots__ = ("ffi", "name")
+    __slots__ = ("ffi", "name", "parameters")
 
     def __init__(self, name: str, ffi: tvm_ffi.Function) -> None:
         self.name = name
         self.ffi = ffi
         """The same function without the translation of errors: what TVM-FFI code takes."""
+        self.parameters: Sequence[tuple[str, bool]] = ()
+        """Of each parameter its name, and whether the function writes it; nothing where that is not known, as of a library."""
 
     def __call__(self, *arguments: object) -> object:
         """Run the function.
@@ -80,7 +83,10 @@ class CompiledFunction:
         try:
             return self.ffi(*arguments)
         except Exception as error:
-            raise self.refusal(arguments, error) from error
+            again = self.passable(arguments)
+            if again is None:
+                raise self.refusal(arguments, error) from error
+        return CompiledFunction.__call__(self, *again)
 
     def bind(self, *arguments: object) -> Callable[[], object]:
         """A call with these arguments, prepared once: for callers that run the function many times on the same memory.
@@ -108,23 +114,46 @@ class CompiledFunction:
         try:
             return partial(self.ffi, *[tvm_ffi.from_dlpack(a) if _is_host_array(a) else a for a in arguments])
         except Exception as error:
-            raise self.refusal(arguments, error) from error
+            again = self.passable(arguments)
+            if again is None:
+                raise self.refusal(arguments, error) from error
+        return self.prepared(*again)
+
+    def passable(self, arguments: Sequence[object]) -> list[object] | None:
+        """Arguments for a second try of a call that did not reach the function, as DLPack refuses numpy arrays that are read-only or of a
+        package's bfloat16; None if none of them is, or if one may be written and is read-only."""
+        try:
+            found = [a if self._is_locked(i, a) else passable(a) for i, a in enumerate(arguments)]
+        except Exception:  # numpy raises what it likes; the refusal of the call names the array
+            return None
+        locked = any(self._is_locked(i, a) for i, a in enumerate(arguments))
+        return None if locked or all(a is b for a, b in zip(found, arguments, strict=True)) else found
+
+    def _is_locked(self, i: int, argument: object) -> bool:
+        """Whether it is a read-only array of a parameter that may be written."""
+        is_written = self.parameters[i][1] if i < len(self.parameters) else True
+        return is_written and isinstance(argument, ndarray) and not argument.flags.writeable
 
     def refusal(self, arguments: Sequence[object], error: Exception) -> RunError:
         """The error with the argument it is about.  DLPack refuses read-only and exotic arrays before the function sees them."""
         for i, argument in enumerate(arguments):
             if not hasattr(argument, "__dlpack__"):
                 continue
-            flags = getattr(argument, "flags", None)
-            if getattr(flags, "writeable", True) is False:
-                return RunError(f"{self.name}: argument {i} is a read-only array, which DLPack cannot pass. Pass a writable copy")
+            if self._is_locked(i, argument):
+                return RunError(f"{self.name}: argument {i}{self._locked(i)}")
             try:
-                tvm_ffi.from_dlpack(argument)
+                tvm_ffi.from_dlpack(passable(argument))
             except Exception as cause:
                 kind = f"{type(argument).__module__}.{type(argument).__name__}"
                 dtype = getattr(argument, "dtype", "unknown")
                 return RunError(f"{self.name}: argument {i}, a {kind} of dtype {dtype}, cannot be passed through DLPack: {cause}")
         return RunError(str(error))
+
+    def _locked(self, i: int) -> str:
+        if i < len(self.parameters):
+            return f" ({self.parameters[i][0]}) is a read-only array, and the function writes it. Pass a writable copy"
+        why = "whether the function writes it is known of functions that were compiled here, not of loaded ones"
+        return f" is a read-only array, which DLPack cannot pass. Pass a writable copy: {why}"
 
     def _negation(self, arguments: Sequence[object]) -> RunError:
         i = next(i for i, a in enumerate(arguments) if is_negated(a))

@@ -6,13 +6,18 @@ from tunesmith.ir.poly import Poly, Var
 
 
 class Handle:
-    """Named `b0`, `l3`, `v7` in order of creation, so that equal traces are equal text."""
+    """Named `b0`, `l3`, `v7` in order of creation, so that equal traces are equal text.
 
-    __slots__ = ("name",)
+    `owner` is the number of the schedule that gave it: another schedule of the same function has loops of the same variables, but a
+    trace of its own, where the name is another handle's, or none's.
+    """
+
+    __slots__ = ("name", "owner")
     letter = "?"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, owner: int) -> None:
         self.name = name
+        self.owner = owner
 
     def __repr__(self) -> str:
         return self.name
@@ -24,8 +29,8 @@ class BlockRV(Handle):
     __slots__ = ("block",)
     letter = "b"
 
-    def __init__(self, name: str, block: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, owner: int, block: str) -> None:
+        super().__init__(name, owner)
         self.block = block
 
 
@@ -35,8 +40,8 @@ class LoopRV(Handle):
     __slots__ = ("var",)
     letter = "l"
 
-    def __init__(self, name: str, var: Var) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, owner: int, var: Var) -> None:
+        super().__init__(name, owner)
         self.var = var
 
 
@@ -46,8 +51,8 @@ class IntRV(Handle):
     __slots__ = ("expr",)
     letter = "v"
 
-    def __init__(self, name: str, expr: Poly) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, owner: int, expr: Poly) -> None:
+        super().__init__(name, owner)
         self.expr = expr
 
     def __int__(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -69,7 +70,8 @@ class Primitive(Generic[P, R]):
         try:
             bound = self.signature.bind(s, *args, **kwargs)
         except TypeError as e:
-            raise ScheduleError(self.name, "arguments", f"{e}; the signature is {self.name}{self.signature}{self._as_list(args)}") from None
+            what = f"{self._unknown(kwargs) or e}; the signature is {self._signature()}{self._as_list(args)}"
+            raise ScheduleError(self.name, "arguments", what) from None
         changed: dict[str, Any] = {}
         for k, v in bound.arguments.items():
             if k in ("s", "decision"):  # a decision is judged where it is used: it may also come from the schedule's own list of them
@@ -85,7 +87,7 @@ class Primitive(Generic[P, R]):
         if changed:
             bound.arguments.update(changed)
         given = [(k, v) for k, v in bound.arguments.items() if k not in UNRECORDED and not _is_default(self.signature, k, v)]
-        recorded = tuple([(k, _encode(v)) for k, v in given])
+        recorded = tuple([(k, _encode(self.name, s, v)) for k, v in given])
         s.begin(self.name)
         try:
             out = self.function(*bound.args, **bound.kwargs) if changed else self.function(s, *args, **kwargs)
@@ -95,6 +97,21 @@ class Primitive(Generic[P, R]):
         handles: Any = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
         s.commit(Instruction(self.name, recorded, tuple([h.name for h in handles]), s.decision))
         return out
+
+    def _unknown(self, given: Mapping[str, object]) -> str:
+        """The first keyword that is none of the parameters, and the one that was likely meant."""
+        name = next((k for k in given if k not in self.parameters), None)
+        near = difflib.get_close_matches(name or "", self.parameters, 1)
+        return "" if name is None else f"there is no argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+    def _signature(self) -> str:
+        """What a caller passes: the method without the schedule, annotations as they are written."""
+        shown = [str(p.replace(annotation=p.empty)) for p in list(self.signature.parameters.values())[1:]]
+        typed = []
+        for n, text in zip(self.parameters, shown, strict=True):
+            head, equals, default = text.partition("=")
+            typed.append(f"{head}: {self.texts[n]}{f' = {default}' if equals else ''}")
+        return f"{self.name}({', '.join(typed)})"
 
     def _as_list(self, args: Sequence[object]) -> str:
         """What to write instead, where the elements of a list were given one by one, as other systems take them."""
@@ -165,10 +182,18 @@ def primitive(function: Callable[Concatenate[Any, P], R]) -> Primitive[P, R]:
     return made
 
 
-def _encode(v: Any) -> Any:
+def _encode(step: str, s: ScheduleState, v: Any) -> Any:
     if isinstance(v, Handle):
+        if v.owner != s.number:
+            raise foreign(step, v)
         return {"rv": v.name}
-    return [_encode(x) for x in v] if isinstance(v, (list, tuple, range)) else v
+    return [_encode(step, s, x) for x in v] if isinstance(v, (list, tuple, range)) else v
+
+
+def foreign(step: str, handle: Handle) -> ScheduleError:
+    """The refusal of a handle that another schedule gave."""
+    what = f"{handle.name} is a handle of another schedule; a step takes handles that its own schedule gave"
+    return ScheduleError(step, "arguments", f"{what}, by get_block and get_loops for example")
 
 
 def decode(v: Any, handles: dict[str, Handle]) -> Any:

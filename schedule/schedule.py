@@ -9,7 +9,7 @@ from tunesmith.ir.poly import Atom, Index, Param, Poly, Var, poly, product
 from tunesmith.ir.visit import substitute
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.integers import as_integer
-from tunesmith.schedule.primitive import apply_instruction
+from tunesmith.schedule.primitive import apply_instruction, foreign
 from tunesmith.schedule.primitives.add_unit_loop import add_unit_loop
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
 from tunesmith.schedule.primitives.cache_read import cache_read
@@ -87,6 +87,9 @@ class Schedule(ScheduleState):
         A condition of the space, not a step: it is not recorded, because a row that met it replays to the same program.
         """
         self.step = "limit"
+        other = next((f for f in factors if f.owner != self.number), None)
+        if other is not None:
+            raise foreign("limit", other)
         most = at_most if isinstance(at_most, (Poly, Atom)) else as_integer(at_most)
         if most is None:
             raise self.refuse("arguments", f"at_most is {at_most!r}; an integer is needed there")

@@ -26,6 +26,8 @@ from tunesmith.support.errors import ScheduleError, ScriptError
 MAX_INTEGER = 2**31 - 1
 """Factors and decisions beyond it are refused: products of a few of them would leave the 64 bits of an index."""
 
+_numbers = itertools.count()
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -36,10 +38,26 @@ class Constraint:
     label: str
 
 
+def _named(given: object) -> str:
+    """What messages call an argument that is no handle of the kind that is needed."""
+    kind = {BlockRV: "the block handle ", LoopRV: "the loop handle ", IntRV: "the sampled integer "}.get(type(given), "")
+    return f"{kind}{given!r}"
+
+
 def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
     """The sequence with its statements rewritten; what has become several stands among the others, not in a sequence of its own."""
     m = n.map_children(recurse)
     return n if m is n else seq(m.stmts)
+
+
+def _why_no_function(mod: IRModule) -> str:
+    """Why nothing of a module can be scheduled by hand."""
+    if not len(mod):
+        return "the module is empty, and a schedule is made of a PrimFunc"
+    return (
+        f"the module is a model: {', '.join(mod)} calls operators and is no PrimFunc. Take tunesmith.tune to find schedules for its layers "
+        "and tunesmith.compile to run it; by hand, schedule a PrimFunc"
+    )
 
 
 class ScheduleState:
@@ -65,8 +83,10 @@ class ScheduleState:
             raise ScriptError(f"a schedule is made of a PrimFunc or an IRModule, not of a value of type {type(mod).__name__}")
         self._module = mod if isinstance(mod, IRModule) else IRModule([mod])
         names = [n for n, f in self._module.items() if isinstance(f, PrimFunc)]
+        if not names or (func_name in self._module and func_name not in names):
+            raise ScriptError(_why_no_function(self._module))
         if func_name is None and len(names) != 1:
-            raise ScriptError(f"the module has the functions {', '.join(names) or 'none'}; name one with func_name=")
+            raise ScriptError(f"the module has the functions {', '.join(names)}; name one with func_name=")
         self._name = func_name or names[0]
         self.func: PrimFunc = self._module[self._name]
         self.parametric = parametric
@@ -77,6 +97,8 @@ class ScheduleState:
         """What the functions of `domain` have found; each step asks the same of one block many times."""
         self.handles: dict[str, Handle] = {}
         """What a replayed trace calls the handles: its names, which need not be theirs."""
+        self.number = next(_numbers)
+        """Of the schedule in this process: its handles carry it."""
         self.depth = 0
         self.decision: Decision | None = None
         self.step = ""
@@ -135,7 +157,7 @@ class ScheduleState:
         return out
 
     def _handle(self, kind: type[Any], value: Any) -> Any:
-        return kind(f"{kind.letter}{next(self._count[kind.letter])}", value)
+        return kind(f"{kind.letter}{next(self._count[kind.letter])}", self.number, value)
 
     def new_block(self, name: str) -> BlockRV:
         """A handle for the block of that name."""
@@ -226,6 +248,8 @@ class ScheduleState:
     def path(self, block: BlockRV | str) -> list[Any]:
         """Statements from the function body down to the block, the block last."""
         name = block.block if isinstance(block, BlockRV) else block
+        if not isinstance(name, str):
+            raise self.refuse("block-exists", f"a block handle is needed here, got {_named(name)}")
         found = self._all_paths().get(name)
         if found is None:
             known = ", ".join(b.name for b in self.blocks())
@@ -252,7 +276,7 @@ class ScheduleState:
     def loop(self, loop: LoopRV) -> For:
         """The loop; refused when an earlier step consumed it."""
         if not isinstance(loop, LoopRV):
-            raise self.refuse("loop-exists", f"a loop handle is needed here, got {loop!r}")
+            raise self.refuse("loop-exists", f"a loop handle is needed here, got {_named(loop)}")
         found = self.find_loop(self.func.body, loop.var)
         if found is None:
             by = self._consumed.get(loop.var)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tunesmith.search.arena_entrants import Entrant
 from tunesmith.search.arena_journal import ReplayJournal
 from tunesmith.search.pool import Pool
-from tunesmith.search.proposals import check_new
+from tunesmith.search.proposals import check_new, proposed
 from tunesmith.search.sampler import Candidate, Sampler
 from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import WorkerPool
@@ -126,7 +126,7 @@ def replay(pool: Pool, sampler: Sampler, trials: int, batch: int = 32) -> list[i
     trials = min(trials, len(pool))
     while len(asked) < trials:
         wanted = min(batch, trials - len(asked))
-        candidates = sampler.ask(wanted)
+        candidates = proposed(type(sampler).__name__, sampler.ask(wanted), wanted)
         if not candidates:
             break
         results = pool.look_up(candidates)

@@ -6,12 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tunesmith.schedule.integers import as_integer
 from tunesmith.search.sampler import Candidate
 from tunesmith.search.sketch import Sketch
 from tunesmith.support.errors import UserError
 
 METHODS = "sample, mutate, crossover, nearest, admissible, size, params"
 """What a sampler may use of a sketch's `space`: with these it searches a real space and a pool alike."""
+MAKER = "tunesmith.search.ledger.candidate_of"
+"""What makes a candidate of a row."""
+
+
+def proposed(name: str, given: object, wanted: int) -> list[Candidate]:
+    """What `ask` gave, if it is a list of candidates.
+
+    Args:
+        name: what messages call the sampler.
+        given: by `ask`.
+        wanted: what it was asked for.
+    Raises:
+        UserError: it is something else.
+    """
+    needed = f"Candidate(sketch, row), sketch a position in task.space.sketches and row a tuple of integers ({MAKER} makes one of an array)"
+    if not isinstance(given, (list, tuple)):
+        what = f"an array of shape {list(given.shape)}" if isinstance(given, np.ndarray) else f"a value of type {type(given).__name__}"
+        raise UserError(f"{name}.ask({wanted}) gave {what}, where a list is needed of at most {wanted} {needed}")
+    for c in given:
+        if not isinstance(c, Candidate):
+            raise UserError(f"{name} proposed {c!r:.200}, which is no Candidate: {name}.ask gives a list of {needed}")
+        if as_integer(c.sketch) is None or not isinstance(c.row, tuple) or any(as_integer(x) is None for x in c.row):
+            raise UserError(f"{name} proposed {c!r:.200}, which is not of the form {needed}")
+    return [Candidate(int(c.sketch), tuple([int(x) for x in c.row])) for c in given]
 
 
 def check_new(name: str, candidates: Sequence[Candidate], wanted: int, seen: set[Candidate]) -> None:
@@ -41,8 +66,6 @@ def check_admissible(name: str, candidates: Sequence[Candidate], sketches: Seque
     """
     rows: dict[int, list[tuple[int, ...]]] = {}
     for c in candidates:
-        if not isinstance(c, Candidate):
-            raise UserError(f"{name} proposed {c!r}, which is no Candidate")
         if not 0 <= c.sketch < len(sketches):
             raise UserError(f"{name} proposed a candidate of sketch {c.sketch}; the space has {len(sketches)} sketches")
         width = len(sketches[c.sketch].params)

@@ -11,6 +11,7 @@ from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import Registry
+from tunesmith.support.user_code import check_complete
 
 if TYPE_CHECKING:
     from tunesmith.costmodel.model import CostModel
@@ -36,7 +37,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
     """The class that `spec` names: a registered name, `path.py:Class`, or the class itself.
 
     Raises:
-        UserError: there is no such name, file or class, or it is no `Sampler`.
+        UserError: there is no such name, file or class, it is no `Sampler`, or it lacks methods of one.
     """
     if isinstance(spec, str) and names_a_file(spec):
         found: object = load_from_file(spec)
@@ -44,6 +45,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
         found = SAMPLERS.get(spec) if isinstance(spec, str) else spec
     if not (isinstance(found, type) and issubclass(found, Sampler)):
         raise UserError(f"the sampler {spec!r} is {found!r}, not a class that derives from tunesmith.search.sampler.Sampler")
+    check_complete(found, "the sampler")
     return found
 
 

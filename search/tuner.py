@@ -13,7 +13,7 @@ from tunesmith.measure.record import Record
 from tunesmith.measure.time_floor import least_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
-from tunesmith.search.proposals import check_admissible, check_new
+from tunesmith.search.proposals import check_admissible, check_new, proposed
 from tunesmith.search.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import recorded_seed
@@ -137,7 +137,7 @@ class Tuning:
         if room <= 0:
             return False
         with self._phase("verify"):
-            candidates = self.sampler.ask(room)
+            candidates = proposed(type(self.sampler).__name__, self.sampler.ask(room), room)
         self._account()
         if not candidates:
             return False

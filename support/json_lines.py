@@ -79,10 +79,11 @@ def check_journal(path: str | os.PathLike[str]) -> None:
     """Refuse a path that cannot be a journal's: devices and pipes keep nothing that could be read back, and may never end.
 
     Raises:
-        RecordError: something else than a regular file is there, or no file can have this name.
+        RecordError: something else than a regular file is there, no file can have this name, or it is that of a Python file.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise RecordError(f"{path!r:.200} cannot be a log: the path of a file is wanted")
+    _refuse_python(path)
     try:
         mode = os.stat(path).st_mode
     except OSError:  # nothing is there, or what writes or reads it will say why it cannot
@@ -198,12 +199,22 @@ def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
     """The file, to read texts where `spans` told that they are.  RecordError if it is not there or cannot be read."""
     if not isinstance(path, (str, os.PathLike)):  # a number would be a file that is open already
         raise RecordError(f"cannot read {path!r:.200}: the path of a file is wanted")
+    _refuse_python(path)
     try:
         return open(path, "rb")  # closed by whom it is given to
     except OSError as error:
         raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
     except ValueError as error:  # a null in the path, or a lone surrogate
         raise RecordError(f"cannot read {path!r:.200}: {error}. Check the path") from error
+
+
+def _refuse_python(path: str | os.PathLike[str]) -> None:
+    """A Python file would be a log without a single good line; who names one means a workload in it."""
+    name = os.fspath(path)
+    if isinstance(name, str) and name.endswith(".py"):
+        raise RecordError(
+            f"{name} is a Python file, and a log is wanted. A workload in the file is named {name}:NAME, NAME a function of it"
+        )
 
 
 def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:

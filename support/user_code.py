@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import sysconfig
 import traceback
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,22 @@ def running(what: str) -> Iterator[None]:
         if not is_users:
             raise
         raise UserError(f"{what} raised {text}") from error
+
+
+def check_complete(kind: object, what: str) -> None:
+    """Refuse a class that lacks methods of its contract, before anything of it is made.
+
+    Args:
+        kind: a class; anything else passes.
+        what: it is called in the message, "the sampler" for example.
+    Raises:
+        UserError: methods are missing; all of them are named.
+    """
+    if isinstance(kind, ABCMeta) and inspect.isabstract(kind):
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        base = next(c for c in kind.__mro__ if c.__module__.partition(".")[0] == "tunesmith")
+        contract = f"{base.__module__}.{base.__qualname__}"
+        raise UserError(f"{what} {kind.__name__} has no {missing}: the contract is that of {contract}. Define what is missing")
 
 
 def described(error: BaseException) -> tuple[str, bool]:

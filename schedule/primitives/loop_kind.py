@@ -18,6 +18,13 @@ def _mark(s: ScheduleState, target: For, kind: str) -> None:
     s.replace_loop(target.var, lambda f: f.with_(kind=kind))
 
 
+def _held(target: For) -> str:
+    """What a loop holds instead of one block, and what to do."""
+    if type(target.body) is For:
+        return f"loop {target.body.var.name}: put the loop to vectorize innermost with reorder"
+    return "several statements, or none in a block: vectorize the innermost loop around one block"
+
+
 def _used_by_reduction(b: Block, target: For) -> bool:
     return any(it.kind == "R" and target.var in e.vars for it, e in zip(b.iters, b.bindings, strict=True))
 
@@ -60,9 +67,14 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
     """
     target = s.loop(loop)
     if type(target.body) is not Block:
-        raise s.refuse("innermost", f"loop {target.var.name} must directly hold one block", target)
+        what = f"loop {target.var.name} must directly hold one block, and holds {_held(target)}"
+        raise s.refuse("innermost", what, target)
     if _used_by_reduction(target.body, target) and target.body.init is not None:
-        raise s.refuse("data-parallel", f"block {target.body.name} initialises and reduces over loop {target.var.name}", target)
+        raise s.refuse(
+            "data-parallel",
+            f"block {target.body.name} initialises and reduces over loop {target.var.name}; use decompose_reduction first",
+            target,
+        )
     if not (_used_by_reduction(target.body, target) and _is_folded(target.body, target)):
         check_independent(s, target, "independent", private=False)
     _length(s, target.extent, max_lanes)

@@ -6,7 +6,7 @@ searches: equal inputs give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -16,6 +16,7 @@ from tunesmith.codegen.backends import build as build_any
 from tunesmith.codegen.backends import check_kind
 from tunesmith.codegen.device_host import detect_device
 from tunesmith.codegen.llvm_export import export_library
+from tunesmith.codegen.params import written_buffers
 from tunesmith.compile_model import CompiledModel, compile_model
 from tunesmith.compile_records import compile_records
 from tunesmith.compiled_device import CompiledDeviceModule
@@ -33,7 +34,7 @@ from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.support.errors import BuildError, UserError
+from tunesmith.support.errors import BuildError, RunError, UserError
 from tunesmith.workloads import WorkloadLike, find_module
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -60,6 +61,13 @@ class CompiledModule(Module):
         module.artifact = artifact
         module.coverage = coverage
         return module
+
+    def describe(self, functions: Iterable[PrimFunc]) -> None:
+        """Say which parameters these functions of the module write, so that calls take read-only arrays for the others."""
+        for f in functions:
+            if f.name in self.functions:
+                written = written_buffers(f)
+                self[f.name].parameters = tuple([(p.name, p in written) for p in f.params])
 
     def export_library(self, path: str | PathLike[str]) -> Path:
         """Write a shared library that `load_module` loads, here or where tunesmith is not installed; returns the path.
@@ -91,7 +99,11 @@ class CompiledModule(Module):
             UserError: there are several functions, or none of this name.
             RunError: an argument is not what the function takes.
         """
-        return load_call(self.artifact.code(self._only() if name is None else self._known(name)), arguments)
+        function = self._only() if name is None else self._known(name)
+        try:
+            return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
+        except RunError as error:  # of the packed form, which does not know what the function writes
+            raise self[function].refusal(arguments, error) from error
 
     def _only(self) -> str:
         names = self.artifact.functions
@@ -172,12 +184,12 @@ def compile(
             lambda m: _artifact(m, target, bounds_check),
             lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
         )
-        return _load(artifact, target, applied.coverage, found)
+        return _load(artifact, target, applied.coverage, found, module)
     if strict:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
     if isinstance(mod, (str, list, tuple)) or target.is_gpu:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target, bounds_check), target, (), found)
+    return _load(_artifact(module, target, bounds_check), target, (), found, module)
 
 
 def build(
@@ -200,9 +212,10 @@ def build(
     target = as_target(target)
     check_kind(target)
     module = _module(func)
+    found = _remarks(module)
     if not isinstance(func, Schedule):
         _check_marks(module)
-    return _load(_artifact(module, target, bounds_check), target, (), _remarks(module))
+    return _load(_artifact(module, target, bounds_check), target, (), found, module)
 
 
 def as_target(target: str | Target | None) -> Target:
@@ -240,17 +253,23 @@ def _check_marks(module: IRModule) -> None:
 
 
 def _load(
-    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...]
+    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...], source: IRModule
 ) -> CompiledModule | CompiledDeviceModule:
     if target.is_gpu:
         return CompiledDeviceModule(artifact, coverage)
     module = CompiledModule.from_artifact(artifact, coverage)
     module.remarks = found
+    module.describe(f for f in source.values() if isinstance(f, PrimFunc))
     return module
 
 
 def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
+    if not functions and len(module):
+        raise BuildError(
+            "the module is a model, and has no PrimFunc that could be built as it is. Take tunesmith.compile, which lowers its operators, "
+            "with the records of tunesmith.tune"
+        )
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
     for f in functions:

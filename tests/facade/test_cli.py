@@ -216,3 +216,24 @@ def test_standard_output_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, cap
         said = capsys.readouterr().err
         assert said.startswith("error: cannot write the result: [Errno 28] No space left on device") and said.count("\n") == 1
     full = False  # what they still hold can go
+
+
+def test_a_python_file_is_no_log(tmp_path: Path) -> None:
+    file = tmp_path / "ops.py"
+    file.write_text("def f(): ...\n")
+    new = tmp_path / "new.jsonl"
+    for words in (
+        ("show", file),
+        ("replay", file),
+        ("log", "verify", file),
+        ("log", "stats", file),
+        ("log", "merge", file, "-o", new),
+        ("log", "prune", file, "-o", new),
+        ("compile", "relu(shape=4)", "--records", file, "-o", tmp_path / "x.so"),
+        ("tune", "relu(shape=4)", "--log", file),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2 and "is a Python file, and a log is wanted" in result.stderr and "ops.py:NAME" in result.stderr, words
+    assert file.read_text() == "def f(): ...\n" and not new.exists()
+    result = run("tune", file, "--log", new)
+    assert result.exit_code == 2 and "ops.py:NAME" in result.stderr

@@ -14,14 +14,17 @@ import pytest
 
 import tunesmith
 from tunesmith import te
+from tunesmith.graph.builder import GraphBuilder
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.measure.database import Database
 from tunesmith.measure.record_log import RecordLog
 from tunesmith.ops.workload import workload
-from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
 
 def check(module: tunesmith.CompiledModule, text: str, name: str | None = None) -> None:
@@ -202,3 +205,68 @@ def test_bind_refuses_what_it_cannot_bind() -> None:
         module.bind(x, name="matmul")()
     with pytest.raises(RunError, match=r"matmul: argument 2 \(C\): .* got a value of type int"):
         module.bind(x, np.zeros((4, 3), np.float32), 3, name="matmul")()
+
+
+@T.prim_func
+def add_one(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
+    for i, j in T.grid(4, 4):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] + 1.0
+
+
+def locked(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def test_read_only_arrays_are_passed_where_the_function_only_reads(hand: ModuleType, tmp_path: Path) -> None:
+    module = tunesmith.build(add_one)
+    np.save(tmp_path / "a.npy", np.ones((4, 4), "float32"))
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    for a in (locked(np.ones((4, 4), "float32")), mapped):
+        for call in (module, module["add_one"], lambda *x: module["add_one"].bind(*x)(), lambda *x: module.bind(*x)()):
+            c = np.zeros((4, 4), "float32")
+            call(a, c)
+            assert (c == 2).all() and not a.flags.writeable
+    a, c = np.ones((4, 4), "float32"), locked(np.zeros((4, 4), "float32"))
+    for call in (module, lambda *x: module["add_one"].bind(*x)(), lambda *x: module.bind(*x)()):
+        with pytest.raises(RunError, match=r"add_one: argument 1 \(C\) is a read-only array, and the function writes it"):
+            call(a, c)
+    assert (c == 0).all()
+    with pytest.raises(RunError, match=r"add_one: argument 0 \(A\): expected float32\[4, 4\], got shape \[2, 4\]"):
+        module(locked(a[:2]), np.zeros((4, 4), "float32"))
+    with pytest.raises(RunError, match=r"argument 0 \(A\): .* got strides \[1, 4\]"):
+        module(locked(np.ones((4, 4), "float32")).T, np.zeros((4, 4), "float32"))
+    with pytest.raises(RunError, match="memory"):
+        module(locked(a[:]), a)
+    path = module.export_library(tmp_path / "add_one.so")
+    with pytest.raises(RunError, match="argument 0 is a read-only array, .* Pass a writable copy: whether the function writes it is known"):
+        tunesmith.load_module(path)["add_one"](locked(a), np.zeros((4, 4), "float32"))
+
+
+def test_bfloat16_arrays_of_numpy_are_passed() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    func = parse(str(add_one).replace("float32", "bfloat16").replace("1.0", "T.bfloat16(1.0)"))
+    module = tunesmith.build(func)
+    for a in (np.ones((4, 4), bfloat16), locked(np.ones((4, 4), bfloat16))):
+        for call in (module, lambda *x: module["add_one"].bind(*x)(), lambda *x: module.bind(*x)()):
+            c = np.zeros((4, 4), bfloat16)
+            call(a, c)
+            assert (c.astype("float32") == 2).all()
+    with pytest.raises(RunError, match=r"argument 1 \(C\) is a read-only array, and the function writes it"):
+        module(np.ones((4, 4), bfloat16), locked(np.zeros((4, 4), bfloat16)))
+    with pytest.raises(RunError, match=r"argument 0 \(A\): expected float32\[4, 4\], got dtype bfloat16"):
+        tunesmith.build(add_one)(np.ones((4, 4), bfloat16), np.zeros((4, 4), "float32"))
+
+
+def test_a_model_is_no_program_to_build_or_schedule() -> None:
+    builder = GraphBuilder("main")
+    model = IRModule([builder.finish(builder.relu(builder.input("x", (4,))))])
+    with pytest.raises(BuildError, match="the module is a model, .* Take tunesmith.compile"):
+        tunesmith.build(model)
+    for name in (None, "main"):
+        with pytest.raises(ScriptError, match="the module is a model: main calls operators and is no PrimFunc. Take tunesmith.tune"):
+            tunesmith.Schedule(model, func_name=name)
+    with pytest.raises(ScriptError, match="the module is empty"):
+        tunesmith.Schedule(IRModule([]))

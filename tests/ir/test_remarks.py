@@ -93,3 +93,27 @@ def test_the_warning_names_the_users_line() -> None:
         with pytest.warns(ProgramWarning) as caught:
             compiler(func)
         assert [w.filename for w in caught] == [__file__]
+
+
+@pytest.mark.parametrize("where", ["loop", "value"])
+def test_a_size_that_no_parameter_determines_is_refused(where: str) -> None:
+    extent, value = ("n", "A[v]") if where == "loop" else ("4", 'A[v] + T.cast(n, "float32")')
+    func = parse(f"""@T.prim_func
+def f(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    n = T.int64()
+    for i in T.serial({extent}):
+        with T.block("C"):
+            v = T.axis.spatial({extent}, i)
+            C[v] = {value}
+""")
+    message = "no call determines the size n: it is no parameter, .* `n: T.int64`, or write a number\nin function f"
+    for refuse in (checked, tunesmith.build, tunesmith.compile, lambda f: tunesmith.build(tunesmith.Schedule(f))):
+        with pytest.raises(ScriptError, match=message):
+            refuse(func)
+    with pytest.raises(ScriptError, match=message):
+        tunesmith.tune(func, "llvm", 1, None, progress=False)
+
+
+def test_sizes_of_parameters_are_determined() -> None:
+    head = '@T.prim_func\ndef f(A: T.Buffer((n,), "float32"), n: T.int64):\n'
+    checked(parse(head + "    for i in T.serial(n):\n        A[i] = T.float32(0.0)\n"))

@@ -227,3 +227,28 @@ def test_a_cast_takes_the_type_first() -> None:
     a = te.placeholder((4,), name="A")
     with pytest.raises(ScriptError, match=r"is not an element type and an expression, as in cast\('float32', x\)"):
         te.cast(a[0], "float64")  # type: ignore[arg-type]
+
+
+def test_functions_of_numpy_are_refused_and_operators_are_not() -> None:
+    a = te.placeholder((8, 9), name="A")
+    for function, instead in ((np.exp, "te.exp, in scripts T.exp"), (np.abs, "te.abs, in scripts T.abs"), (np.arctan, "functions of te")):
+        with pytest.raises(ScriptError, match=f"takes numbers and no symbolic expressions: use .*{instead}"):
+            te.compute((8,), lambda i, f=function: f(a[i, 0]))
+    with pytest.raises(ScriptError, match="numpy.sqrt .* use te.sqrt"):
+        te.compute((8,), lambda i: np.sqrt(i))
+    for element, wanted in (
+        (lambda i: np.float32(2) * a[i, 0], lambda i: 2.0 * a[i, 0]),
+        (lambda i: np.float32(2) - a[i, 0], lambda i: 2.0 - a[i, 0]),
+        (lambda i: a[np.int64(1) + i - 1, 0] + np.float32(1), lambda i: a[i, 0] + 1.0),
+        (lambda i: np.add(a[i, 0], 1.0), lambda i: a[i, 0] + 1.0),
+        (lambda i: a[np.int64(2) * i - i, 0], lambda i: a[i, 0]),
+    ):
+        made, same = (te.create_prim_func([a, te.compute((8,), f, name="B")]) for f in (element, wanted))
+        assert equal(made, same)
+
+
+def test_python_choices_name_what_to_write() -> None:
+    a = te.placeholder((8,), name="A")
+    for element in (lambda i: max(a[i], 0.0), lambda i: a[i] if a[i] > 0 else 0.0, lambda i: np.maximum(a[i], 0.0)):
+        with pytest.raises(ScriptError, match=r"te.select\(cond, a, b\), of max\(a, b\) te.maximum\(a, b\).* T.select, T.max"):
+            te.compute((8,), element)

@@ -9,7 +9,8 @@ import pytest
 from tunesmith.ir.poly import poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import annotation
-from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.schedule import Schedule, replay
+from tunesmith.support.errors import ScheduleError
 
 Apply = Callable[..., Schedule]
 
@@ -107,3 +108,62 @@ def test_an_annotation_may_be_sampled(apply: Apply) -> None:
         s.annotate(s.get_block("D"), "prefetch", s.sample_categorical([4, 16], "distance"))
 
     assert annotation(apply(two, steps, [[16]]).block("D"), "prefetch") == poly(16)
+
+
+def test_a_handle_of_another_kind_is_named() -> None:
+    s = Schedule(two)
+    block = s.get_block("B")
+    loop = s.get_loops(block)[0]
+    with pytest.raises(ScheduleError, match=r"a block handle is needed here, got the loop handle l0"):
+        s.get_loops(loop)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match=r"a loop handle is needed here, got the block handle b0"):
+        s.get_child_blocks(block)  # type: ignore[arg-type]
+
+
+def test_handles_of_another_schedule_are_refused() -> None:
+    """Two schedules of one function share its loops, but the names in a trace are those of one of them."""
+    other, s = Schedule(two), Schedule(two)
+    block = other.get_block("D")
+    loops = other.get_loops(block)
+    own = s.get_loops(s.get_block("D"))
+    factor = other.sample_categorical([2, 4], "factor")
+    for step in (
+        lambda: s.parallel(loops[0]),
+        lambda: s.get_loops(block),
+        lambda: s.reorder([own[1], loops[0]]),
+        lambda: s.split(own[0], [None, factor]),
+        lambda: s.limit([loops[0]], 8, "small"),
+    ):
+        with pytest.raises(ScheduleError, match=r"is a handle of another schedule; .* its own schedule gave"):
+            step()
+    assert [i.kind for i in s.trace.instructions] == ["get_block", "get_loops"]
+    assert s.func is two or s.func.body is two.body
+    again = replay(other.trace, two)
+    again.parallel(again.get_loops(again.get_block("D"))[0])
+    with pytest.raises(ScheduleError, match="another schedule"):
+        again.parallel(loops[0])
+
+
+def test_a_keyword_that_there_is_not_is_named() -> None:
+    s = Schedule(two)
+    loop = s.get_loops(s.get_block("B"))[0]
+    with pytest.raises(ScheduleError) as caught:
+        s.split(loop, factor=16)  # type: ignore[call-arg]
+    shown = str(caught.value)
+    assert "there is no argument 'factor'; did you mean 'factors'?" in shown
+    assert "the signature is split(loop: LoopRV, factors: Sequence[IntRV | int | None])" in shown and "ScheduleState" not in shown
+    with pytest.raises(ScheduleError, match=r"no argument 'zzz'; the signature is vectorize\(loop: LoopRV, max_lanes: int = 512\)"):
+        s.vectorize(loop, zzz=1)  # type: ignore[call-arg]
+    with pytest.raises(ScheduleError, match=r"missing a required argument: 'factors'; the signature is split\(loop: LoopRV"):
+        s.split(loop)  # type: ignore[call-arg]
+
+
+def test_what_vectorize_cannot_do_says_what_to_do() -> None:
+    s = Schedule(two)
+    i, j = s.get_loops(s.get_block("D"))
+    with pytest.raises(ScheduleError, match="initialises and reduces over loop j; use decompose_reduction first"):
+        s.vectorize(j)
+    with pytest.raises(ScheduleError, match="loop i must directly hold one block, and holds loop j: put the loop to vectorize innermost"):
+        s.vectorize(i)
+    with pytest.raises(ScheduleError, match="and holds several statements"):
+        s.vectorize(s.get_loops(s.get_block("B"))[0])

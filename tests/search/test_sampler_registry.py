@@ -120,3 +120,24 @@ def test_models_from_files(tmp_path: Path) -> None:
         find_model(f"{file}:Absent")
     with pytest.raises(UserError, match="there is no file"):
         find_model("absent.py:Mine")
+
+
+def test_a_class_without_the_methods_of_its_contract_is_refused() -> None:
+    class Half(Sampler):
+        def ask(self, n: int) -> list[Candidate]:
+            return []
+
+    class Bad(CostModel):
+        def save(self, path: object) -> None: ...
+
+    with pytest.raises(UserError, match=r"the sampler Half has no tell: the contract is that of tunesmith.search.sampler.Sampler"):
+        find_sampler(Half)
+    with pytest.raises(UserError, match=r"the cost model Bad has no load, score, update: .* tunesmith.costmodel.model.CostModel"):
+        find_model(Bad)
+
+
+def test_a_class_in_a_file_without_the_methods_of_its_contract_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "half.py"
+    file.write_text("from tunesmith.costmodel.model import CostModel\nclass Bad(CostModel): pass\n")
+    with pytest.raises(UserError, match="the cost model Bad has no load, save, score, update"):
+        find_model(f"{file}:Bad")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tunesmith.ir.target import Target
@@ -269,7 +270,7 @@ def test_a_failure_is_told_as_such(task: Task) -> None:
 class Scripted(RandomSampler):
     """Proposes what it is made with, batch after batch."""
 
-    def __init__(self, batches: list[list[Any]]) -> None:
+    def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
 
     def ask(self, n: int) -> list[Candidate]:
@@ -289,7 +290,11 @@ def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
         ([[good[0], outside]], r"the row \[3, .* of the sketch '.*', which is not admissible. .*\(sample, mutate, .*, params\)"),
         ([[Candidate(0, (1,))]], r"the row \[1\]; rows of the sketch '.*' have \d+ values"),
         ([[Candidate(99, (1,))]], r"a candidate of sketch 99; the space has \d+ sketches"),
-        ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is no Candidate"),
+        ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is no Candidate: Scripted.ask gives a list of Candidate\(sketch, row\)"),
+        ([np.ones((5, 4), np.int64)], r"Scripted.ask\(5\) gave an array of shape \[5, 4\], where a list is needed of at most 5 Candidate"),
+        ([None], r"Scripted.ask\(5\) gave a value of type NoneType"),
+        ([[Candidate(0, np.ones(4, np.int64))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),
+        ([[Candidate(0, (1.5,))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),
     ]:
         measurer = FakeMeasurer()
         tuning = Tuning(task, Scripted(batches), measurer, 12, batch=5)  # type: ignore[arg-type]
