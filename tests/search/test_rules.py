@@ -111,7 +111,7 @@ def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> N
 
 @pytest.mark.parametrize(("n", "channels", "groups", "kernel"), [(1, 16, 2, 1), (2, 16, 2, 1), (2, 16, 4, 3), (4, 32, 4, 1), (4, 32, 2, 3)])
 def test_grouped_convolutions_of_any_batch_have_rows(n: int, channels: int, groups: int, kernel: int) -> None:
-    """A tile without vectors and a window of channels that is written out: no size is small enough, and the sketches without it are left."""
+    """A tile without vectors and a window of channels that is written out: no size is small enough, so the others are left."""
     func = workload(f"conv2d(n={n},h=20,w=20,ci={channels},co={channels},kh={kernel},kw={kernel},groups={groups})").func
     space = generate(func, TARGET)
     rng = np.random.default_rng(0)
