@@ -62,7 +62,7 @@ def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
     return te.lookup(maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
 
 
-def _is_at(index: Expr, extent: Poly, place: Index) -> Expr:
+def _is_at(index: Expr, extent: Poly, place: Poly) -> Expr:
     """Whether an index is that of a place; none is, if it is out of range."""
     if _REPORTED.get():
         return te.lookup(_wrapped(index, extent), extent, lambda v: equal(v, place), "index")
