@@ -8,7 +8,7 @@ from typing import Any
 from tunesmith.graph.function import Operand
 from tunesmith.graph.torch_import_call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.torch_import_shapes import slice_start
-from tunesmith.ir.poly import Poly, poly
+from tunesmith.ir.poly import Poly, poly, product
 
 _MASKS = "its indices are a mask of bools, so its shape depends on data; use torch.where"
 
@@ -31,6 +31,18 @@ def gather(call: TorchCall, x: Operand, dim: int, index: Operand, *_: Any) -> Op
     return call.emit("gather_elements", x, index, axis=call.axis(dim, len(x.type.shape)))
 
 
+@converts("aten.take_along_dim.default")
+def take_along_dim(call: TorchCall, x: Operand, index: Operand, dim: int | None = None) -> Operand:
+    """As gather, but the other axes are broadcast against each other; without dim, of both as vectors."""
+    if dim is None:
+        return call.emit("gather_elements", *[call.reshaped(v, (product(v.type.shape),)) for v in (x, index)], axis=0)
+    axis = call.axis(dim, len(call.shape))
+    beside = tuple([e if d == axis else n for d, (e, n) in enumerate(zip(x.type.shape, call.shape, strict=True))])
+    x = x if x.type.shape == beside else call.emit("broadcast_to", x, shape=beside)
+    index = index if index.type.shape == call.shape else call.emit("broadcast_to", index, shape=call.shape)
+    return call.emit("gather_elements", x, index, axis=axis)
+
+
 def _leading(call: TorchCall, x: Operand, indices: Sequence[Operand | None]) -> Operand:
     """Index tensors of the first axes as one tensor of places; refused unless they are those of the first axes."""
     given = [i for i in indices if i is not None]
@@ -38,11 +50,8 @@ def _leading(call: TorchCall, x: Operand, indices: Sequence[Operand | None]) -> 
         call.refuse("it is converted for indices of one axis, or of the first axes without a gap; permute the axes before")
     shape = _broadcast([i.type.shape for i in given])
     parts = []
-    for index, extent in zip(given, x.type.shape, strict=False):
+    for index in given:
         wide = call.cast(index, "int64")
-        extent_value = call.operand(extent if extent.const is None else extent.const, "int64")
-        # Negative indices count from the end.
-        wide = call.emit("where", call.emit("less", wide, call.number(0, "int64")), call.emit("add", wide, extent_value), wide)
         wide = wide if wide.type.shape == shape else call.emit("broadcast_to", wide, shape=shape)
         parts.append(call.emit("expand_dims", wide, axes=(len(shape),)))
     return call.emit("concat", *parts, axis=len(shape))
@@ -176,4 +185,4 @@ def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source
 @converts("aten.one_hot.default")
 def one_hot(call: TorchCall, indices: Operand, depth: int) -> Operand:
     """1 at the index, 0 elsewhere."""
-    return call.emit("one_hot", indices, call.number(1, "int64"), call.number(0, "int64"), depth=call.shape[-1], axis=-1)
+    return call.emit("one_hot", indices, call.number(1, "int64"), call.number(0, "int64"), depth=call.shape[-1], axis=-1, strict=True)

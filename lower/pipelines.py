@@ -52,8 +52,8 @@ CPU = Pipeline(
 )
 """From a concrete scheduled function to what the CPU code generators take."""
 
-CPU_CHECKED = Pipeline(check_bounds, simplify, flatten_buffers, store_bools, _EXPAND_MATH)
-"""As `CPU`, with every index checked at run time: serial, and as slow as that is."""
+CPU_CHECKED = Pipeline(check_bounds, skip_zero_terms, simplify, flatten_buffers, store_bools, fuse_multiply_add, _EXPAND_MATH)
+"""As `CPU`, with every index checked at run time: serial, and as slow as that is.  What decides how results are rounded is in both."""
 
 GPU = Pipeline(
     combine_threads,

@@ -26,6 +26,9 @@ MAX_TABLE = 400_000
 _NEAR, _PAIRED, _FAR = 32, 96, 16
 """What `nearest` tries for a row that breaks a joint constraint: near lines of each table, combinations of them, random rows."""
 
+_PROBES = 64
+"""Rows drawn to see that joint constraints accept some; only if they accept none of these, their values are enumerated."""
+
 
 class ParamSpace:
     """All rows over `params` that meet `constraints`.
@@ -55,6 +58,9 @@ class ParamSpace:
                 self._merge(c)
         self.joint = tuple(joint)
         self._check = _checker(self.joint, self.params)
+        if self.joint and not self._check(self._draw(_PROBES, np.random.default_rng(0))).any() and not len(self._joint_values[1]):
+            labels = ", ".join(dict.fromkeys(c.label for c in self.joint))
+            raise ScheduleError("space", self.joint[0].label, f"no values of the tables meet the joint constraints {labels} together")
 
     def _touched(self, c: Constraint) -> list[int]:
         columns = {self._column[v] for v in c.expr.vars if isinstance(v, Param)}
@@ -129,11 +135,48 @@ class ParamSpace:
             have += len(rows)
             if have >= n:
                 return np.concatenate(parts)[:n]
+        columns, lines = self._joint_values
+        if columns and len(lines):
+            return np.concatenate([*parts, self._draw_met(n - have, rng)])
         raise ScheduleError(
             "space",
             "joint",
             f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly so",
         )
+
+    @cached_property
+    def _joint_values(self) -> tuple[tuple[int, ...], Rows]:
+        """The columns of the joint constraints, by group, and all values of them that tables and joint constraints admit.
+
+        A table has many lines with the same values in these columns, so that there are far fewer of them than rows.  No columns and one
+        line if there are more than `MAX_TABLE` combinations all the same.
+        """
+        used = {self._column[v] for c in self.joint for v in c.expr.vars if isinstance(v, Param)}
+        columns: tuple[int, ...] = ()
+        lines = np.zeros((1, 0), np.int64)
+        for cols, table in zip(self.groups, self.tables, strict=True):
+            mine = [k for k, col in enumerate(cols) if col in used]
+            if not mine:
+                continue
+            values = np.unique(table[:, mine], axis=0)
+            if len(lines) * len(values) > MAX_TABLE:
+                return (), np.zeros((1, 0), np.int64)
+            lines = np.hstack([np.repeat(lines, len(values), axis=0), np.tile(values, (len(lines), 1))])
+            columns += tuple([cols[k] for k in mine])
+        return columns, lines[_checker(self.joint, [self.params[i] for i in columns])(lines)]
+
+    def _draw_met(self, n: int, rng: np.random.Generator) -> Rows:
+        """n rows whose values in the columns of the joint constraints are drawn from those admitted: for spaces nearly all of whose
+        rows break a joint constraint."""
+        columns, lines = self._joint_values
+        rows = np.empty((n, len(self.params)), np.int64)
+        rows[:, columns] = lines[rng.integers(len(lines), size=n)]
+        for cols, table in zip(self.groups, self.tables, strict=True):
+            mine = [k for k, col in enumerate(cols) if col in columns]
+            for row in rows:
+                same = table[(table[:, mine] == row[[cols[k] for k in mine]]).all(axis=1)]
+                row[np.array(cols)] = same[rng.integers(len(same))]
+        return rows
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
         """For each row, another line of one group's table, near the old one half of the time; rows with no luck stay."""

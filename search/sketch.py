@@ -90,23 +90,42 @@ def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None])
 
 @dataclass(frozen=True)
 class Space:
-    """The sketches of one workload."""
+    """The sketches of one workload.
+
+    Attributes:
+        sketches: those with admissible rows.
+        left_out: those without, a line each: the name, and which constraints no row meets.
+    """
 
     sketches: tuple[Sketch, ...]
+    left_out: tuple[str, ...] = ()
 
     def size(self) -> int:
         """Candidates: the sum of the sketches' sizes (an upper bound where joint constraints exist)."""
         return sum(s.space.size() for s in self.sketches)
 
 
-def collect(name_and_schedule: list[tuple[str, Callable[[Schedule], None]]], func: PrimFunc) -> list[Sketch]:
-    """The sketches that can be made; a structure that does not fit this workload is left out."""
+def collect(
+    name_and_schedule: list[tuple[str, Callable[[Schedule], None]]], func: PrimFunc, left_out: list[str] | None = None
+) -> list[Sketch]:
+    """The sketches that can be made; a structure that does not fit this workload is left out.
+
+    Args:
+        name_and_schedule: named schedules.
+        func: what they are applied to.
+        left_out: gets a line for each structure that fits and has no admissible row.
+    """
     out: list[Sketch] = []
     for name, schedule in name_and_schedule:
         try:
             sketch = make_sketch(name, func, schedule)
-            sketch.space  # noqa: B018  an empty table is found here
         except ScheduleError:
+            continue
+        try:
+            sketch.space  # noqa: B018  an empty table is found here
+        except ScheduleError as error:
+            if left_out is not None:
+                left_out.append(f"{name}: {error.message}")
             continue
         out.append(sketch)
     return out

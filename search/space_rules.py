@@ -58,6 +58,9 @@ def rules_of(target: Target) -> tuple[Rule, ...]:
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
     """The sketches of all rules for `func`; without `rules`, of those for the target's kind.
 
+    A sketch without any admissible row is left out, `Space.left_out` says which and why; where no sketch is left, and `rules` are not
+    given, the fallback is asked.
+
     Raises:
         BuildError: no rule knows this kind of function, or it looks indices up in memory, which no model can judge.
     """
@@ -69,15 +72,17 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
             "write it without a schedule, schedule it by hand, or pass rules= with one of your own"
         )
     out: list[Sketch] = []
+    empty: list[str] = []
     asked = rules
     if rules is None:
         # What is too large to be inlined as a whole: the rules of CPUs and GPUs would do that.
         large = stages.sketches(func, target)
         rules = () if large and target.is_gpu else (stages.sketches,) if large else None
     for rule in rules_of(target) if rules is None else rules:
-        out.extend(collect(rule(func, target), func))
+        out.extend(collect(rule(func, target), func, empty))
     if not out and asked is None:
-        out = collect((gpu_fallback if target.is_gpu else fallback).sketches(func, target), func)
+        out = collect((gpu_fallback if target.is_gpu else fallback).sketches(func, target), func, empty)
     if not out:
-        raise BuildError(f"no sketch rule applies to {func.name}: schedule it by hand, or pass rules= with one of your own")
-    return Space(tuple(out))
+        why = f" ({'; '.join(empty[:3])})" if empty else ""
+        raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass rules= with one of your own")
+    return Space(tuple(out), tuple(empty))

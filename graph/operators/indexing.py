@@ -1,7 +1,8 @@
 """Operators whose elements are chosen by the values of a tensor of indices, or by their own position.
 
-Indices count from the end if they are negative.  One that is out of range is moved to the nearest end, as jax does it, where numpy
-raises an error: code cannot, and must not read what lies beyond.
+Indices count from the end if they are negative.  Where numpy raises an error, because one is out of range, code cannot, and must not
+access what lies beyond: a read is moved to the nearest end, as jax does it, and a write is left out.  Within `reported_indices` formulas
+look up every index as it is, for code that checks lookups (`lower.check_bounds`) and reports the first that is out of range.
 
 A scatter asks every update whether it is meant, which takes time in proportion to the number of updates for each element of the
 result.  The case that generation of text lives on is linear: rows put at a few indices.
@@ -9,7 +10,9 @@ result.  The case that generation of text lives on is linear: rows put at a few 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -26,6 +29,18 @@ from tunesmith.support.errors import ScriptError
 FEW_ROWS = 8
 """Up to so many indices, `index_put_rows` asks each element which of them is its row, and reads no more than it writes."""
 
+_REPORTED: ContextVar[bool] = ContextVar("reported_indices", default=False)
+
+
+@contextmanager
+def reported_indices() -> Iterator[None]:
+    """Formulas made here hold a lookup of each index, which is neither moved nor left out: only for code that checks lookups."""
+    token = _REPORTED.set(True)
+    try:
+        yield
+    finally:
+        _REPORTED.reset(token)
+
 
 def _integers(indices: Tensor) -> None:
     if not dt.is_int(indices.dtype):
@@ -40,9 +55,18 @@ def _wrapped(index: Expr, extent: Poly) -> Expr:
     return select(wide < 0, wide + number(extent, dt.INDEX), wide)
 
 
-def _within(index: Expr, extent: Poly) -> Expr:
-    """An index that may be looked up: wrapped, and held in range, because code would read whatever lies there."""
-    return maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0)
+def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
+    """body(v), where v is an index counted from the start, and held in range, because code would read whatever lies there."""
+    if _REPORTED.get():
+        return te.lookup(_wrapped(index, extent), extent, body, "index")
+    return te.lookup(maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
+
+
+def _is_at(index: Expr, extent: Poly, place: Poly) -> Expr:
+    """Whether an index is that of a place; none is, if it is out of range."""
+    if _REPORTED.get():
+        return te.lookup(_wrapped(index, extent), extent, lambda v: equal(v, place), "index")
+    return equal(_wrapped(index, extent), place)
 
 
 def _looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Callable[[list[Poly]], tuple[Poly, ...]]) -> Expr:
@@ -58,8 +82,7 @@ def _looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: C
     def inner(found: list[Poly]) -> Expr:
         if len(found) == len(loaded):
             return x[at(found)]
-        extent = extents[len(found)]
-        return te.lookup(_within(loaded[len(found)], extent), extent, lambda v: inner([*found, v]))
+        return _at(loaded[len(found)], extents[len(found)], lambda v: inner([*found, v]))
 
     return inner([])
 
@@ -244,7 +267,7 @@ def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int,
 
     def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
         at = (*i[:a], axes[0], *i[a + 1 :])
-        here = equal(_wrapped(indices[at], x.shape[a]), i[a])
+        here = _is_at(indices[at], x.shape[a], i[a])
         return (select(te.all(*[i[d] < indices.shape[d] for d in beside]), here, const(False, "bool")) if beside else here), at
 
     return _scattered(x, updates, [indices.shape[a]], reduction, matching)
@@ -273,7 +296,7 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
         )
 
     def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-        return te.all(*[equal(_wrapped(indices[(*axes, c)], x.shape[c]), i[c]) for c in range(depth)]), (*axes, *i[depth:])
+        return te.all(*[_is_at(indices[(*axes, c)], x.shape[c], i[c]) for c in range(depth)]), (*axes, *i[depth:])
 
     return _scattered(x, updates, indices.shape[:-1], reduction, matching)
 
@@ -295,14 +318,14 @@ def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) ->
     if count is None or count > FEW_ROWS:
 
         def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-            return equal(_wrapped(indices[axes[0]], x.shape[a]), i[a]), (*i[:a], axes[0], *i[a + 1 :])
+            return _is_at(indices[axes[0]], x.shape[a], i[a]), (*i[:a], axes[0], *i[a + 1 :])
 
         return _scattered(x, values, indices.shape, "none", matching)
 
     def element(*i: Poly) -> Expr:
         made: Expr = x[i]
         for r in range(count):
-            made = select(equal(_wrapped(indices[r], x.shape[a]), i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
+            made = select(_is_at(indices[r], x.shape[a], i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
         return made
 
     return te.compute(x.shape, element, "index_put_rows", axes=loop_names(len(x.shape)))
@@ -319,26 +342,30 @@ INDEX_PUT_ROWS = GraphOperator("index_put_rows", INJECTIVE, _index_put_rows, _in
 """x with whole slices along an axis replaced, one for each index; torch.index_copy, the update of a key-value cache."""
 
 
-def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: int = -1) -> Tensor:
+def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: int = -1, strict: bool = False) -> Tensor:
     _integers(indices)
     if on.shape or off.shape or on.dtype != off.dtype:
         raise ScriptError(f"{on!r} and {off!r} must be scalars of one type")
     a, extent = axis_of(axis, len(indices.shape) + 1), poly(depth)
 
     def element(*i: Poly) -> Expr:
-        return select(equal(_wrapped(indices[(*i[:a], *i[a + 1 :])], extent), i[a]), on[()], off[()])
+        index = indices[(*i[:a], *i[a + 1 :])]
+        return select(_is_at(index, extent, i[a]) if strict else equal(_wrapped(index, extent), i[a]), on[()], off[()])
 
     return te.compute((*indices.shape[:a], extent, *indices.shape[a:]), element, "one_hot", axes=loop_names(len(indices.shape) + 1))
 
 
-def _one_hot_reference(indices: np.ndarray, on: np.ndarray, off: np.ndarray, *, depth: int, axis: int = -1) -> np.ndarray:
+def _one_hot_reference(
+    indices: np.ndarray, on: np.ndarray, off: np.ndarray, *, depth: int, axis: int = -1, strict: bool = False
+) -> np.ndarray:
     places = np.arange(depth).reshape([-1 if d == axis % (indices.ndim + 1) else 1 for d in range(indices.ndim + 1)])
     wide = np.expand_dims(indices.astype(np.int64), axis)
     return np.where(np.where(wide < 0, wide + depth, wide) == places, on, off)
 
 
 ONE_HOT = GraphOperator("one_hot", INJECTIVE, _one_hot, _one_hot_reference)
-"""A new axis of `depth` elements, `on` at the index and `off` elsewhere; only `off` for an index out of range."""
+"""A new axis of `depth` elements, `on` at the index and `off` elsewhere; only `off` for an index out of range, which is an error of the
+program if it is `strict`, as in torch, and else is not, as in ONNX."""
 
 
 def _trilu(x: Tensor, *, upper: bool, k: Index = 0) -> Tensor:

@@ -11,13 +11,18 @@ from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operati
 from tunesmith.graph.operator import GRAPH_OPERATORS
 from tunesmith.graph.rewrite import Rewriter
 from tunesmith.ir.function import IRModule
+from tunesmith.support.errors import ScriptError
 
 ROOM = 1 << 16
 """Bytes by which a folded result may be larger than its operands: a mask made of two numbers is better made where it is used."""
 
 
 def fold_constants(mod: IRModule) -> IRModule:
-    """Calls of operators on constants become constants, unless that makes the module much larger."""
+    """Calls of operators on constants become constants, unless that makes the module much larger.
+
+    Raises:
+        ScriptError: one is given an index that is out of range.
+    """
     return mod.update({name: _Fold()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
@@ -36,6 +41,9 @@ class _Fold(Rewriter):
             return None
         name = operation.args[0].name if operation.args else operation.operator
         with np.errstate(all="ignore"):  # what programs compute without a word
-            arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
+            try:
+                arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
+            except IndexError as error:
+                raise ScriptError(f"{operation.operator} of constants: {error}") from error
         folded = [Constant(name, a) for a in arrays]
         return folded if all(c.type == t for c, t in zip(folded, types, strict=True)) else None  # numpy has no bfloat16

@@ -7,6 +7,7 @@ searches: equal inputs give equal bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import cast
@@ -24,11 +25,12 @@ from tunesmith.graph.apply_records import ApplyRecords, Coverage
 from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.graph.external_codegen import Codegen
 from tunesmith.graph.function import GraphFunc
+from tunesmith.graph.operators.indexing import reported_indices
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target import Target
-from tunesmith.lower.pipelines import CPU, CPU_CHECKED
+from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.measure.database import Database
 from tunesmith.measure.packed_call import load_call
 from tunesmith.runtime.module import Module
@@ -144,7 +146,8 @@ def compile(
         offload: of a model: external code generators that get what they support, such as ("blas",).
         name: of a model for executor="aot": what the names of its C functions start with; by default "model".
         bounds_check: check every index when a function runs, for CPUs: an access out of bounds raises RunError, with the buffer, the
-            index and the extent, and is not made.  The code is serial and slow.
+            index and the extent, and is not made.  So does an index of a model that is out of range, where it is otherwise moved to the
+            nearest end (reads) or left out (writes).  The code is serial and slow.
     Returns:
         A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
     Raises:
@@ -167,8 +170,11 @@ def compile(
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
-        lowering = CPU_CHECKED if bounds_check else CPU
-        return compile_model(module, target, database, strict, executor, offload=offload, lowering=lowering, name=name or "model")
+        make = partial(compile_model, module, target, database, strict, executor, offload=offload, name=name or "model")
+        if not bounds_check:
+            return make()
+        with reported_indices():
+            return make(lowering=CPU_CHECKED)
     if executor is not None or offload or name is not None:
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")

@@ -102,6 +102,45 @@ def test_operators_and_functions_without_an_index_to_check() -> None:
     assert c == 3
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+def test_checking_does_not_change_how_results_are_rounded(dtype: str) -> None:
+    """A sum of a product is rounded once in both."""
+    f = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((1000,), "{dtype}"), B: T.Buffer((1000,), "{dtype}"), C: T.Buffer((1000,), "{dtype}")):
+    for i in T.serial(1000):
+        with T.block("C"):
+            vi = T.axis.spatial(1000, i)
+            C[vi] = C[vi] * T.{dtype}(3) + A[vi] * B[vi] - A[vi] * A[vi]
+""")
+    rng = np.random.default_rng(0)
+    a, b, c = [(rng.standard_normal(1000) * 10).astype(dtype) for _ in range(3)]
+    plain, checked = c.copy(), c.copy()
+    tunesmith.build(f)["f"](a, b, plain)
+    tunesmith.build(f, bounds_check=True)["f"](a, b, checked)
+    np.testing.assert_array_equal(checked, plain)
+
+
+def test_checking_skips_terms_of_padding_as_well() -> None:
+    """A weight that is infinite beside the padding gives no NaN, checked or not."""
+    f = parse("""
+@T.prim_func
+def f(A: T.Buffer((4,), "float32"), W: T.Buffer((3,), "float32"), C: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 3):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + T.if_then_else(vi + vk >= 1 and vi + vk < 5, A[vi + vk - 1], 0.0) * W[vk]
+""")
+    a, w = np.ones(4, "float32"), np.array([np.inf, 1, 2], "float32")
+    plain, checked = np.zeros(4, "float32"), np.zeros(4, "float32")
+    tunesmith.build(f)["f"](a, w, plain)
+    tunesmith.build(f, bounds_check=True)["f"](a, w, checked)
+    assert plain[0] == 3
+    np.testing.assert_array_equal(checked, plain)
+
+
 def model() -> IRModule:
     pick = parse("""
 @T.prim_func

@@ -141,3 +141,25 @@ def test_admissible_asks_the_constraints_and_only_for_values_of_the_domains(tabl
     expected = [i and meets(tuple(row)) for i, row in zip(inside, rows.tolist(), strict=True)]
     assert space.admissible(rows).tolist() == expected and 200 < sum(expected) < sum(inside) < len(rows)
     assert space.admissible(rows[:0]).shape == (0,)
+
+
+def many_values(least: int) -> tuple[list[Param], list[Constraint]]:
+    """Two tables of pairs that are too many to be joined, and a constraint on one column of each."""
+    a, b, c, d = (Param(n, range(1, 33)) for n in "abcd")
+    pairs = [Constraint("le0", poly(a) * b - 512, "first"), Constraint("le0", poly(c) * d - 512, "second")]
+    return [a, b, c, d], [*pairs, Constraint("le0", poly(least) - poly(a) * c, "tie")]
+
+
+def test_joint_constraints_that_no_row_meets_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
+    with pytest.raises(ScheduleError, match=r"space refused \[tie\]: no values .* meet the joint constraints tie"):
+        ParamSpace(*many_values(32 * 32 + 1))
+
+
+def test_rows_that_are_hardly_ever_drawn_are_found_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 1,024 pairs of columns is admissible, and each of its values is that of few lines."""
+    monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
+    space = ParamSpace(*many_values(32 * 32))
+    assert [c.label for c in space.joint] == ["tie"]
+    rows = space.sample(3, stream(1, "test"))
+    assert len(rows) == 3 and space.admissible(rows).all() and (rows[:, [0, 2]] == 32).all()

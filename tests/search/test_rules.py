@@ -13,6 +13,8 @@ from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops.workload import workload
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search import space_rules
 from tunesmith.search.rules import fallback
 from tunesmith.search.space_rules import CPU_RULES, find_rules, generate
 from tunesmith.support.errors import BuildError, UserError
@@ -105,6 +107,40 @@ def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> N
     for s in sketches:
         for row in s.space.sample(3, rng):
             CPU(s.concretize(tuple([int(x) for x in row])), TARGET)
+
+
+@pytest.mark.parametrize(("n", "channels", "groups", "kernel"), [(1, 16, 2, 1), (2, 16, 2, 1), (2, 16, 4, 3), (4, 32, 4, 1), (4, 32, 2, 3)])
+def test_grouped_convolutions_of_any_batch_have_rows(n: int, channels: int, groups: int, kernel: int) -> None:
+    """A tile without vectors and a window of channels that is written out: no size is small enough, so the others are left."""
+    func = workload(f"conv2d(n={n},h=20,w=20,ci={channels},co={channels},kh={kernel},kw={kernel},groups={groups})").func
+    space = generate(func, TARGET)
+    rng = np.random.default_rng(0)
+    for s in space.sketches:
+        rows = s.space.sample(2, rng)
+        assert s.space.admissible(rows).all()
+        CPU(s.concretize(tuple(rows[0].tolist())), TARGET)
+    assert any("window" not in s.name for s in space.sketches)
+    names = {s.name for s in space.sketches}
+    assert all(line.partition(": ")[0] not in names and "code-budget" in line for line in space.left_out)
+    assert space.left_out or kernel == 3
+
+
+def never(s: Schedule) -> None:
+    """A schedule that can be applied, and has no admissible sizes."""
+    (loop, *_) = s.get_loops(s.get_block(s.blocks()[0].name))
+    (tile,) = s.sample_tile(loop, 2, "t", [(2, 4)])
+    s.require("le0", 8 - tile.expr, "never", "no size is enough")
+
+
+def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = workload("relu(shape=30x50)").func
+    monkeypatch.setattr(space_rules, "CPU_RULES", (lambda func, target: [("empty", never)],))
+    space = generate(func, TARGET)
+    assert {s.name for s in space.sketches} <= {"fallback", "fallback serial"} and space.sketches
+    (line,) = space.left_out
+    assert line.startswith("empty: ") and "never" in line
+    with pytest.raises(BuildError, match="no sketch rule applies to .*empty: .*never"):
+        generate(func, TARGET, [lambda func, target: [("empty", never)]])
 
 
 def test_tiles_of_vectors_have_no_budget_of_code() -> None:

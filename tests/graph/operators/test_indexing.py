@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tunesmith
+from tunesmith.graph.builder import GraphBuilder
 from tunesmith.graph.function import TensorType
 from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ops import tensor_expression as te
-from tunesmith.support.errors import ScriptError
+from tunesmith.support.errors import RunError, ScriptError
 from tunesmith.testing.graph_operator_conformance import check_operator
 
 RNG = np.random.default_rng(3)
@@ -141,3 +144,65 @@ def test_types_with_sizes_known_at_the_call() -> None:
 def test_refusals(name: str, types: list[tuple[tuple[int, ...], str]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(*t) for t in types], **attrs)
+
+
+TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
+ONES = np.ones((2, 3), np.float32)
+INDEXED: dict[str, tuple[str, tuple[int, ...], list[np.ndarray], dict[str, Any]]] = {
+    "take": ("take", (2,), [], {"axis": 0}),
+    "gather_elements": ("gather_elements", (2, 3), [], {"axis": 0}),
+    "gather_nd": ("gather_nd", (2, 1), [], {}),
+    "scatter_elements": ("scatter_elements", (2, 3), [ONES], {"axis": 0}),
+    "scatter_elements add": ("scatter_elements", (2, 3), [ONES], {"axis": 0, "reduction": "add"}),
+    "scatter_nd": ("scatter_nd", (2, 1), [ONES], {}),
+    "scatter_nd max": ("scatter_nd", (2, 1), [ONES], {"reduction": "max"}),
+    "index_put_rows few": ("index_put_rows", (2,), [ONES], {"axis": 0}),
+    "index_put_rows many": ("index_put_rows", (9,), [np.ones((9, 3), np.float32)], {"axis": 0}),
+}
+
+
+@pytest.mark.parametrize("case", INDEXED)
+def test_an_index_out_of_range_is_reported_by_checked_models_and_harmless_in_others(case: str) -> None:
+    name, shape, more, attrs = INDEXED[case]
+    build = GraphBuilder("main")
+    x, at = build.input("x", TABLE.shape), build.input("at", shape, "int64")
+    module = IRModule({"main": build.finish(build.call(name, x, at, *[build.constant(m) for m in more], **attrs))})
+    checked, plain = tunesmith.compile(module, bounds_check=True), tunesmith.compile(module)
+    good = np.resize(np.array([0, -4, 3, -1]), shape)
+    (wanted,) = GRAPH_OPERATORS.get(name).evaluate([TABLE, good, *more], tuple(attrs.items()))
+    for made in (checked, plain):
+        np.testing.assert_array_equal(made(TABLE, good), wanted)
+    for bad, seen in ((4, 4), (-5, -1), (2**40, 2**40)):
+        places = good.copy()
+        places.flat[1] = bad
+        with pytest.raises(RunError, match=f"op_{name}: the value of the lookup index in block .* is {seen}, and the extent is 4"):
+            checked(TABLE, places)
+        got = plain(TABLE, places)
+        if "scatter" not in name and "put" not in name:
+            places.flat[1] = 3 if bad > 0 else 0
+            np.testing.assert_array_equal(got, GRAPH_OPERATORS.get(name).evaluate([TABLE, places, *more], tuple(attrs.items()))[0])
+
+
+def test_classes_out_of_range_are_errors_where_they_are_in_the_source() -> None:
+    """torch refuses them; in ONNX all of the row is off."""
+    for strict in (False, True):
+        build = GraphBuilder("main")
+        at = build.input("at", (3,), "int64")
+        on, off = build.constant(np.array(1, np.int64)), build.constant(np.array(0, np.int64))
+        made = tunesmith.compile(
+            IRModule({"main": build.finish(build.call("one_hot", at, on, off, depth=4, strict=strict))}), bounds_check=True
+        )
+        np.testing.assert_array_equal(made(np.array([0, 3, 1])), np.eye(4, dtype=np.int64)[[0, 3, 1]])
+        if strict:
+            with pytest.raises(RunError, match="op_one_hot: the value of the lookup index in block one_hot is 4, and the extent is 4"):
+                made(np.array([0, 4, 1]))
+        else:
+            assert np.asarray(made(np.array([0, 4, 1]))).sum() == 2
+
+
+def test_constant_indices_out_of_range_are_refused() -> None:
+    build = GraphBuilder("main")
+    x = build.input("x", (2,))
+    picked = build.take(build.constant(np.ones(4, np.float32)), build.constant(np.array([1, 9])), axis=0)
+    with pytest.raises(ScriptError, match="take of constants: index 9 is out of bounds"):
+        tunesmith.compile(IRModule({"main": build.finish(build.add(picked, x))}))
