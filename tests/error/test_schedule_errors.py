@@ -148,13 +148,14 @@ def test_get_block_block_exists(on: On, refuse: Refuse) -> None:
 def test_parallel_loop_exists(on: On, refuse: Refuse) -> None:
     s = on("sums")
     b = s.get_block("C")
-    refuse("parallel", "loop-exists", "a loop handle is needed here, got b0", s, lambda: s.parallel(b))  # type: ignore[arg-type]
+    refuse("parallel", "loop-exists", "a loop handle is needed here, got the block handle b0", s, lambda: s.parallel(b))  # type: ignore[arg-type]
 
 
 def test_parallel_loop_exists_2(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    foreign = loops(on("row"), "C")[0]
-    refuse("parallel", "loop-exists", "loop i (l0) is not in this program", s, lambda: s.parallel(foreign))
+    s = on("chain")
+    gone = loops(s, "B")[0]
+    s.compute_inline(s.get_block("B"))
+    refuse("parallel", "loop-exists", f"loop i ({gone.name}) was consumed by compute_inline", s, lambda: s.parallel(gone))
 
 
 def test_arguments_as_other_systems_take_them(on: On) -> None:
