@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import Box, accesses, loop_ranges, plain_iter, reads, region, union, writes
+from tunesmith.ir.analysis.dependence import is_nonpositive
+from tunesmith.ir.analysis.guards import step_of
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import For
+from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
@@ -46,6 +50,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         box: the extents of the box do not depend on loop variables.
         guard: guards of the block are on loops that are its iteration variables, so that they can move along; it is under no `if`.
         in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        order: steps of a reduction that may not change their order keep it: its loops have that of its iteration variables.
         once: the loops of a reduction run each of its instances once, and one instance begins each element.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
@@ -100,7 +105,25 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         if unused:
             what = f"several instances of block {b.name} begin the reduction of one element of {buffer.name}: {unused[0]} does not index it"
             raise s.refuse("once", what, b)
+        _check_order(s, b)
     place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
+
+
+def _check_order(s: ScheduleState, b: Block) -> None:
+    """The new loops are those of the iteration variables, in their order."""
+    if reassociable_update(b) is not None:
+        return
+    loops = {f.var: f for f in s.loops_of(b.name)}
+    digits: list[Var] = []
+    kept = True
+    for e in [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and it.extent != 1]:
+        mine = [v for v in loops if v in e.vars]
+        for outer, inner in itertools.pairwise(mine):
+            step, small = step_of(e, outer), step_of(e, inner)
+            kept = kept and step is not None and small is not None and is_nonpositive(small * loops[inner].extent - step)
+        digits += mine
+    if not kept or digits != sorted(digits, key=list(loops).index):
+        raise s.refuse("order", f"the steps of the reduction of block {b.name} depend on each other, and would change their order", b)
 
 
 def _sharing(s: ScheduleState, target: For, loops: Sequence[LoopRV]) -> dict[Var, Poly]:

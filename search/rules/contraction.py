@@ -26,6 +26,7 @@ from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
 from tunesmith.lower.version_guards import MAX_VERSIONS
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.state import MAX_INTEGER
 from tunesmith.search.rules.roles import (
     Operand,
     consumers,
@@ -315,7 +316,8 @@ def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
     for x in walk(b.body):
         parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is Lt0 else ()
         for p in parts:
-            known = coefficient(simplify(substitute(p, along), ranges), lane)
+            sizes = dict.fromkeys(p.vars - ranges.keys(), (0, MAX_INTEGER))
+            known = coefficient(simplify(substitute(p, along), ranges | sizes), lane)
             if known is None or (type(x) is Lt0 and known[0] not in (0, 1)):
                 return False
     return True

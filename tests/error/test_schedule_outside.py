@@ -195,6 +195,33 @@ def test_a_reduction_whose_loops_repeat_it_stays(refuse: Refuse) -> None:
     refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
+ONE = "v = T.axis.spatial(1, z)"
+
+
+@pytest.mark.parametrize(
+    ("loops", "steps", "value", "taken"),
+    [
+        ("q, k in T.grid(2, 3)", ("r = T.axis.reduce(3, k)", "w = T.axis.reduce(2, q)"), "r + w", False),
+        ("q, k in T.grid(2, 3)", ("w = T.axis.reduce(2, q)", "r = T.axis.reduce(3, k)"), "r + w", True),
+        ("q, k in T.grid(2, 3)", ("r = T.axis.reduce(6, q * 3 + k)",), "r", True),
+        ("q, k in T.grid(3, 2)", ("r = T.axis.reduce(6, k * 3 + q)",), "r", False),
+    ],
+)
+def test_a_reduction_whose_steps_have_an_order_keeps_it(
+    loops: str, steps: tuple[str, ...], value: str, taken: bool, refuse: Refuse
+) -> None:
+    body = ['B = T.alloc_buffer((1,), "int32")', "for z in range(1):", f"    for {loops}:"]
+    body += [block("b", 8, ONE, *steps, "with T.init():", "    B[v] = 0", f"B[v] = B[v] * 2 + A[{value}]")]
+    body += ["for z in range(1):", block("c", 4, ONE, "C[v] = B[v]")]
+    func = program("\n".join(body), C="(1,)")
+    if taken:
+        same(func, lambda s: s.compute_at(s.get_block("b"), loop(s, "c")))
+    else:
+        s = Schedule(func)
+        what = "the steps of the reduction of block b depend on each other, and would change their order"
+        refuse("compute_at", "order", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
+
+
 def test_a_reduction_that_a_loop_runs_again_is_not_kept_in_registers(refuse: Refuse) -> None:
     body = ["for i, q, k in T.grid(4, 2, 1):"]
     body += [block("c", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    C[v] = 0", "C[v] = C[v] + 6")]

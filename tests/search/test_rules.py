@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tunesmith import te
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target import Target
 from tunesmith.ir.visit import walk
@@ -15,7 +18,7 @@ from tunesmith.lower.pipelines import CPU
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search import space_rules
-from tunesmith.search.rules import fallback
+from tunesmith.search.rules import contraction, fallback
 from tunesmith.search.space_rules import CPU_RULES, find_rules, generate
 from tunesmith.support.errors import BuildError, UserError
 
@@ -146,3 +149,23 @@ def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch:
 def test_tiles_of_vectors_have_no_budget_of_code() -> None:
     for text in WORKLOADS[:7]:
         assert not any(c.label == "code-budget" for s in generate(workload(text).func, TARGET).sketches for c in s.constraints)
+
+
+def test_rules_read_indices_that_depend_on_sizes_of_the_call() -> None:
+    f = parse("""
+@T.prim_func
+def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffer((8, 8), "float32"), n: T.int64):
+    for i, j, k in T.grid(8, 8, n):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, n - 1 - vk] * B[vk, vj]
+""")
+    assert isinstance(f, PrimFunc)
+    tried = 0
+    for _, schedule in contraction.sketches(f, Target("llvm")):
+        with contextlib.suppress(UserError):  # a refusal is an answer
+            schedule(Schedule(f))
+            tried += 1
+    assert tried
