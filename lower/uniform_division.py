@@ -112,7 +112,9 @@ def wants_exact_operands(e: Expr) -> bool:
 
 
 def exact_buffers(root: Stmt) -> set[Buffer]:
-    """Buffers whose elements reach an operand of such an operation, in other buffers' values too."""
+    """Buffers whose elements reach an operand of such an operation, in other buffers' values too; none where nothing is divided."""
+    if not any(type(n) is Binary and n.op == "div" for n in walk(root)):
+        return set()
 
     def loaded(n: Node) -> set[Buffer]:
         return {x.buffer for x in walk(n) if type(x) is BufferLoad}

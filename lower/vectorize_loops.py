@@ -163,7 +163,7 @@ class _Lanes:
         self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
         self.exact = False
-        """Whether a quotient must be rounded correctly: what it is an operand of tells neighbours apart."""
+        """Whether quotients must be rounded correctly, because an operation around them may turn one ulp into another result."""
         self.guards: list[frozenset[Var] | None] = []
         """What the conditions around depend on; None for more than variables."""
         self._read: set[tuple[Any, ...]] = set()

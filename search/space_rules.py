@@ -59,7 +59,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     """The sketches of all rules for `func`; without `rules`, of those for the target's kind.
 
     A sketch without any admissible row is left out, `Space.left_out` says which and why; where no sketch is left, and `rules` are not
-    given, the fallback is asked.
+    given, the fallback rule makes one.
 
     Raises:
         BuildError: no rule knows this kind of function, or it looks indices up in memory, which no model can judge.

@@ -1,7 +1,7 @@
 """Operators whose elements are chosen by the values of a tensor of indices, or by their own position.
 
-Indices count from the end if they are negative.  Where numpy raises an error, because one is out of range, code cannot, and must not
-access what lies beyond: a read is moved to the nearest end, as jax does it, and a write is left out.  Within `reported_indices` formulas
+Indices count from the end if they are negative.  Where numpy raises an error because one is out of range, code cannot, and must not leave
+the buffer: a read is moved to the nearest end, as in jax, and a write is left out.  Within `reported_indices` formulas
 look up every index as it is, for code that checks lookups (`lower.check_bounds`) and reports the first that is out of range.
 
 A scatter asks every update whether it is meant, which takes time in proportion to the number of updates for each element of the
@@ -56,7 +56,7 @@ def _wrapped(index: Expr, extent: Poly) -> Expr:
 
 
 def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
-    """body(v), where v is an index counted from the start, and held in range, because code would read whatever lies there."""
+    """body(v), where v is an index counted from the start, and clamped to the range, because code must not read outside of the buffer."""
     if _REPORTED.get():
         return te.lookup(_wrapped(index, extent), extent, body, "index")
     return te.lookup(maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
