@@ -47,7 +47,6 @@ $(VENV)/.installed-for-gpu-check: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/python tests/make_typecheck_farm.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
 
 
 @dataclass(frozen=True, slots=True)

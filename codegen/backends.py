@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.device_build import DIALECTS
-from tunesmith.codegen.device_build import build as build_device
-from tunesmith.codegen.device_host import check_device
-from tunesmith.codegen.llvm_build import Functions
-from tunesmith.codegen.llvm_build import build as build_llvm
-from tunesmith.codegen.llvm_host import check_runs_here as check_processor
-from tunesmith.ir.target import Target
+from tunesmith.codegen.device.build import DIALECTS
+from tunesmith.codegen.device.build import build as build_device
+from tunesmith.codegen.device.host import check_device
+from tunesmith.codegen.llvm.build import Functions
+from tunesmith.codegen.llvm.build import build as build_llvm
+from tunesmith.codegen.llvm.host import check_runs_here as check_processor
+from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.support.errors import BuildError
 
@@ -24,8 +24,8 @@ def build(funcs: Functions, target: Target, packing: str = "call", bounds_check:
         funcs: a function, several, or a module.
         target: for which.
         packing: where constants are packed, on CPUs: see `llvm_build.build`.  On devices each call packs.
-        bounds_check: every index is checked when a function runs, on CPUs only: see `lower.check_bounds`.  Constants are then packed in
-            each call.
+        bounds_check: every index is checked when a function runs, on CPUs only: see `lower.passes.check_bounds`.  Constants are then packed
+            in each call.
     Raises:
         BuildError: no code is generated for this kind of target, or a function cannot be compiled.
     """

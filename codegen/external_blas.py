@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tunesmith.codegen.llvm_compile import compile_object
-from tunesmith.codegen.llvm_host import llvm_options
-from tunesmith.codegen.llvm_host_entry import emit_entry
-from tunesmith.codegen.llvm_text import literal, llvm_type
-from tunesmith.ir.target import Target
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.codegen.llvm.compile import compile_object
+from tunesmith.codegen.llvm.host import llvm_options
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.codegen.llvm.text import literal, llvm_type
+from tunesmith.ir.target.target import Target
+from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, RunError

@@ -7,7 +7,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.visit import walk_objects
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support.errors import BuildError
 
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from tunesmith.datasets import parquet_file
 from tunesmith.datasets.parquet_file import PathLike
-from tunesmith.measure.record import ERROR_KINDS
-from tunesmith.measure.record_fields import show
-from tunesmith.measure.record_log import LogReport
+from tunesmith.measure.records.fields import show
+from tunesmith.measure.records.log import LogReport
+from tunesmith.measure.records.record import ERROR_KINDS
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 

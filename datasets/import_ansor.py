@@ -23,8 +23,8 @@ from tunesmith.datasets.foreign_table import (
     times,
 )
 from tunesmith.datasets.parquet_file import PathLike
-from tunesmith.measure.record_fields import show
-from tunesmith.measure.record_log import LogReport
+from tunesmith.measure.records.fields import show
+from tunesmith.measure.records.log import LogReport
 from tunesmith.support.errors import RecordError, UserError
 
 ERRORS = {

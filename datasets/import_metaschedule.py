@@ -25,8 +25,8 @@ from tunesmith.datasets.foreign_table import (
 )
 from tunesmith.datasets.import_ansor import limited
 from tunesmith.datasets.parquet_file import PathLike
-from tunesmith.measure.record_fields import show
-from tunesmith.measure.record_log import LogReport
+from tunesmith.measure.records.fields import show
+from tunesmith.measure.records.log import LogReport
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tunesmith.datasets.foreign_table import ForeignTable, compact, files_of
 from tunesmith.datasets.import_ansor import limited, read
 from tunesmith.datasets.parquet_file import PathLike
-from tunesmith.measure.record_log import LogReport
+from tunesmith.measure.records.log import LogReport
 
 
 def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> ForeignTable:

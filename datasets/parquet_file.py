@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tunesmith.measure.record_fields import show
+from tunesmith.measure.records.fields import show
 from tunesmith.support import atomic_file, json_lines
 from tunesmith.support.errors import RecordError
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from tunesmith.measure.record import Record, target_key
-from tunesmith.measure.record_fields import VERSION, Pool
+from tunesmith.measure.records.fields import VERSION, Pool
+from tunesmith.measure.records.record import Record, target_key
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 

@@ -18,11 +18,11 @@ import pandas as pd
 from tunesmith.datasets import parquet_file
 from tunesmith.datasets.parquet_file import PathLike
 from tunesmith.datasets.record_columns import SCHEMA, arrow_of, frame_from, frame_of, records_of, template
-from tunesmith.ir.target import Target
-from tunesmith.measure import record_log
-from tunesmith.measure.database import Database
-from tunesmith.measure.record import ERROR_KINDS, Record, WorkloadLine, target_key
-from tunesmith.measure.record_log import LogReport, verdict
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records import log as record_log
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.log import LogReport, verdict
+from tunesmith.measure.records.record import ERROR_KINDS, Record, WorkloadLine, target_key
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, UserError
 
@@ -191,8 +191,8 @@ class RecordTable:
         return taken
 
     def standing(self) -> RecordTable:
-        """One line for each candidate: the measurement that counts, as `measure.standing` defines it; the last line of a candidate of which
-        none counts, mostly a failure."""
+        """One line for each candidate: the measurement that counts, as `measure.records.status` defines it; the last
+        line of a candidate of which none counts, mostly a failure."""
         records = list(records_of(self.frame, whole=False))
         database = Database(records)
         chosen: set[str] = set()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.node import node
 from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import Annotations, Stmt
 from tunesmith.support.errors import ScriptError
+
+if TYPE_CHECKING:
+    from tunesmith.ir.script.printer import Printer
 
 
 @node
@@ -59,9 +63,11 @@ class PrimFunc:
         """The value of an attribute, None when absent."""
         return next((v for k, v in self.attrs if k == key), None)
 
-    def __str__(self) -> str:
-        from tunesmith.ir.script.printer import script  # printing imports every node, nodes must not import printing
+    def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
+        """Add the lines of the function to those of a printer; in a module it has the name of its key."""
+        printer.function(self, depth)
 
+    def __str__(self) -> str:
         return script(self)
 
 
@@ -96,9 +102,11 @@ class IRModule(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.functions)
 
-    def __str__(self) -> str:
-        from tunesmith.ir.script.printer import script  # as in PrimFunc
+    def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
+        """Add the lines of all functions to those of a printer."""
+        printer.module(self)
 
+    def __str__(self) -> str:
         return script(self)
 
     def update(self, functions: Mapping[str, Any]) -> IRModule:

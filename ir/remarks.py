@@ -15,7 +15,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If
 from tunesmith.ir.visit import walk_objects

@@ -15,7 +15,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq

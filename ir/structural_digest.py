@@ -14,7 +14,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, For
@@ -35,7 +35,7 @@ class Structure:
     difference: Callable[[Any, Any], str | None]
 
 
-STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.structural:STRUCTURE"})
+STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.ir.structural:STRUCTURE"})
 """By the name of the function's class."""
 
 

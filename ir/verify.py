@@ -15,8 +15,8 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import Lookup, LookupVar
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
-from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.remarks import refuse_uninitialised

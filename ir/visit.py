@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.lookup import Lookup, LookupVar
+from tunesmith.ir.indirect_index import Lookup, LookupVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly

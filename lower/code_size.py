@@ -15,7 +15,7 @@ from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, R
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, evaluate
 from tunesmith.ir.stmt import Block, BufferStore, Evaluate, For, If, Stmt
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, with_body
 from tunesmith.lower.vector_math_tables import OPERATIONS
 from tunesmith.support import dtype as dt

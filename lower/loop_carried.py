@@ -20,10 +20,10 @@ from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Lt0
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
 from tunesmith.ir.stmt import BufferStore, For, If
-from tunesmith.lower.simplify import Simplifier
+from tunesmith.lower.passes.simplify import Simplifier
 
 MAX_POINTS = 1 << 17
 """Iterations of an access that are enumerated."""

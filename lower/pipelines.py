@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from tunesmith.lower.check_bounds import check_bounds
-from tunesmith.lower.clip_loops import clip_loops
 from tunesmith.lower.code_size import bound_unrolling
-from tunesmith.lower.combine_threads import combine_threads
-from tunesmith.lower.double_buffer import double_buffer
-from tunesmith.lower.drop_dead_stores import drop_dead_stores
-from tunesmith.lower.fill_tiles import fill_tiles
-from tunesmith.lower.flatten_buffers import flatten_buffers
-from tunesmith.lower.fuse_multiply_add import fuse_multiply_add
-from tunesmith.lower.hoist_conditions import hoist_conditions
-from tunesmith.lower.insert_barriers import insert_barriers
-from tunesmith.lower.lower_blocks import lower_blocks
-from tunesmith.lower.passes import Pass, Pipeline
-from tunesmith.lower.place_allocations import place_allocations
-from tunesmith.lower.prefetch_ahead import prefetch_ahead
-from tunesmith.lower.share_threads import share_threads
-from tunesmith.lower.simplify import simplify
-from tunesmith.lower.skip_zero_terms import skip_zero_terms
-from tunesmith.lower.store_bools import store_bools
-from tunesmith.lower.unroll_loops import unroll_loops
-from tunesmith.lower.vector_math import expand_math
-from tunesmith.lower.vectorize_loops import vectorize_loops
-from tunesmith.lower.version_guards import version_guards
-from tunesmith.lower.virtual_threads import virtual_threads
-from tunesmith.lower.whole_vectors import whole_vectors
+from tunesmith.lower.pass_infra import Pass, Pipeline
+from tunesmith.lower.passes.check_bounds import check_bounds
+from tunesmith.lower.passes.double_buffer import double_buffer
+from tunesmith.lower.passes.drop_dead_stores import drop_dead_stores
+from tunesmith.lower.passes.flatten_buffers import flatten_buffers
+from tunesmith.lower.passes.fuse_multiply_add import fuse_multiply_add
+from tunesmith.lower.passes.guard_zero_padding import skip_zero_terms
+from tunesmith.lower.passes.inject_prefetch import prefetch_ahead
+from tunesmith.lower.passes.inject_virtual_threads import virtual_threads
+from tunesmith.lower.passes.insert_barriers import insert_barriers
+from tunesmith.lower.passes.legalize_bool_storage import store_bools
+from tunesmith.lower.passes.lower_blocks import lower_blocks
+from tunesmith.lower.passes.lower_cross_thread_reduction import combine_threads
+from tunesmith.lower.passes.pad_shared_tiles import fill_tiles
+from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.lower.passes.simplify import simplify
+from tunesmith.lower.passes.tighten_loop_bounds import clip_loops
+from tunesmith.lower.passes.uniform_vector_predicates import whole_vectors
+from tunesmith.lower.passes.unify_thread_bindings import share_threads
+from tunesmith.lower.passes.unroll_loops import unroll_loops
+from tunesmith.lower.passes.unswitch_loops import hoist_conditions
+from tunesmith.lower.passes.vector_math import expand_math
+from tunesmith.lower.passes.vectorize_loops import vectorize_loops
+from tunesmith.lower.passes.version_loops import version_guards
 
-_EXPAND_MATH = Pass("lower.vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR")
+_EXPAND_MATH = Pass("vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR")
 
 CPU = Pipeline(
     prefetch_ahead,
@@ -75,6 +75,6 @@ GPU = Pipeline(
     vectorize_loops,
     fuse_multiply_add,
     insert_barriers,
-    Pass("lower.code_size", bound_unrolling, "FLAT", "FLAT"),
+    Pass("bound_unrolling", bound_unrolling, "FLAT", "FLAT"),
 )
 """From a concrete scheduled function to kernels: the form of `lower.kernels`, with flat memory, vectors and barriers."""

@@ -15,9 +15,9 @@ from typing import Self
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends import build
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import BuildRequest, SketchCache
-from tunesmith.measure.record import ErrorInfo
+from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.errors import BuildError
 
 

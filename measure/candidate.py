@@ -20,10 +20,10 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
-from tunesmith.measure.argument_data import Range
-from tunesmith.measure.correctness import tolerance_of
-from tunesmith.measure.guarded_memory import Array
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.measure.evaluator.correctness import tolerance_of
+from tunesmith.measure.evaluator.guard_pages import Array
+from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule, concretize, replay
 from tunesmith.schedule.trace import Trace

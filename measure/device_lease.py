@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
-from tunesmith.ir.target import Target
-from tunesmith.runtime.device import Device
+from tunesmith.ir.target.target import Target
+from tunesmith.runtime.device.device import Device
 from tunesmith.support.errors import RunError, TunesmithError
 
 _FOLDER = Path("/tmp")

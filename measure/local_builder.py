@@ -8,7 +8,7 @@ from typing import cast
 
 from tunesmith.measure.builder import Builder, BuildJob, BuildResult
 from tunesmith.measure.candidate import BuildRequest
-from tunesmith.measure.pool_errors import error_of
+from tunesmith.measure.job_errors import error_of
 from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import JobResult, WorkerPool
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import cast
 
-from tunesmith.ir.target import Target
-from tunesmith.measure.benches import Benches
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.device_lease import target_lease
-from tunesmith.measure.pool_errors import error_of
+from tunesmith.measure.evaluator.evaluators import Benches
+from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.threads import allowed_threads, pin_threads
 from tunesmith.runtime.timing import TimingPolicy

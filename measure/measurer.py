@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import make_inputs
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, BuildResult
 from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
-from tunesmith.measure.correctness import check_reference, save_reference
-from tunesmith.measure.environment import environment
-from tunesmith.measure.record import Record, WorkloadLine
-from tunesmith.measure.record_log import RecordLog
+from tunesmith.measure.evaluator.argument_data import make_inputs
+from tunesmith.measure.evaluator.correctness import check_reference, save_reference
+from tunesmith.measure.records.environment import environment
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import Record, WorkloadLine
 from tunesmith.measure.runner import VERIFY, Runner, RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.measure.argument_data import Range
-from tunesmith.measure.record import ErrorInfo
+from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.measure.timing_policy import RacePolicy
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.timing import TimingPolicy
 
 VERIFY = ("winner", "always", "never")

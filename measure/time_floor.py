@@ -13,7 +13,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq, Stmt
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.support import dtype
 
 SHORTEST = 1e-9

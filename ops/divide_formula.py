@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Const, Expr, Select
 from tunesmith.ir.expression_size import LEAF, MAX_DEPTH, MAX_NODES, Size, size_of
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.support.errors import ScriptError
 

@@ -23,8 +23,8 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import Lookup, LookupVar
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq

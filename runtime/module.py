@@ -22,24 +22,24 @@ from typing import Any
 
 from numpy import ndarray
 
-from tunesmith.runtime.aot_executor import AotExecutor, native_functions
 from tunesmith.runtime.arrays import passable
-from tunesmith.runtime.device_module import DeviceModule
-from tunesmith.runtime.device_program import MAGIC
+from tunesmith.runtime.device.module import DeviceModule
+from tunesmith.runtime.device.program import MAGIC
 from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.elf_symbols import LIBRARY, ElfSymbols, read_symbols
-from tunesmith.runtime.executable import Executable
-from tunesmith.runtime.executor import Executor
+from tunesmith.runtime.executor.aot_executor import AotExecutor, native_functions
+from tunesmith.runtime.executor.bound_program import Functions
+from tunesmith.runtime.executor.executable import Executable
+from tunesmith.runtime.executor.executor import Executor
+from tunesmith.runtime.executor.graph_executor import GraphExecutor
+from tunesmith.runtime.executor.model_library import PROGRAM, read_library, symbol_addresses
+from tunesmith.runtime.executor.virtual_machine import VirtualMachine
 from tunesmith.runtime.ffi import tvm_ffi
-from tunesmith.runtime.frame import Functions
-from tunesmith.runtime.graph_executor import GraphExecutor
 from tunesmith.runtime.lazy_negation import MARKABLE, is_negated, negation
-from tunesmith.runtime.model_library import PROGRAM, read_library, symbol_addresses
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
-from tunesmith.runtime.virtual_machine import VirtualMachine
 from tunesmith.support.errors import RunError
 from tunesmith.support.temporary_folder import temporary_folder
 
@@ -172,7 +172,7 @@ class Module:
 
     @classmethod
     def from_object(cls, data: bytes) -> Module:
-        """Load ELF object bytes that hold entry points (`codegen.llvm_host_entry`).
+        """Load ELF object bytes that hold entry points (`codegen.llvm.host_entry`).
 
         The memory is given back when the module and all its functions are gone.
 

@@ -15,7 +15,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from tunesmith.runtime.argument_checker import CHECKERS, checker_text
+from tunesmith.runtime.checker.argument_checker import CHECKERS, checker_text
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.thread_support import STARTED, STATE, SUPPORT, support_text

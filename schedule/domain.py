@@ -10,7 +10,7 @@ from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
 from tunesmith.ir.stmt import Block, For, If
-from tunesmith.schedule.boxes import is_tiling
+from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.state import ScheduleState
 
 

@@ -15,7 +15,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ZERO, Poly, Var, substitute
 from tunesmith.ir.stmt import Block, For, Seq
 from tunesmith.ir.visit import blocks_under
-from tunesmith.schedule.boxes import is_tiling
+from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.state import ScheduleState
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import Range
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import MeasureTask
-from tunesmith.search.sketch import Space
-from tunesmith.search.space_rules import Rule, generate
+from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.search.space.rules_table import Rule, generate
+from tunesmith.search.space.sketch import Space
 
 Arrays = list[np.ndarray]
 

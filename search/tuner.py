@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import Measurer
-from tunesmith.measure.record import Record
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import Record
 from tunesmith.measure.time_floor import least_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
-from tunesmith.search.proposals import check_admissible, check_new, proposed
-from tunesmith.search.sampler import Candidate, Result, Sampler
+from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import recorded_seed
 
@@ -161,7 +161,7 @@ class Tuning:
     def rank(self, leaders: int = 4) -> None:
         """Verify the leaders and time them in turn, until the fastest is one of those just timed: the best is not the luckiest.
 
-        It adds a record for each to log and database; they are no trials.  At the end `measure.standing` decides, from the log alone.
+        It adds a record for each to log and database; they are no trials.  At the end `measure.records.status` decides, from the log alone.
         """
         timed: set[str] = set()
         noisy = False

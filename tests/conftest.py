@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from tunesmith.measure.ray_cluster import RayCluster
+    from tunesmith.measure.ray.ray_cluster import RayCluster
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -139,7 +139,7 @@ def ray_cluster() -> Iterator[RayCluster]:
     """The one Ray of this run of tests, with room for several crews; it is started when the first test wants it."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("the extra `ray` is not installed")
-    from tunesmith.measure.ray_cluster import RayCluster
+    from tunesmith.measure.ray.ray_cluster import RayCluster
 
     with RayCluster(workers=8, runners=4) as cluster:
         yield cluster

@@ -8,10 +8,10 @@ from pathlib import Path
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.printer import script
-from tunesmith.ir.target import Target
-from tunesmith.measure.environment import environment
-from tunesmith.measure.record import Record, WorkloadLine
-from tunesmith.measure.record_log import RecordLog
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.environment import environment
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import Record, WorkloadLine
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 

@@ -17,15 +17,15 @@ from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, product
 from tunesmith.ir.stmt import For, Seq
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, path_to_block, walk
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
-from tunesmith.search.sketch import Sketch, make_sketch
-from tunesmith.search.space_rules import CPU_RULES
+from tunesmith.search.space.rules_table import CPU_RULES
+from tunesmith.search.space.sketch import Sketch, make_sketch
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
 

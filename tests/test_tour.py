@@ -64,7 +64,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
             "docs/datasets.md",
             {
                 "per_task=256": 'per_task=4, target=Target("llvm"), workers=0, progress=False',
-                "import build\n": "import build\nfrom tunesmith.ir.target import Target\n",
+                "import build\n": "import build\nfrom tunesmith.ir.target.target import Target\n",
             },
         ),
         ("docs/cost-models.md", {"trials=64": "trials=12, batch=12, workers=0, progress=False"}),

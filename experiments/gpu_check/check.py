@@ -15,7 +15,7 @@ from tunesmith.experiments.gpu_check.session import Session
 from tunesmith.experiments.gpu_check.shared_memory import cycles_by_pattern
 from tunesmith.experiments.gpu_check.table import table
 from tunesmith.experiments.gpu_check.tuning import best_programs, is_cold, names, tune_all
-from tunesmith.measure.device_rates import RATES, device_rates
+from tunesmith.measure.calibration.gpu import RATES, device_rates
 from tunesmith.support.worker_pool import WorkerPool
 
 SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "tuning": 1.0, "peers": 1.0}

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tunesmith.driver.workloads import subject_of_text
 from tunesmith.experiments.gpu_check.session import Session
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import LocalRunner
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.task import Task
 from tunesmith.testing.gpu_rows import HALVES, WORKLOADS, bfloat16_program, rows
-from tunesmith.workloads import subject_of_text
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = MeasurePolicy(race=RacePolicy(min_repeat_ms=0.0, repeats=1, patience_s=0.0), verify="always", law_every=1_000_000)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunesmith.codegen.device_host import detect_device
-from tunesmith.ir.target import Target
-from tunesmith.ir.target_gpus import card_of_driver_name
-from tunesmith.measure.device_rates import calibrated_device
-from tunesmith.runtime.device import Device, DeviceAttributes
+from tunesmith.codegen.device.host import detect_device
+from tunesmith.ir.target.gpus import card_of_driver_name
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.gpu import calibrated_device
+from tunesmith.runtime.device.device import Device, DeviceAttributes
 from tunesmith.support.errors import BuildError, TunesmithError
 
 _LINES = 8

@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from tunesmith.codegen.cuda_nvrtc import compile_cuda
-from tunesmith.ir.target import Target
+from tunesmith.codegen.cuda.nvrtc import compile_cuda
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.gpu_probe import THREADS, Probe
 from tunesmith.measure.device_lease import device_lease
-from tunesmith.measure.device_probe import THREADS, Probe
-from tunesmith.runtime.device import Device
+from tunesmith.runtime.device.device import Device
 
 PATTERNS = {
     "32 lanes apart": "lane",

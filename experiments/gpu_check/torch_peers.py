@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 
 from tunesmith.experiments.gpu_check.gpu_state import gpu_state, quick_clock
+from tunesmith.measure.calibration.gpu_probe import THREADS, compiled
 from tunesmith.measure.device_lease import device_lease
-from tunesmith.measure.device_probe import THREADS, compiled
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.runtime.device import DEVICES, Device
-from tunesmith.runtime.device_array import DeviceArray
-from tunesmith.runtime.device_module import DeviceModule
-from tunesmith.runtime.device_program import DeviceFunction, DeviceProgram, Launch
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.runtime.device.array import DeviceArray
+from tunesmith.runtime.device.device import DEVICES, Device
+from tunesmith.runtime.device.module import DeviceModule
+from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
 
 SAMPLE_S = 0.003
 """A sample takes at least so long."""

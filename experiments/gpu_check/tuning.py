@@ -9,15 +9,15 @@ from typing import Any
 
 import tunesmith
 from tunesmith.codegen.artifact import Artifact
+from tunesmith.display.report import TaskReport
+from tunesmith.display.tables import counted
 from tunesmith.experiments.gpu_check.session import OutOfTime, Session
-from tunesmith.measure.database import Database
 from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.record import Record
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import Record
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.report import TaskReport
 from tunesmith.search.tuner import Progress
-from tunesmith.tables import counted
 
 COMPUTE = ("matmul", "batch_matmul", "dense", "conv2d")
 """Operators that arithmetic limits; the others are limited by memory, and timed on data that is in no cache."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.space_rules import generate
+from tunesmith.search.space.rules_table import generate
 from tunesmith.support.seeds import stream
 from tunesmith.testing.gpu_constraints import compare_constraints, domain_rows
 

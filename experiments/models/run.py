@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tunesmith
-from tunesmith.graph.torch_import import from_torch
+from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.support.errors import RunError, TunesmithError
 from tunesmith.support.worker_pool import WorkerPool

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import tunesmith
-from tunesmith.graph.onnx_import import from_onnx
-from tunesmith.graph.torch_import import from_torch
+from tunesmith.graph.importers.onnx.importer import from_onnx
+from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import TunesmithError
 from tunesmith.testing.torch_models import get

@@ -25,7 +25,7 @@ COMPILE = """
 import sys
 import time
 import tunesmith
-from tunesmith.graph.torch_import import from_torch
+from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.testing.torch_models import get
 
 name, log, folder = sys.argv[1:]

@@ -13,17 +13,17 @@ import json
 import statistics
 import time
 
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import LocalRunner
 from tunesmith.measure.measurer import Measurer
-from tunesmith.measure.ray_builder import RayBuilder
-from tunesmith.measure.ray_cluster import RayCluster
-from tunesmith.measure.ray_runner import RayRunner
+from tunesmith.measure.ray.ray_builder import RayBuilder
+from tunesmith.measure.ray.ray_cluster import RayCluster
+from tunesmith.measure.ray.ray_runner import RayRunner
 from tunesmith.measure.runner import Runner
 from tunesmith.ops.workload import workload
-from tunesmith.search.random_sampler import RandomSampler
+from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.task import Task
 
 

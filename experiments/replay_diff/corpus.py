@@ -11,21 +11,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tunesmith.codegen.device_build import emit_source
-from tunesmith.codegen.llvm_build import emit_text
-from tunesmith.compile import compile
+from tunesmith.codegen.device.build import emit_source
+from tunesmith.codegen.llvm.build import emit_text
 from tunesmith.datasets.suites import SUITES
-from tunesmith.graph.torch_import import from_torch
+from tunesmith.driver.compile import compile
+from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural import digest
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.ops.workload import workload
-from tunesmith.search.drafter import Drafter
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.samplers.drafter import Drafter
 from tunesmith.search.task import Task
-from tunesmith.search.untuned import analytic_schedule
 from tunesmith.support.errors import TunesmithError
 from tunesmith.support.seeds import stream
 from tunesmith.testing.program_fuzz.generate import generate

@@ -14,12 +14,12 @@ from contextlib import suppress
 
 import numpy as np
 
-from tunesmith.costmodel.feature_program import FeatureProgram
-from tunesmith.costmodel.model import CostModel
-from tunesmith.costmodel.registry import find_model
-from tunesmith.ir.target import Target
+from tunesmith.costmodel.features.feature_program import FeatureProgram
+from tunesmith.costmodel.models.model import CostModel
+from tunesmith.costmodel.models.registry import find_model
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.space_rules import generate
+from tunesmith.search.space.rules_table import generate
 from tunesmith.support.errors import MissingExtraError
 from tunesmith.support.seeds import stream
 

@@ -1,1 +1,1 @@
-"""The operators of graph functions, a file for each family; see `graph.operator`."""
+"""The operators of graph functions, a file for each family; see `graph.ir.operator`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.operator import BROADCAST, GraphOperator
+from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
 from tunesmith.graph.operators import formulas
 from tunesmith.graph.operators.element_types import ALL, NUMBERS, TRUTHS, require
 from tunesmith.ir.expr import Expr, compare, select

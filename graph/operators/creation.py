@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.operator import INJECTIVE, GraphOperator
+from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
 from tunesmith.graph.operators.element_types import literal, scalar_type
 from tunesmith.ir.expr import Expr, cast, const, equal, select
 from tunesmith.ir.poly import Index, Poly, ceildiv, poly

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.graph.operator import INJECTIVE, GraphOperator
+from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import ZERO, Index, Poly, ceildiv, maximum, minimum, mod, poly
 from tunesmith.ops import tensor_expression as te

@@ -2,7 +2,7 @@
 
 Indices count from the end if they are negative.  Where numpy raises an error because one is out of range, code cannot, and must not leave
 the buffer: a read is moved to the nearest end, as in jax, and a write is left out.  Within `reported_indices` formulas
-look up every index as it is, for code that checks lookups (`lower.check_bounds`) and reports the first that is out of range.
+look up every index as it is, for code that checks lookups (`lower.passes.check_bounds`) and reports the first that is out of range.
 
 A scatter asks every update whether it is meant, which takes time in proportion to the number of updates for each element of the
 result.  The case that generation of text lives on is linear: rows put at a few indices.
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from tunesmith.graph.operator import FUSABLE, INJECTIVE, GraphOperator
+from tunesmith.graph.ir.operator import FUSABLE, INJECTIVE, GraphOperator
 from tunesmith.graph.operators.axes import axis_of, loop_names
 from tunesmith.ir.expr import Expr, const, equal, maximum, minimum, select
 from tunesmith.ir.poly import Index, Poly, poly

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.graph.operator import FUSABLE, GraphOperator
+from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, minimum, mod
 from tunesmith.ops import conv2d as convolution

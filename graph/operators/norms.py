@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tunesmith.graph.operator import BROADCAST, FUSABLE, GraphOperator
+from tunesmith.graph.ir.operator import BROADCAST, FUSABLE, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
 from tunesmith.ir.expr import Expr, call, const
 from tunesmith.ir.poly import Poly, mod, product

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.operator import REDUCTION, GraphOperator
+from tunesmith.graph.ir.operator import REDUCTION, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
 from tunesmith.graph.operators.element_types import FLOATS, NUMBERS, TRUTHS, require
 from tunesmith.graph.operators.elementwise import mapped

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.graph.operator import INJECTIVE, GraphOperator
+from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.ir.expr import Expr, select
 from tunesmith.ir.poly import ONE, ZERO, Index, Poly, ceildiv, maximum, minimum, mod, poly, product

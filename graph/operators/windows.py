@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.operator import FUSABLE, GraphOperator
+from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
 from tunesmith.graph.operators.axes import axis_of, loop_names
 from tunesmith.ir.expr import Expr, call, const, select
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, maximum, minimum

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tunesmith.graph.function import (
-    Attribute,
-    Binding,
-    Call,
-    CallFunction,
-    GraphFunc,
-    If,
-    Operand,
-    Operation,
-    Region,
-    TensorType,
-    Value,
-)
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, Operand, Operation, Region, TensorType, Value
 from tunesmith.ir.expr import Const
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly, Var, poly, substitute
-from tunesmith.lower.simplify import Simplifier
+from tunesmith.lower.passes.simplify import Simplifier
 from tunesmith.support.errors import UserError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from tunesmith.graph.function import Binding, Call, CallFunction, Constant, GraphFunc, If, Operand, Region, Value
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Operand, Region, Value
 from tunesmith.ir.function import IRModule
 
 

@@ -1,16 +1,17 @@
 """convert_layout: image tensors are kept as NHWC, so that vectors run along channels everywhere (source: TVM's ConvertLayout).
 
-Operators that know a layout, or do not care, are computed on twins (graph.twins).
+Operators that know a layout, or do not care, are computed on twins (graph.passes.layout_rewriter).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operation, TensorType
-from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
-from tunesmith.graph.twins import TwinRewriter
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, TensorType
+from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.passes.layout_rewriter import TwinRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 

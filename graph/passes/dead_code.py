@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tunesmith.graph.function import Binding, CallFunction, GraphFunc, If, Operand, Region, all_bindings, used
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, CallFunction, If, Operand, Region, all_bindings, used
 from tunesmith.ir.function import IRModule
 
 

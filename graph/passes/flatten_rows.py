@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Call, GraphFunc, Operand, Operation, TensorType
-from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
-from tunesmith.graph.twins import TwinRewriter
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Operand, Operation, TensorType
+from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.passes.layout_rewriter import TwinRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Poly, product
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Call, Constant, GraphFunc, Operand, Operation, expressions
-from tunesmith.graph.operator import GRAPH_OPERATORS
-from tunesmith.graph.rewrite import Rewriter
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, expressions
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import ScriptError
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from string import ascii_lowercase
 
-from tunesmith.graph.function import Binding, Call, GraphFunc, If, Operand, Region, used
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, If, Operand, Region, used
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.ir.function import IRModule
 

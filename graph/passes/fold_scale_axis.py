@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Binding, Call, Constant, GraphFunc, If, Operand, Region, Value, used
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, Constant, If, Operand, Region, Value, used
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 

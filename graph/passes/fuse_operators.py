@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tunesmith.graph.function import PRIMITIVE, Binding, Call, Constant, GraphFunc, If, Operand, Region, TensorType
-from tunesmith.graph.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
-from tunesmith.graph.outline import Outlined, users_of
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import PRIMITIVE, Binding, Call, Constant, If, Operand, Region, TensorType
+from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
+from tunesmith.graph.ir.outline import Outlined, users_of
 from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
 

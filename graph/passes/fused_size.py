@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.graph.function import Binding, Call, Operand
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.node import Binding, Call, Operand
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expression_size import LEAF, Size, size_of
 from tunesmith.ir.visit import walk_objects

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Binding, Call, GraphFunc, Value
-from tunesmith.graph.rewrite import Rewriter
-from tunesmith.graph.verify import infer
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, Value
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.ir.verify import infer
 from tunesmith.ir.function import IRModule
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.graph.function import Call, Constant, GraphFunc, Operand
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.ir.expr import Expr, const
 from tunesmith.ir.function import IRModule, PrimFunc

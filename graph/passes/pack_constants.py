@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.codegen.llvm_build import build
-from tunesmith.codegen.llvm_host import check_runs_here
-from tunesmith.graph.function import Binding, CallFunction, Constant, GraphFunc, If, Operand, Region, all_bindings
-from tunesmith.ir import interpret
+from tunesmith.codegen.llvm.build import build
+from tunesmith.codegen.llvm.host import check_runs_here
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, CallFunction, Constant, If, Operand, Region, all_bindings
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.target import Target
-from tunesmith.lower.lift_constants import Lifted, lift_constants
+from tunesmith.ir.interpreter import interpret
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.hoist_constant_packing import Lifted, lift_constants
 from tunesmith.runtime.arrays import aligned, empty, nbytes, placed
 from tunesmith.runtime.module import Module
 from tunesmith.support.errors import BuildError

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.graph.external_codegen import Codegen, ExternalCodegen, find_codegen
-from tunesmith.graph.function import Binding, GraphFunc, If, Region
-from tunesmith.graph.outline import Outlined
-from tunesmith.graph.pattern import Pattern, chains
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, If, Region
+from tunesmith.graph.ir.outline import Outlined
+from tunesmith.graph.ir.pattern import Pattern, chains
+from tunesmith.graph.offload.external_codegen import Codegen, ExternalCodegen, find_codegen
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import UserError
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tunesmith.graph.builder import RegionBuilder
-from tunesmith.graph.function import Binding, Call, GraphFunc, Operand, Operation
-from tunesmith.graph.rewrite import Rewriter
-from tunesmith.graph.verify import infer
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, Operand, Operation
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.ir.verify import infer
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ZERO, poly
 

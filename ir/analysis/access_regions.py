@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.lookup import Lookup, LookupVar
+from tunesmith.ir.indirect_index import Lookup, LookupVar
 from tunesmith.ir.poly import Poly, Var, maximum, minimum, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, Stmt
 from tunesmith.ir.visit import walk

@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval, is_nonnegative
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, divide_terms, minimum, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For

@@ -2,7 +2,7 @@
 
 An access is refused for a witness only: values of all loop variables for which every loop, predicate and condition around the access lets
 it run, and with which an index is not in [0, extent).  What depends on data, on a lookup or on a size that comes with the call is no
-witness; `lower.check_bounds` tests it at run time.
+witness; `lower.passes.check_bounds` tests it at run time.
 """
 
 from __future__ import annotations

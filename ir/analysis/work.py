@@ -14,7 +14,7 @@ from tunesmith.ir.expr import Binary, Call, Cast, Lt0, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block, BufferStore
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk_objects
 from tunesmith.support import dtype as dt
 
@@ -70,7 +70,7 @@ def worth_serial(func: PrimFunc, target: Target) -> bool:
     """Whether a sketch without threads may be the fastest, and is another program than the one with threads.
 
     No measured rate decides, so that equal targets have equal spaces: a core does 4 operations in a nanosecond, and a fork-join takes what
-    `ir.target_defaults` assumes.
+    `ir.target.defaults` assumes.
     """
     fork_join_ns = 500 + 100 * target.num_cores
     most = WORTH_SERIAL * fork_join_ns * 4

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.lookup import Lookup
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For
 

@@ -38,7 +38,7 @@ class FunctionReader(Protocol):
     def __call__(self, source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> Any: ...
 
 
-DIALECTS: Registry[FunctionReader] = Registry("script dialect", {"G.function": "tunesmith.graph.script_parser:parse_function"})
+DIALECTS: Registry[FunctionReader] = Registry("script dialect", {"G.function": "tunesmith.graph.ir.script_parser:parse_function"})
 """The reader for each decorator."""
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from tunesmith.ir import poly as ip
 from tunesmith.ir.buffer import BufferLoad, load
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Ramp, cast
+from tunesmith.ir.indirect_index import Lookup, LookupVar
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.lookup import Lookup, LookupVar
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME

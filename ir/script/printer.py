@@ -6,19 +6,20 @@ The text is a function of the structure and the names of the program, whatever t
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN, underlined
 from tunesmith.ir.script.naming import MAX_NAME, free_names, identifier
 from tunesmith.ir.script.printer_expr import ExprPrinter
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
 from tunesmith.support.errors import ScriptError
+
+if TYPE_CHECKING:
+    from tunesmith.ir.function import IRModule, PrimFunc
 
 KINDS = {"serial": "T.serial", "parallel": "T.parallel", "vectorized": "T.vectorized", "unrolled": "T.unroll", "thread": "T.thread_binding"}
 
@@ -27,13 +28,14 @@ _WRAP = 120
 
 
 @runtime_checkable
-class Scripted(Protocol):
-    """A function of a kind that is defined elsewhere, such as a graph function: it knows its own text, under any name."""
+class Printable(Protocol):
+    """A function or a module: it calls the method of the printer for its kind."""
 
-    def script(self, name: str | None = None) -> str: ...
+    def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
+        """Add its lines to those of the printer, indented by `depth` steps, under its own name or the given one."""
 
 
-def script(obj: PrimFunc | IRModule | Scripted | Stmt | Expr, underline: Collection[Any] = ()) -> str:
+def script(obj: Printable | Stmt | Expr, underline: Collection[Any] = ()) -> str:
     """The program text of `obj`.
 
     Args:
@@ -43,13 +45,9 @@ def script(obj: PrimFunc | IRModule | Scripted | Stmt | Expr, underline: Collect
     Raises:
         ScriptError: `obj` has no script form.
     """
-    if isinstance(obj, Scripted):
-        return obj.script()
     printer = Printer(frozenset(map(id, underline)))
-    if isinstance(obj, PrimFunc):
-        printer.function(obj, 0)
-    elif isinstance(obj, IRModule):
-        printer.module(obj)
+    if isinstance(obj, Printable):
+        obj.print_on(printer, 0)
     elif isinstance(obj, (Stmt, Expr)):
         printer.fragment(obj)
     else:
@@ -86,15 +84,12 @@ class Printer(ExprPrinter):
         for i, (name, f) in enumerate(mod.items()):
             if i:
                 self.lines.append("")
-            if isinstance(f, Scripted):
-                self.lines += textwrap.indent(f.script(name), "    ").split("\n")
-                continue
-            if not isinstance(f, PrimFunc):
+            if not isinstance(f, Printable):
                 raise ScriptError(
                     f"function {name!r} of the module is a {type(f).__name__}; only a PrimFunc has a script form, and what prints itself"
                 )
             inner = Printer(self.marks)
-            inner.function(f, 1)
+            f.print_on(inner, 1, name)
             self.lines += inner.lines
         if not mod:
             self._line(1, "pass")

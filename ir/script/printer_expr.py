@@ -8,8 +8,8 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.indirect_index import Lookup
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.lookup import Lookup
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN
 from tunesmith.ir.script.naming import identifier

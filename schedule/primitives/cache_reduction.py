@@ -13,8 +13,8 @@ from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.ir.visit import substitute as substitute_program
-from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.domain import check_first_step, is_repeated
+from tunesmith.schedule.footprints import guards_of_box, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import ranges_under

@@ -9,8 +9,8 @@ from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under, walk_objects
 from tunesmith.ir.visit import substitute as substitute_program
-from tunesmith.schedule.boxes import is_tiling
 from tunesmith.schedule.domain import check_first_step, is_repeated
+from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import same_elements
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional

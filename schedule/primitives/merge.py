@@ -8,7 +8,7 @@ from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
-from tunesmith.schedule.disjoint import require_one, separations
+from tunesmith.schedule.dependence_checks import require_one, separations
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState

@@ -12,8 +12,8 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ONE, Op, Param, Poly, Var, ceildiv
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.visit import substitute
-from tunesmith.schedule.boxes import is_tiling
-from tunesmith.schedule.disjoint import require_one, separations
+from tunesmith.schedule.dependence_checks import require_one, separations
+from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState

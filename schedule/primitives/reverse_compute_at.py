@@ -7,8 +7,8 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
-from tunesmith.schedule.boxes import guards_of_box, is_tiling
 from tunesmith.schedule.domain import check_loops_cover, covers_domain, is_repeated
+from tunesmith.schedule.footprints import guards_of_box, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent, is_one_element
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move

@@ -1,5 +1,5 @@
 """`python -m tunesmith`: the command line."""
 
-from tunesmith.cli import main
+from tunesmith.cli.main import main
 
 main(prog_name="tunesmith")

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen import llvm_export
 from tunesmith.codegen.external_blas import Blas, Dense, dense_object, dense_text, find_blas
-from tunesmith.compile import compile as compile_
-from tunesmith.compile_model import CompiledModel, compile_model
-from tunesmith.graph import interpret
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.graph.external_blas import BlasCodegen
+from tunesmith.codegen.llvm import export as llvm_export
+from tunesmith.driver.compile import compile as compile_
+from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.graph.ir import interpret
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.offload.external_blas import BlasCodegen
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.runtime.elf_symbols import read_symbols
-from tunesmith.runtime.executable import Executable
-from tunesmith.runtime.executor import Executor
+from tunesmith.runtime.executor.executable import Executable
+from tunesmith.runtime.executor.executor import Executor
 from tunesmith.runtime.module import Module, load_executable, load_module
 from tunesmith.runtime.shared_libraries import candidates, load_library
 from tunesmith.support.errors import BuildError, RunError, UserError

@@ -16,7 +16,7 @@ import pytest
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule, concretize
-from tunesmith.search.param_space import ParamSpace
+from tunesmith.search.space.param_space import ParamSpace
 from tunesmith.support.seeds import stream
 
 TILES = (1, 2, 3, 4, 6, 8, 16)

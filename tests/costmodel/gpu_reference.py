@@ -7,15 +7,15 @@ from functools import cache
 
 import numpy as np
 
-from tunesmith.codegen.device_build import device_source
+from tunesmith.codegen.device.build import device_source
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Op, Poly, Var
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.rules import gpu_fallback
-from tunesmith.search.sketch import Sketch, collect
-from tunesmith.search.space_rules import generate
+from tunesmith.search.space.rules import gpu_fallback
+from tunesmith.search.space.rules_table import generate
+from tunesmith.search.space.sketch import Sketch, collect
 from tunesmith.support.seeds import stream
 
 H200 = Target("nvidia/h200")

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from tunesmith.datasets.record_table import RecordTable
-from tunesmith.ir.target import Target
-from tunesmith.measure.record import ErrorInfo, Record, WorkloadLine
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
 
 Make = Callable[..., Record]
 

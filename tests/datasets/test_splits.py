@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.costmodel.training_set import TaskKey
+from tunesmith.costmodel.training.training_set import TaskKey
 from tunesmith.datasets.family import family
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.datasets.splits import TEST, TRAIN, VALID, WAYS, assign, split

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import ScheduleError

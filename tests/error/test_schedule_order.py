@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.visit import walk

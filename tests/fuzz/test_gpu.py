@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.device_build import build
+from tunesmith.codegen.device.build import build
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret_threads import run_threads
+from tunesmith.ir.interpreter.threads import run_threads
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.lower.pipelines import GPU
-from tunesmith.measure.correctness import mismatch, tolerance_of
-from tunesmith.runtime.device_module import DeviceModule
-from tunesmith.runtime.device_program import DeviceProgram
-from tunesmith.runtime.opencl_device import OPENCL
+from tunesmith.measure.evaluator.correctness import mismatch, tolerance_of
+from tunesmith.runtime.device.module import DeviceModule
+from tunesmith.runtime.device.opencl import OPENCL
+from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.schedule.schedule import replay
-from tunesmith.search.rules import gpu_fallback
-from tunesmith.search.sketch import Sketch, collect
-from tunesmith.search.space_rules import generate
+from tunesmith.search.space.rules import gpu_fallback
+from tunesmith.search.space.rules_table import generate
+from tunesmith.search.space.sketch import Sketch, collect
 from tunesmith.support.seeds import stream
 
 TARGETS = {"opencl": Target("opencl"), "cuda": Target("cuda -arch=sm_90")}

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.compile_model import compile_model
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.graph.function import Call, Constant, GraphFunc, Operand
-from tunesmith.graph.interpret import run
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.driver.compile_model import compile_model
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.node import Call, Constant, Operand
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.common_subexpressions import common_subexpressions
 from tunesmith.graph.passes.convert_layout import convert_layout
 from tunesmith.graph.passes.dead_code import dead_code
@@ -26,13 +27,13 @@ from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise
+from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.passes.simplify_inference import simplify_inference
-from tunesmith.graph.pipelines import GRAPH
-from tunesmith.graph.verify import verify
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Var, evaluate, poly, product
-from tunesmith.ir.target import Target
-from tunesmith.search.untuned import analytic_schedule
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import ScriptError
 from tunesmith.support.seeds import stream
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import GraphFunc, Operand
-from tunesmith.graph.interpret import run
-from tunesmith.graph.operator import ELEMENTWISE, GRAPH_OPERATORS, INJECTIVE, GraphOperator
-from tunesmith.graph.rewrite import Rewriter
-from tunesmith.graph.script_parser import parse
-from tunesmith.graph.script_printer import large_constants, script_of
-from tunesmith.graph.structural import difference, digest
-from tunesmith.graph.verify import verify
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.node import Operand
+from tunesmith.graph.ir.operator import ELEMENTWISE, GRAPH_OPERATORS, INJECTIVE, GraphOperator
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.ir.script_parser import parse
+from tunesmith.graph.ir.script_printer import large_constants, script_of
+from tunesmith.graph.ir.structural import difference, digest
+from tunesmith.graph.ir.verify import verify
 from tunesmith.ir.poly import Poly, Var, below, evaluate, floordiv, maximum, minimum, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir import structural
 from tunesmith.ir.analysis import access_regions
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.poly import Poly, minimum
 from tunesmith.ir.stmt import Block, For, nest
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import transform, walk
-from tunesmith.measure.correctness import mismatch, tolerance_of
+from tunesmith.measure.evaluator.correctness import mismatch, tolerance_of
 from tunesmith.runtime.module import Module
 from tunesmith.schedule import placement
 from tunesmith.schedule.primitives import split as split_module

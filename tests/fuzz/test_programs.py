@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.ir import interpret
+from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.visit import transform
 from tunesmith.schedule.primitive import PRIMITIVES

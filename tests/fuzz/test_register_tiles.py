@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.runtime.arrays import tensor
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule

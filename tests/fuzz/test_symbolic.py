@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
-from tunesmith.graph.default_schedule import default_schedule
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.expr import Call, const, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Var, below, floordiv, mod, poly
 from tunesmith.ir.stmt import For
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform
-from tunesmith.measure.guarded_memory import GuardedArray
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.measure.evaluator.guard_pages import GuardedArray
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.layer_norm import layer_norm
 from tunesmith.ops.matmul import matmul

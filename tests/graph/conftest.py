@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import GraphFunc
-from tunesmith.graph.operator import ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, GraphOperator
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.operator import ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, GraphOperator
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ops import tensor_expression as te

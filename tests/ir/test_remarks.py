@@ -76,7 +76,7 @@ def test_a_spatial_axis_that_reduces_is_named() -> None:
 
 
 def test_show_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    from tunesmith.show import show_workload
+    from tunesmith.driver.show import show_workload
 
     shown = show_workload(matmul("SR", "").func, target="llvm -mcpu=znver4 -num-cores=2", space=False)
     assert "! block B: it adds to what the caller's D holds" in str(shown) and shown.data["remarks"]

@@ -9,13 +9,13 @@ import pytest
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
-from tunesmith.ir.interpret_threads import run_threads
+from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.interpreter.threads import run_threads
 from tunesmith.ir.stmt import BufferStore
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes import Pass
+from tunesmith.lower.pass_infra import Pass
 from tunesmith.support import dtype as dt
 from tunesmith.support.seeds import stream
 

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 import tunesmith
-from tunesmith.codegen.llvm_build import emit_text
+from tunesmith.codegen.llvm.build import emit_text
 from tunesmith.graph.operators.formulas import softplus
 from tunesmith.ir.expr import Expr, call, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import EMITTED, UNROLLED, bound_unrolling, code_size
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules.roles import INLINED, inlined_sizes, is_within
-from tunesmith.search.space_rules import generate
-from tunesmith.search.untuned import analytic_schedule
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.space.rules.block_classes import INLINED, inlined_sizes, is_within
+from tunesmith.search.space.rules_table import generate
 from tunesmith.support.errors import BuildError
 
 AVX512 = Target("llvm -mcpu=znver4 -num-cores=1")
@@ -178,7 +178,7 @@ def test_copies_that_a_guard_removes_do_not_count() -> None:
 
 def test_what_llvm_compiles_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the instructions come from, no function goes to LLVM with more than `EMITTED`."""
-    monkeypatch.setattr("tunesmith.codegen.llvm_function.EMITTED", 500)
+    monkeypatch.setattr("tunesmith.codegen.llvm.kernel.function.EMITTED", 500)
     with pytest.raises(BuildError, match=r"\[code-size\].* more than 500 instructions"):
         emit_text(unrolled_product(8), AVX512)
 

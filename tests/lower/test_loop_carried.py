@@ -9,13 +9,13 @@ import pytest
 
 import tunesmith
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate, For
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.lower_blocks import lower_blocks
-from tunesmith.lower.place_allocations import place_allocations
+from tunesmith.lower.passes.lower_blocks import lower_blocks
+from tunesmith.lower.passes.plan_allocations import place_allocations
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Binary, Broadcast, call, cast, const
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate, For, If
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.passes.vectorize_loops import vectorize_loops
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.lower.uniform_division import has_normal_reciprocal
-from tunesmith.lower.vectorize_loops import vectorize_loops
 from tunesmith.runtime.arrays import tensor
 from tunesmith.runtime.module import Module
 
@@ -123,7 +123,7 @@ def softmax_like(A: T.Buffer((3, 40), "float32"), B: T.Buffer((3,), "float32"), 
 
 def test_the_choice_is_made_in_front_of_the_loop(lowered: Lowered) -> None:
     """One division and one choice for each row; the loop over its vectors is inside."""
-    func = CPU.without("lower.unroll_loops")(softmax_like, NARROW)
+    func = CPU.without("unroll_loops")(softmax_like, NARROW)
     lowered(softmax_like, vectorize_loops)
     (outer,) = [n for n in walk(func.body) if type(n) is For and len([k for k in walk(n.body) if type(k) is For]) > 0]
     (choice,) = [n for n in walk(outer.body) if type(n) is If]

@@ -11,7 +11,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, Iter, nest, store
 from tunesmith.measure.candidate import MeasureTask, NamedTrace
-from tunesmith.measure.record import Record
+from tunesmith.measure.records.record import Record
 from tunesmith.schedule.schedule import Schedule
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure import builder as module
 from tunesmith.measure.builder import Builder, BuildJob, InProcessBuilder
 from tunesmith.measure.candidate import BuildRequest, MeasureTask
@@ -36,7 +36,7 @@ def made_builder(request: pytest.FixtureRequest, workers: int = 2, **limits: Any
     if request.param == "local":
         return LocalBuilder(workers, **limits)
     cluster = request.getfixturevalue("ray_cluster")
-    from tunesmith.measure.ray_builder import RayBuilder
+    from tunesmith.measure.ray.ray_builder import RayBuilder
 
     return RayBuilder(cluster, workers, **limits)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tunesmith.ir import structural
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure import candidate as module
 from tunesmith.measure.candidate import BuildRequest, MeasureTask, NamedTrace, SketchCache, parse_function
 from tunesmith.schedule.schedule import replay

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.llvm_compile import compile_object
-from tunesmith.codegen.llvm_host import llvm_options
-from tunesmith.codegen.llvm_host_entry import emit_entry
-from tunesmith.ir.target import Target
+from tunesmith.codegen.llvm.compile import compile_object
+from tunesmith.codegen.llvm.host import llvm_options
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, BuildResult, InProcessBuilder
 from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
-from tunesmith.measure.database import Database
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
-from tunesmith.measure.record import ErrorInfo, Record
-from tunesmith.measure.record_log import RecordLog
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import ErrorInfo, Record
 from tunesmith.measure.runner import Runner, RunRequest, RunResult
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.codegen.llvm_compile import compile_object
-from tunesmith.codegen.llvm_host import llvm_options
-from tunesmith.codegen.llvm_host_entry import emit_entry
-from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import make_inputs
+from tunesmith.codegen.llvm.compile import compile_object
+from tunesmith.codegen.llvm.host import llvm_options
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import InProcessBuilder
 from tunesmith.measure.candidate import MeasureTask
-from tunesmith.measure.correctness import save_reference
+from tunesmith.measure.evaluator.argument_data import make_inputs
+from tunesmith.measure.evaluator.correctness import save_reference
+from tunesmith.measure.evaluator.cpu_evaluator import Workbench
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
-from tunesmith.measure.workbench import Workbench
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.threads import num_threads, set_num_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import InternalError, RunError
@@ -97,7 +97,7 @@ def made_runner(request: pytest.FixtureRequest, **limits: Any) -> Runner:
     if request.param == "local":
         return LocalRunner(2, **limits)
     cluster = request.getfixturevalue("ray_cluster")
-    from tunesmith.measure.ray_runner import RayRunner
+    from tunesmith.measure.ray.ray_runner import RayRunner
 
     return RayRunner(cluster, TARGET, 1, **limits)
 
@@ -299,7 +299,7 @@ def test_a_setup_that_ends_the_process_is_raised(isolated: Runner, setup: RunSet
 
 def test_arguments_are_laid_out_once_and_the_oldest_are_dropped(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    monkeypatch.setattr("tunesmith.measure.workbench._Place", lambda s: made.append(s.key))
+    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._Place", lambda s: made.append(s.key))
     bench = Workbench()
     for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
         bench.prepare(replace(setup, key=name))

@@ -6,7 +6,7 @@ import pytest
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.time_floor import MARGIN, SHORTEST, least_seconds
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload

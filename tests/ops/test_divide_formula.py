@@ -12,16 +12,16 @@ import tunesmith
 from tunesmith.ir import structural
 from tunesmith.ir.expr import Binary, Const, Expr
 from tunesmith.ir.expression_size import MAX_DEPTH, MAX_NODES, Size, size_of
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import blocks_under
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.search.space_rules import generate
-from tunesmith.search.untuned import analytic_schedule
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.space.rules_table import generate
 from tunesmith.support.errors import ScriptError
 
 N = 32

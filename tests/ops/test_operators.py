@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.expr import Binary
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Param
 from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.visit import blocks_under, path_to_block

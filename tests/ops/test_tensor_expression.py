@@ -10,7 +10,7 @@ import pytest
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Param, Var
 from tunesmith.ir.stmt import Block, BufferStore, For
 from tunesmith.ir.structural import equal

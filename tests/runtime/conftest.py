@@ -9,19 +9,19 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_aot import build_aot
-from tunesmith.codegen.llvm_build import build
-from tunesmith.codegen.llvm_host_entry import emit_entry
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.emit_graph_program import emit_graph_program
-from tunesmith.graph.emit_vm_program import emit_vm_program
-from tunesmith.graph.function import TensorType
+from tunesmith.codegen.llvm.aot import build_aot
+from tunesmith.codegen.llvm.build import build
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.graph.emit.graph_program import emit_graph_program
+from tunesmith.graph.emit.vm_program import emit_vm_program
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.node import TensorType
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Index, Var, poly
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ops import tensor_expression as te
-from tunesmith.runtime.executable import Executable
-from tunesmith.runtime.param_spec import ParamSpec
+from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.runtime.executor.executable import Executable
 
 VADD = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import tunesmith
-from tunesmith.codegen.llvm_export import export_library
+from tunesmith.codegen.llvm.export import export_library
 from tunesmith.ir.script.parser import parse
 from tunesmith.runtime.module import Module, load_module
 from tunesmith.runtime.timing import TimingPolicy

@@ -133,9 +133,9 @@ print("done")
 RACE = """
 import gc, threading
 import numpy as np
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ops.workload import workload
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.runtime import object_loader
 from tunesmith.runtime.module import Module
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tunesmith
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.runtime.module import Module
@@ -111,7 +111,7 @@ from tunesmith.support.errors import RunError
 sys.path.insert(0, {folder!r})
 from test_thread_support import A, WANT, parallel
 from tunesmith.ir.script.parser import parse
-from tunesmith.codegen.llvm_build import build
+from tunesmith.codegen.llvm.build import build
 from tunesmith.runtime.module import Module, load_module
 func, target = parallel(2)
 tunesmith.set_num_threads(2)
@@ -157,7 +157,7 @@ def test_a_child_may_be_the_first_to_start_threads() -> None:
 
 @pytest.mark.skipif(not (shutil.which("ld") or shutil.which("cc")), reason="needs a linker")
 def test_a_library_knows_the_limit_and_of_threads_that_others_started(tmp_path: Path) -> None:
-    from tunesmith.codegen.llvm_export import export_library
+    from tunesmith.codegen.llvm.export import export_library
 
     library = export_library(tmp_path / "f.so", [build(*parallel(2)).data])
     assert forked(f'f = load_module({str(library)!r})["f"]', True) == "serial True, refused True, single True"

@@ -11,7 +11,7 @@ import pytest
 from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import walk

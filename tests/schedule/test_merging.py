@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import evaluate
 from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.handles import LoopRV

@@ -11,13 +11,13 @@ import pytest
 from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
-from tunesmith.ir.interpret_threads import InterpretError, run_threads
+from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.interpreter.threads import InterpretError, run_threads
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore, For
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import walk
 from tunesmith.lower.pipelines import GPU

@@ -7,13 +7,13 @@ import hashlib
 import numpy as np
 import pytest
 
-from tunesmith.costmodel.model import CostModel, Features, Scores
-from tunesmith.costmodel.registry import make_model
-from tunesmith.ir.target import Target
+from tunesmith.costmodel.models.model import CostModel, Features, Scores
+from tunesmith.costmodel.models.registry import make_model
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.drafter import Drafter
-from tunesmith.search.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
-from tunesmith.search.sampler import Candidate, Result
+from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream

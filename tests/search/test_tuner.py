@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.ir.target import Target
-from tunesmith.measure.database import Database
-from tunesmith.measure.record import ErrorInfo, Record
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import ErrorInfo, Record
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.trace import Trace
-from tunesmith.search.random_sampler import RandomSampler
-from tunesmith.search.sampler import Candidate, Result
+from tunesmith.search.samplers.random_sampler import RandomSampler
+from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
 from tunesmith.search.tuner import PHASES, RANKING_ROUNDS, Progress, Tuning, known_results, tune_task
 from tunesmith.support.errors import UserError

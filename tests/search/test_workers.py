@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tunesmith.costmodel.xgb_model import XGBModel
-from tunesmith.ir.target import Target
+from tunesmith.costmodel.models.xgb_model import XGBModel
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.runner import Runner, RunRequest, RunResult
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.timing import TimingPolicy
-from tunesmith.search.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
 from tunesmith.search.task import Task
 from tunesmith.search.tuner import tune_task
 
 if TYPE_CHECKING:
-    from tunesmith.measure.ray_cluster import RayCluster
+    from tunesmith.measure.ray.ray_cluster import RayCluster
 
 
 class RecordedRunner(Runner):
@@ -76,6 +76,6 @@ def test_one_two_and_four_workers_search_alike() -> None:
 
 
 def test_builders_on_ray_search_alike(ray_cluster: RayCluster) -> None:
-    from tunesmith.measure.ray_builder import RayBuilder
+    from tunesmith.measure.ray.ray_builder import RayBuilder
 
     assert search(lambda: RayBuilder(ray_cluster, 3)) == with_one_worker()

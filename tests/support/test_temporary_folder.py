@@ -59,7 +59,7 @@ def test_a_handler_of_the_program_stays(tmp_path: Path) -> None:
 def test_a_measurer_leaves_no_folder(tmp_path: Path) -> None:
     code = (
         "import tempfile; tempfile.tempdir = folder\n"
-        "from tunesmith.ir.target import Target; from tunesmith.measure.measurer import Measurer\n"
+        "from tunesmith.ir.target.target import Target; from tunesmith.measure.measurer import Measurer\n"
         "measurer = Measurer(Target('llvm -num-cores=1'), None, None)"
     )
     assert ended(code, tmp_path) == (-signal.SIGTERM, [])

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tunesmith.costmodel.feature_program import gather, vector_names
+from tunesmith.costmodel.features.feature_program import gather, vector_names
+from tunesmith.costmodel.features.store_features import columns
 from tunesmith.costmodel.metrics import spearman
-from tunesmith.costmodel.model import INPUTS, CostModel
-from tunesmith.costmodel.store_features import columns
+from tunesmith.costmodel.models.model import INPUTS, CostModel
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
 

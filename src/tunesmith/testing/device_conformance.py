@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tunesmith.runtime.cpu_device import host_memory
-from tunesmith.runtime.device import Allocation, Device, DeviceAPI
+from tunesmith.runtime.device.cpu import host_memory
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI
 from tunesmith.support.errors import RunError
 
 T = TypeVar("T")

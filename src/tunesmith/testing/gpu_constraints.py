@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.codegen.device_build import device_source
+from tunesmith.codegen.device.build import device_source
 from tunesmith.ir.arith.array_eval import compile_polys
-from tunesmith.ir.target import Target
-from tunesmith.search.rules.gpu_limits import LEGAL
-from tunesmith.search.sketch import Sketch
+from tunesmith.ir.target.target import Target
+from tunesmith.search.space.rules.gpu_limits import LEGAL
+from tunesmith.search.space.sketch import Sketch
 from tunesmith.support.errors import BuildError
 
 

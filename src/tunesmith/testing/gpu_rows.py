@@ -13,13 +13,13 @@ import numpy as np
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir.expr import maximum
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import Target
-from tunesmith.measure.argument_data import make_inputs
-from tunesmith.measure.correctness import mismatch, tolerance_of
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.evaluator.argument_data import make_inputs
+from tunesmith.measure.evaluator.correctness import mismatch, tolerance_of
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.search.sketch import Sketch
-from tunesmith.search.space_rules import generate
+from tunesmith.search.space.rules_table import generate
+from tunesmith.search.space.sketch import Sketch
 from tunesmith.support.seeds import stream
 
 WORKLOADS = (

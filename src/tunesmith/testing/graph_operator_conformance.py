@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.compile import build
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.driver.compile import build
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ops import tensor_expression as te
 from tunesmith.support import dtype as dt
 

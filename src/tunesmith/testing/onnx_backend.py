@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.compile_model import compile_model
-from tunesmith.graph import interpret
-from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.graph.onnx_import import from_onnx
-from tunesmith.graph.onnx_import_errors import OnnxImportError
+from tunesmith.driver.compile_model import compile_model
+from tunesmith.graph.importers.onnx.errors import OnnxImportError
+from tunesmith.graph.importers.onnx.importer import from_onnx
+from tunesmith.graph.ir import interpret
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.support.errors import MissingExtraError, ModelImportError
 
 Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.onnx_import_errors import OnnxImportError
+from tunesmith.graph.importers.onnx.errors import OnnxImportError
 from tunesmith.testing.onnx_backend import Execute, PreparedModel
 
 _PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13})

@@ -20,20 +20,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tunesmith.costmodel.registry import make_model
+from tunesmith.costmodel.models.registry import make_model
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.tensor_expression import compute, create_prim_func, placeholder
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.param_space import ParamSpace
-from tunesmith.search.rules import contraction
-from tunesmith.search.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers import make_sampler
-from tunesmith.search.sketch import Space
-from tunesmith.search.synthetic_pool import synthetic_pool, synthetic_seconds
+from tunesmith.search.samplers.registry import make_sampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.space.param_space import ParamSpace
+from tunesmith.search.space.rules import contraction
+from tunesmith.search.space.sketch import Space
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import stream
+from tunesmith.testing.synthetic_pool import synthetic_pool, synthetic_seconds
 
 Make = Callable[[Task, int], Sampler]
 """Makes a fresh sampler of a task and a seed."""

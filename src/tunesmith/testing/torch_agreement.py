@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.compile_model import compile_model
-from tunesmith.graph import interpret
-from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.graph.torch_import import from_torch
+from tunesmith.driver.compile_model import compile_model
+from tunesmith.graph.importers.torch.importer import from_torch
+from tunesmith.graph.ir import interpret
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.support.errors import InternalError, MissingExtraError, UserError
 from tunesmith.testing.torch_cases import CaseModel, TorchCase
 

@@ -2,11 +2,11 @@
 
 from math import prod
 
-from tunesmith.codegen.llvm_compile import compile_object
-from tunesmith.codegen.llvm_host import llvm_options
-from tunesmith.codegen.llvm_host_entry import emit_entry
-from tunesmith.graph.external_codegen import ExternalCodegen, external_specs
-from tunesmith.graph.pattern import Pattern
+from tunesmith.codegen.llvm.compile import compile_object
+from tunesmith.codegen.llvm.host import llvm_options
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.graph.ir.pattern import Pattern
+from tunesmith.graph.offload.external_codegen import ExternalCodegen, external_specs
 
 LOOP = """
 define void @NAME_kernel(ptr noalias %x, ptr noalias %y) {

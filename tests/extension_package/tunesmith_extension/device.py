@@ -2,8 +2,8 @@
 
 import ctypes
 
-from tunesmith.runtime.cpu_device import CpuDeviceAPI
-from tunesmith.runtime.device import check_copy
+from tunesmith.runtime.device.cpu import CpuDeviceAPI
+from tunesmith.runtime.device.device import check_copy
 from tunesmith.support.errors import RunError
 
 

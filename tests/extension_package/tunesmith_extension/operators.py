@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tunesmith.graph.operator import ELEMENTWISE, GraphOperator
+from tunesmith.graph.ir.operator import ELEMENTWISE, GraphOperator
 from tunesmith.ops import tensor_expression as te
 
 

@@ -1,11 +1,12 @@
 """A pass over graphs, and a pass over TIR programs."""
 
-from tunesmith.graph.function import Call, GraphFunc, all_bindings
-from tunesmith.graph.pipeline import module_pass
-from tunesmith.graph.rewrite import Rewriter
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, all_bindings
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.passes.pass_infra import module_pass
 from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import transform, walk, with_body
-from tunesmith.lower.passes import function_pass
+from tunesmith.lower.pass_infra import function_pass
 
 
 class Recognise(Rewriter):
@@ -30,7 +31,7 @@ def recognise_squared_relu(mod):
 
 @function_pass(needs="FLAT")
 def unroll_short_loops(func, target):
-    """Innermost loops of up to four rounds are marked `unrolled`; lower.unroll_loops, which comes later, writes them out."""
+    """Innermost loops of up to four rounds are marked `unrolled`; unroll_loops, which comes later, writes them out."""
 
     def on_for(n, recurse):
         innermost = not any(isinstance(below, For) for below in walk(n.body))

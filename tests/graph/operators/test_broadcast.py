@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.compile import build
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import BROADCAST, GRAPH_OPERATORS
+from tunesmith.driver.compile import build
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import BROADCAST, GRAPH_OPERATORS
 from tunesmith.graph.operators.broadcast import broadcast_shapes
 from tunesmith.ir import structural
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import binary

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.operator import ELEMENTWISE, GraphOperator
+from tunesmith.graph.ir.operator import ELEMENTWISE, GraphOperator
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.registry import Registry

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import GRAPH_OPERATORS, INJECTIVE
-from tunesmith.ir.interpret import run
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS, INJECTIVE
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Var, ceildiv, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.support.errors import ScriptError

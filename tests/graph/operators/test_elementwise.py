@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import ELEMENTWISE, GRAPH_OPERATORS
 from tunesmith.ir import structural
-from tunesmith.ir.interpret import run
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Var
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.unary import UNARY, unary

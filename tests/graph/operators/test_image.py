@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.poly import Var, poly
 from tunesmith.support.errors import ScriptError
 from tunesmith.testing.graph_operator_conformance import check_operator

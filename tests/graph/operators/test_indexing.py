@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tunesmith
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.visit import blocks_under

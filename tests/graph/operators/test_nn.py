@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import FUSABLE, GRAPH_OPERATORS
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import FUSABLE, GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import TensorType
-from tunesmith.graph.operator import GRAPH_OPERATORS, INJECTIVE
+from tunesmith.graph.ir.node import TensorType
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS, INJECTIVE
 from tunesmith.ir.expr import Binary
 from tunesmith.ir.poly import Op, Poly, Var, poly
 from tunesmith.ir.visit import walk

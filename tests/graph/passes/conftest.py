@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tunesmith.graph.function import GraphFunc
-from tunesmith.graph.interpret import run
-from tunesmith.graph.script_parser import parse
-from tunesmith.graph.verify import verify
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.script_parser import parse
+from tunesmith.graph.ir.verify import verify
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import evaluate
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.support import dtype as dt
 from tunesmith.support.seeds import stream
 

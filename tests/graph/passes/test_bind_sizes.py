@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tunesmith.graph.interpret import run
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.script_parser import parse
+from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.bind_sizes import bind_sizes
-from tunesmith.graph.script_parser import parse
-from tunesmith.graph.verify import verify
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import UserError
 

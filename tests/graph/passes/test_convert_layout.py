@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import Call, GraphFunc, Operand, all_bindings
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Operand, all_bindings
+from tunesmith.graph.ir.script_parser import parse
 from tunesmith.graph.passes.convert_layout import convert_layout
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.simplify_inference import simplify_inference
-from tunesmith.graph.script_parser import parse
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
 from tunesmith.support.seeds import stream

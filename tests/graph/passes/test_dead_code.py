@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tunesmith.graph.ir.script_parser import parse
 from tunesmith.graph.passes.dead_code import dead_code
-from tunesmith.graph.script_parser import parse
 from tunesmith.ir.function import IRModule
 
 Passed = Callable[..., Any]

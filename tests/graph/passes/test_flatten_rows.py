@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import Call, Operand, all_bindings
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.node import Call, Operand, all_bindings
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.flatten_rows import flatten_rows
 from tunesmith.ir.function import IRModule

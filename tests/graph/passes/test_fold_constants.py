@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import Constant, all_bindings
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.node import Constant, all_bindings
 from tunesmith.graph.passes.fold_constants import ROOM, fold_constants
 from tunesmith.ir.poly import Var, poly
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.function import Call, all_bindings
+from tunesmith.graph.ir.node import Call, all_bindings
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.fold_permutes import fold_permutes
 from tunesmith.ir.function import IRModule

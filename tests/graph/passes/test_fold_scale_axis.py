@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import Call, all_bindings
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.node import Call, all_bindings
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import PRIMITIVE, CallFunction, GraphFunc, If, Operand, all_bindings
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import PRIMITIVE, CallFunction, If, Operand, all_bindings
 from tunesmith.graph.passes.fuse_operators import MAX_CALLS, fuse_operators
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.graph.function import GraphFunc, TensorType, all_bindings
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import TensorType, all_bindings
+from tunesmith.graph.ir.script_parser import parse
+from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.infer_types import infer_types
-from tunesmith.graph.script_parser import parse
-from tunesmith.graph.verify import verify
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import ScriptError
 

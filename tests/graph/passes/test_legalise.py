@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder
-from tunesmith.graph.function import PRIMITIVE, CallFunction, Constant, GraphFunc, all_bindings
-from tunesmith.graph.operator import GRAPH_OPERATORS
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import PRIMITIVE, CallFunction, Constant, all_bindings
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise, prim_func
 from tunesmith.ir.buffer import Buffer

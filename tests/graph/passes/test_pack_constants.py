@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.function import CallFunction, Constant, GraphFunc, Operand, TensorType, all_bindings
-from tunesmith.graph.interpret import run
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.node import CallFunction, Constant, Operand, TensorType, all_bindings
+from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes import pack_constants as pack_constants_module
 from tunesmith.graph.passes.pack_constants import pack_constants
-from tunesmith.graph.verify import verify
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.seeds import stream

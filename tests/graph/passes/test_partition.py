@@ -8,23 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm_build import build
-from tunesmith.compile_model import compile_model
-from tunesmith.graph import external_codegen, interpret, structural
-from tunesmith.graph.builder import GraphBuilder, RegionBuilder
-from tunesmith.graph.call_form import CallStep, call_form
-from tunesmith.graph.default_schedule import default_schedule
-from tunesmith.graph.external_codegen import EXTERNAL_CODEGENS, ExternalCodegen, compile_external, external_functions, find_codegen
-from tunesmith.graph.function import Binding, Call, CallFunction, GraphFunc, Operand
+from tunesmith.codegen.llvm.build import build
+from tunesmith.driver.compile_model import compile_model
+from tunesmith.graph.emit.lowered_form import CallStep, call_form
+from tunesmith.graph.ir import interpret, structural
+from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Operand
+from tunesmith.graph.ir.pattern import Pattern
+from tunesmith.graph.ir.verify import verify
+from tunesmith.graph.offload import external_codegen
+from tunesmith.graph.offload.external_codegen import EXTERNAL_CODEGENS, ExternalCodegen, compile_external, external_functions, find_codegen
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise, prim_func
 from tunesmith.graph.passes.partition import partition
-from tunesmith.graph.pattern import Pattern
-from tunesmith.graph.pipelines import GRAPH, offloading
-from tunesmith.graph.verify import verify
+from tunesmith.graph.passes.pipelines import GRAPH, offloading
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU
 from tunesmith.support.errors import BuildError, RunError, UserError
 
@@ -190,11 +192,11 @@ def test_the_lowering_of_a_model_may_be_another() -> None:
         seen.append(func.name)
         return func
 
-    lowering = CPU.insert_after("lower.store_bools", type(CPU.passes[0])("test.watch", watch, "FLAT", "FLAT"))
+    lowering = CPU.insert_after("legalize_bool_storage", type(CPU.passes[0])("test.watch", watch, "FLAT", "FLAT"))
     compile_model(mod, TARGET, untuned=default_schedule, lowering=lowering)
     assert seen == ["op_relu"]
-    with pytest.raises(UserError, match="the pipeline has no pass 'lower.simplfy'; it has lower.prefetch_ahead, lower.simplify"):
-        CPU.insert_after("lower.simplfy")
+    with pytest.raises(UserError, match="the pipeline has no pass 'simplfy'; it has inject_prefetch, simplify"):
+        CPU.insert_after("simplfy")
 
 
 def test_refusals_of_names_and_patterns() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.graph.builder import GraphBuilder
+from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.simplify_inference import simplify_inference
 
 Passed = Callable[..., Any]

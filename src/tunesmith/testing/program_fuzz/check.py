@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.codegen.llvm_build import build
-from tunesmith.ir import interpret, structural
+from tunesmith.codegen.llvm.build import build
+from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.poly import Var
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import BufferStore, For, Stmt
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
-from tunesmith.lower.drop_dead_stores import drop_dead_stores
-from tunesmith.measure.guarded_memory import GuardedArray
+from tunesmith.lower.passes.drop_dead_stores import drop_dead_stores
+from tunesmith.measure.evaluator.guard_pages import GuardedArray
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import replay
 from tunesmith.schedule.trace import Trace

@@ -34,9 +34,14 @@ def _script(trial: Trial, finding: Finding) -> str:
     program = trial.program
     detail = "\n".join(finding.detail.splitlines()[-12:]).replace("\\", "\\\\").replace('"""', "'''")
     lines = [f'"""{finding.kind}\n\nseed {trial.seed}\n{detail}\n"""', "import numpy as np", "import tunesmith"]
-    lines += ["from tunesmith.ir.interpret import run", "from tunesmith.ir.script.parser import parse"]
-    lines += ["from tunesmith.graph.default_schedule import default_schedule", "from tunesmith.search.rules import fallback"]
-    lines += ["from tunesmith.search.space_rules import CPU_RULES", "", f'target = tunesmith.Target("{trial.target}")', 'f = parse("""']
+    lines += ["from tunesmith.ir.interpreter.interpret import run", "from tunesmith.ir.script.parser import parse"]
+    lines += ["from tunesmith.lower.fallback.default_schedule import default_schedule", "from tunesmith.search.space.rules import fallback"]
+    lines += [
+        "from tunesmith.search.space.rules_table import CPU_RULES",
+        "",
+        f'target = tunesmith.Target("{trial.target}")',
+        'f = parse("""',
+    ]
     lines += [render(program).rstrip(), '""")', f"s = tunesmith.Schedule(f, seed={trial.seed})", "sampled = []"]
     lines += [*[python(s) for s in trial.steps], "print(s.mod)"]
     lines.append("lib = tunesmith.build(s, target)")

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tunesmith.graph.default_schedule import default_schedule
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.schedule.handles import IntRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.rules import fallback
-from tunesmith.search.space_rules import CPU_RULES
+from tunesmith.search.space.rules import fallback
+from tunesmith.search.space.rules_table import CPU_RULES
 from tunesmith.support.errors import ScheduleError
 
 

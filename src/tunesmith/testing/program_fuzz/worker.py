@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tunesmith.ir.script.parser import parse
-from tunesmith.ir.target import Target
+from tunesmith.ir.target.target import Target
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 from tunesmith.testing.program_fuzz import evaluate

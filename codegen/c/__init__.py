@@ -1,0 +1,1 @@
+"""Print lowered functions as C-like kernels for GPUs."""

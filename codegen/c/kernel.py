@@ -1,0 +1,280 @@
+"""Kernels in C: one function for each kernel of a lowered program, in CUDA C or OpenCL C.
+
+The text is meant to be read: names are those of the program, loops that are to be written out say so and stay loops, sizes are numbers.
+Every array of a thread is only touched in such loops, so that the compiler keeps it in registers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tunesmith.codegen.c.dialect import Dialect
+from tunesmith.codegen.c.expr import CExpr
+from tunesmith.codegen.c.registers import register_estimate
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Call, Lt0
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import PREFETCHES
+from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk_objects
+from tunesmith.lower.kernels import AXES, BLOCKS, SHARED, kernels
+from tunesmith.runtime.device.program import Dim3, Launch
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+_KEYWORDS = frozenset(
+    """auto break case const continue default do else enum extern for goto if inline kernel local main private register restrict return
+    signed sizeof static struct switch typedef union unsigned void volatile while global constant class new this template operator true
+    false event arena alignas alignof and asm bitand bitor catch compl concept const_cast consteval constexpr constinit decltype delete
+    dynamic_cast explicit export friend mutable namespace noexcept not nullptr or protected public reinterpret_cast requires
+    static_assert static_cast thread_local throw try typeid typename using virtual wchar_t xor barrier pipe read_only write_only
+    read_write vec_step threadIdx blockIdx blockDim gridDim warpSize
+    NULL NAN INFINITY TS_INLINE _Pragma""".split()
+)
+_RESERVED = re.compile(r"(u?(char|short|int|long)|float|double|half|bool)\d*|(ts|make|as|get|image\w*)_\w*|__\w*|v\d+")
+"""Types, functions of the languages and of the printer, and what the printer calls values."""
+_MAX_INDEX = 2**31 - 1
+_MAX_THREADS_Z = 64
+"""Of every compute capability there is."""
+_ALIGNMENT = 16
+"""Of arrays in shared memory: the widest vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedKernel:
+    """One kernel.
+
+    Attributes:
+        text: the function.
+        helpers: functions that it calls.
+        launch: its launch; arguments are positions among the function's buffers.
+        registers: an estimate of what a thread needs.
+        shared_bytes: of a block, declared and given at the launch.
+    """
+
+    text: str
+    helpers: frozenset[str]
+    launch: Launch
+    registers: int
+    shared_bytes: int
+
+    @property
+    def blocks_macro(self) -> str:
+        """What the text calls the number of blocks that a multiprocessor is to hold, in CUDA C."""
+        return f"BLOCKS_OF_{self.launch.kernel}"
+
+
+def print_kernels(func: PrimFunc, target: Target, dialect: Dialect) -> tuple[list[PrintedKernel], list[Buffer]]:
+    """The kernels of a lowered function, in order, and the buffers they share beside its parameters.
+
+    Raises:
+        BuildError: a kernel asks for more than the target has, or is not in the form that lowering gives.
+    """
+    buffers = [p for p in func.params if isinstance(p, Buffer)]
+    if len(buffers) != len(func.params):
+        raise BuildError(f"{func.name}: a parameter is a size that comes with the call; kernels are compiled for numbers. Bind the sizes")
+    body = func.body
+    workspaces: list[Buffer] = []
+    while type(body) is Allocate and body.buffer.scope == "global":
+        workspaces.append(body.buffer)
+        body = body.body
+    roots = kernels(body)
+    base = f"{_identifier(func.name)}_kernel"
+    names = [base if len(roots) == 1 else f"{base}_{i}" for i in range(len(roots))]
+    return [_Kernel(n, r, [*buffers, *workspaces], target, dialect).printed() for n, r in zip(names, roots, strict=True)], workspaces
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
+    return f"_{text}" if text[0].isdigit() else text
+
+
+class _Kernel(CExpr):
+    """Prints one kernel."""
+
+    def __init__(self, name: str, root: Stmt, memory: list[Buffer], target: Target, dialect: Dialect) -> None:
+        super().__init__(name, dialect)
+        self.name, self.root, self.target = name, root, target
+        self.written = {n.buffer for n in walk_objects(root) if type(n) is BufferStore}
+        used = {n.buffer for n in walk_objects(root) if type(n) in (BufferLoad, BufferStore)}
+        self.arguments = [(i, b) for i, b in enumerate(memory) if b in used]
+        self.taken: set[str] = {*_KEYWORDS, *dialect.functions.values()}
+        self.wide = any((b.shape[0].const or 0) > _MAX_INDEX for b in used)
+
+    def is_constant(self, b: Buffer) -> bool:
+        """See `CExpr`."""
+        return b not in self.written
+
+    def name_of(self, x: Any) -> str:
+        """A name for a binder that nothing else in the kernel has."""
+        base = _identifier(x.name)
+        base = f"x_{base}" if _RESERVED.fullmatch(base) else base
+        name, n = base, 1
+        while name in self.taken:
+            name, n = f"{base}_{n}", n + 1
+        self.taken.add(name)
+        self.names[x] = name
+        return name
+
+    def printed(self) -> PrintedKernel:
+        """The kernel and its launch."""
+        parameters = [self._parameter(b) for _, b in self.arguments]
+        extents: dict[str, int] = {}
+        shared: list[Buffer] = []
+        n: Any = self.root
+        head: list[str] = []
+        while True:
+            if type(n) is For and n.thread in (*BLOCKS, *AXES):
+                if n.extent.const is None:
+                    raise BuildError(f"{self.name}: the loop {n.var} of {n.thread} has the extent {n.extent}; launches need numbers")
+                extents[n.thread] = n.extent.const
+                self.bind(n.var, 0, n.extent.const - 1)
+                axis = "xyz".index(n.thread[-1])
+                source = self.dialect.block[axis] if n.thread in BLOCKS else self.dialect.thread[axis]
+                head.append(f"  const {self.counter(n.extent.const)} {self.name_of(n.var)} = {source};")
+            elif type(n) is Allocate and n.buffer.scope in SHARED:
+                shared.append(n.buffer)
+            else:
+                break
+            n = n.body
+        grid = tuple([extents.get(x, 1) for x in BLOCKS])
+        block = tuple([extents.get(x, 1) for x in AXES])
+        self._check(grid, block)  # type: ignore[arg-type]
+        declared, total, dynamic = self._shared(shared)
+        self.statement(n)
+        lines = [self._signature(parameters, block), *declared, *head, *self.lines, "}"]  # type: ignore[arg-type]
+        launch = Launch(self.name, tuple([i for i, _ in self.arguments]), grid, block, dynamic)  # type: ignore[arg-type]
+        return PrintedKernel("\n".join(lines) + "\n", frozenset(self.helpers), launch, register_estimate(n), total)
+
+    def _parameter(self, b: Buffer) -> str:
+        constant = "" if b in self.written else "const "
+        return f"{self.dialect.spaces.get('global', '')}{constant}{self.dialect.types[b.dtype]}* {self.dialect.restrict} {self.name_of(b)}"
+
+    def _signature(self, parameters: list[str], block: Dim3) -> str:
+        text = ", ".join(parameters)
+        if self.dialect.name == "cuda":
+            bounds = f"__launch_bounds__({prod(block)}, BLOCKS_OF_{self.name})"
+            return f'extern "C" __global__ void {bounds} {self.name}({text}) {{'
+        return f"__kernel __attribute__((reqd_work_group_size({block[0]}, {block[1]}, {block[2]}))) void {self.name}({text}) {{"
+
+    def _check(self, grid: Dim3, block: Dim3) -> None:
+        most = self.target.max_threads_per_block
+        if prod(block) > most:
+            raise BuildError(f"{self.name}: {prod(block)} threads in a block, and {self.target.kind} has at most {most}")
+        if self.target.base == "cuda" and block[2] > _MAX_THREADS_Z:
+            raise BuildError(f"{self.name}: {block[2]} threads along z, and {self.target.kind} has at most {_MAX_THREADS_Z}")
+        if max(grid[1:]) > 65535 or grid[0] > _MAX_INDEX:
+            raise BuildError(f"{self.name}: a grid of {grid} blocks; there are at most {_MAX_INDEX}, 65535 and 65535")
+
+    def _shared(self, buffers: list[Buffer]) -> tuple[list[str], int, int]:
+        """Declarations of shared memory, how much it is, and how much of it comes with the launch."""
+        sizes = [-(-b.nbytes.as_int() // _ALIGNMENT) * _ALIGNMENT for b in buffers]
+        total = sum(sizes)
+        if total > self.target.shared_memory_per_block:
+            raise BuildError(
+                f"{self.name}: {total} bytes of shared memory ({', '.join(f'{b.name}: {b.nbytes}' for b in buffers)}); a block of "
+                f"{self.target} has at most {self.target.shared_memory_per_block}"
+            )
+        types = [self.dialect.types[b.dtype] for b in buffers]
+        if self.dialect.name != "cuda" or total <= self.target.static_shared_memory_per_block:
+            text = [f"  {self.dialect.shared}{t} {self.name_of(b)}[{b.shape[0]}];" for b, t in zip(buffers, types, strict=True)]
+            if self.dialect.name != "cuda":
+                text = [x.replace("];", f"] __attribute__((aligned({_ALIGNMENT})));") for x in text]
+            return text, total, 0
+        lines = ["  extern __shared__ __align__(16) unsigned char arena[];"]
+        at = 0
+        for b, t, size in zip(buffers, types, sizes, strict=True):
+            lines.append(f"  {t}* const {self.name_of(b)} = ({t}*)(arena + {at});")
+            at += size
+        return lines, total, total
+
+    # ---- statements ----------------------------------------------------------------------------------------------------
+
+    def statement(self, n: Stmt) -> None:
+        """Print one statement."""
+        t = type(n)
+        if t is Seq:
+            for k in n.stmts:  # type: ignore[attr-defined]
+                self.statement(k)
+        elif t is BufferStore:
+            self._store(n)  # type: ignore[arg-type]
+        elif t is For:
+            self._for(n)  # type: ignore[arg-type]
+        elif t is If:
+            self._if(n)  # type: ignore[arg-type]
+        elif t is Allocate:
+            self._allocate(n)  # type: ignore[arg-type]
+        elif t is Evaluate:
+            self._evaluate(n)  # type: ignore[arg-type]
+        else:
+            raise BuildError(f"{self.name}: device code was given a {t.__name__}; run the lowering pipeline first")
+
+    def _inside(self, head: str, n: Stmt) -> None:
+        self.line(head)
+        self.indent += 1
+        self.statement(n)
+        self.indent -= 1
+
+    def _for(self, n: For) -> None:
+        if n.kind not in ("serial", "unrolled"):
+            raise BuildError(f"{self.name}: the loop {n.var} is {n.thread or n.kind} where a thread's own work is expected")
+        high = self.bounds(n.extent)[1]
+        extent, name = self.index(n.extent), self.name_of(n.var)
+        self.bind(n.var, 0, max(high - 1, 0))
+        if n.kind == "unrolled":
+            self.line(self.dialect.unroll)
+        self._inside(f"for ({self.counter(high)} {name} = 0; {name} < {extent}; ++{name}) {{", n.body)
+        self.line("}")
+        self.taken.discard(name)
+
+    def _if(self, n: If) -> None:
+        cond = self.condition(n.cond.index) if type(n.cond) is Lt0 else self.scalar(n.cond)
+        self._inside(f"if ({cond}) {{", n.then)
+        if n.orelse is not None:
+            self._inside("} else {", n.orelse)
+        self.line("}")
+
+    def _allocate(self, n: Allocate) -> None:
+        b = n.buffer
+        if b.scope in (*SHARED, "global") or b.shape[0].const is None:
+            raise BuildError(f"{self.name}: the buffer {b.name} of scope {b.scope} and {b.shape[0]} elements is no memory of one thread")
+        self.line(f"{self.dialect.types[b.dtype]} {self.name_of(b)}[{max(b.shape[0].const, 1)}];")
+        self.statement(n.body)
+
+    def _evaluate(self, n: Evaluate) -> None:
+        if type(n.value) is Call and n.value.name == "barrier":
+            self.line(self.dialect.barrier)
+        elif not (type(n.value) is Call and n.value.name in PREFETCHES):
+            raise BuildError(f"{self.name}: device code cannot run {getattr(n.value, 'name', n.value)!r} for its effect")
+
+    def _store(self, n: BufferStore) -> None:
+        b, index, count = n.buffer, n.indices[0], dt.lanes(n.value.dtype)
+        if count == 1:
+            self.line(f"{self.address(b, index)} = {self.stored(b.dtype, self.scalar(n.value))};")
+            return
+        values = self.lanes(n.value)
+        place = self.whole(b, index, count, n.stride, n.mask)
+        if place is not None:
+            self.line(f"{place} = {self._packed(b.dtype, values)};")
+            return
+        for i, value in enumerate(values):
+            text = f"{self.address(b, index, (1 if n.stride is None else n.stride) * i)} = {self.stored(b.dtype, value)};"
+            self.line(text if n.mask is None else f"if ({i} < {self.index(n.mask)}) {text}")
+
+    def _packed(self, dtype: str, values: list[str]) -> str:
+        """A vector of these values as it lies in memory."""
+        if dt.bits(dtype) >= 32:
+            name = values[0].removesuffix(".x")
+            same = values == [f"{name}.{'xyzw'[i]}" for i in range(len(values))]
+            return name if same else self.dialect.vector(dtype, values)
+        each, bits = 32 // dt.bits(dtype), dt.bits(dtype)
+        word, part = self.dialect.types["uint32"], self.dialect.types[f"uint{bits}"]
+        words = []
+        for i in range(0, len(values), each):
+            parts = [f"({word})({part}){self.stored(dtype, v)}" for v in values[i : i + each]]
+            words.append(" | ".join([p if k == 0 else f"({p} << {k * bits})" for k, p in enumerate(parts)]))
+        return self.dialect.vector("uint32", words) if len(words) > 1 else words[0]

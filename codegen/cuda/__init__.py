@@ -1,0 +1,1 @@
+"""Compile CUDA C, and generate host code that launches its kernels."""

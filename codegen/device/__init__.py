@@ -1,0 +1,1 @@
+"""Build and export functions of devices."""

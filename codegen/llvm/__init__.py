@@ -1,0 +1,1 @@
+"""Generate LLVM IR and object code for CPUs."""

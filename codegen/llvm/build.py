@@ -1,0 +1,121 @@
+"""From scheduled functions to an artifact: lower, emit, compile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from tunesmith.codegen.artifact import Artifact, Pack
+from tunesmith.codegen.llvm.compile import compile_assembly, compile_object
+from tunesmith.codegen.llvm.dynamic_shape_entry import SizedParam, emit_sized_entry
+from tunesmith.codegen.llvm.host import llvm_options
+from tunesmith.codegen.llvm.host_entry import emit_entry
+from tunesmith.codegen.llvm.kernel.function import Module, emit_kernel
+from tunesmith.codegen.params import check_scope, param_spec, param_specs, written_buffers
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Param, Var
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.lower.pass_infra import Pipeline
+from tunesmith.lower.passes.check_bounds import sites_of
+from tunesmith.lower.pipelines import CPU
+from tunesmith.support.errors import BuildError
+
+PACKING = ("call", "ahead", "both")
+"""Where constants are packed: in each call, as schedules say; ahead, by functions of their own; or the caller chooses."""
+
+Functions = Iterable[PrimFunc] | PrimFunc | IRModule
+
+
+def build(funcs: Functions, target: Target, pipeline: Pipeline = CPU, packing: str = "call") -> Artifact:
+    """Compile concrete functions into one object.
+
+    Args:
+        funcs: a function, several, or a module; scheduled or not, without Params.  A function with scalar parameters is compiled for
+            all their values from 1 to 2**31 - 1; calls give them as ints behind the tensors.
+        target: kind llvm.
+        pipeline: the lowering.
+        packing: one of `PACKING`, for functions with `pack_constant`.
+    Raises:
+        BuildError: a function cannot be compiled for the target.
+    """
+    start = time.perf_counter()
+    many = _listed(funcs)
+    names = tuple([f.name for f in many])
+    packed: dict[str, tuple[str, tuple[Pack, ...]]] = {}
+    if packing != "call":
+        many = [part for f in many for part in _parts(f, packing, packed)]
+    text, _ = emit_text(many, target, pipeline)
+    emitted = time.perf_counter()
+    data = compile_object(text, llvm_options(target))
+    done = time.perf_counter()
+    facts = {"lower_s": emitted - start, "llvm_s": done - emitted, "ir_lines": float(text.count("\n")), "object_bytes": float(len(data))}
+    return Artifact(data, names, target.to_json(), facts, packed)
+
+
+def _listed(funcs: Functions) -> list[PrimFunc]:
+    return [funcs] if isinstance(funcs, PrimFunc) else list(funcs.values()) if isinstance(funcs, IRModule) else list(funcs)
+
+
+def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
+    """What is compiled for a function; its packed form is noted in `packed`."""
+    lifted = lift_constants(func)
+    if lifted is None:
+        return [func]
+    specs = {at: param_spec(lifted.main, lifted.main.params[at], False) for at in lifted.positions}
+    packs = [Pack(p.name, at, specs[at]) for p, at in zip(lifted.packers, lifted.positions, strict=True)]
+    packed[func.name] = lifted.main.name, tuple(packs)
+    return [*([func] if packing == "both" else []), lifted.main, *lifted.packers]
+
+
+def assembly(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> str:
+    """The assembly of what `build` makes, for people."""
+    return compile_assembly(emit_text(funcs, target, pipeline)[0], llvm_options(target))
+
+
+def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tuple[str, list[str]]:
+    """LLVM IR text of the functions and their entry points, and the functions' names."""
+    many = _listed(funcs)
+    module = Module(target)
+    entries: list[str] = []
+    declared: set[str] = set()
+    for f in many:
+        sizes = _sizes(f)
+        if sizes:
+            params = _sized_params(f, sizes)
+            lowered = pipeline(f, target)
+            kernel = emit_kernel(lowered, module)
+            sites = sites_of(lowered)
+            entries.append(emit_sized_entry(f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail))
+        else:
+            specs = param_specs(f)
+            lowered = pipeline(f, target)
+            kernel = emit_kernel(lowered, module)
+            refusal = kernel.detail if kernel.refuses else None
+            entries.append(emit_entry(f.name, kernel.name, specs, declared, sites_of(lowered), refusal))
+    return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
+
+
+def _sizes(func: PrimFunc) -> list[Var]:
+    """The sizes that a call gives, which stand behind the buffers; none if a parameter is something else, which `param_specs` refuses."""
+    sizes = [p for p in func.params if isinstance(p, Var)]
+    if not sizes or any(isinstance(v, Param) for v in sizes):
+        return []
+    buffers = len(func.params) - len(sizes)
+    for p in func.params[:buffers]:
+        if isinstance(p, Var):
+            raise BuildError(f"{func.name}: parameter {p!r} has no constant shape and stands before a buffer; sizes come after the buffers")
+    return sizes
+
+
+def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[SizedParam]:
+    written = written_buffers(func)
+    out: list[SizedParam] = []
+    for p in func.params:
+        if isinstance(p, Buffer):
+            check_scope(func, p)
+            for v in sorted({v for e in p.shape for v in e.vars} - set(sizes), key=lambda v: v.key):
+                raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; {v} is no parameter: add it behind the buffers")
+            out.append(SizedParam(p.name, p.dtype, p.shape, p in written))
+    return out

@@ -1,0 +1,65 @@
+"""LLVM IR text to object bytes.
+
+The text arrives vectorised, unrolled and with its addresses reduced, so the pipeline is `sroa` alone, with loop strength
+reduction off: the same speed as O3 in a tenth of the time (docs/design/002-llvm.md).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from tunesmith.codegen.llvm.host import LlvmOptions
+from tunesmith.runtime.threads import load_openmp
+from tunesmith.support.errors import InternalError
+
+
+@cache
+def _start() -> None:
+    load_openmp()  # before LLVM may see it: see runtime/threads.py
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.set_option("tunesmith", "-disable-lsr")
+
+
+@cache
+def _machine(options: LlvmOptions) -> Any:
+    _start()
+    target = llvm.Target.from_triple(options.triple)
+    return target.create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic", codemodel="small")
+
+
+def _optimised(text: str, options: LlvmOptions) -> tuple[Any, Any]:
+    machine = _machine(options)
+    try:
+        module = llvm.parse_assembly(text)
+    except RuntimeError as e:
+        raise InternalError(f"generated LLVM IR does not parse: {e}\n{text[:4000]}") from None
+    module.triple = options.triple
+    module.data_layout = str(machine.target_data)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.run(module, builder)
+    return module, machine
+
+
+def compile_object(text: str, options: LlvmOptions) -> bytes:
+    """Relocatable object bytes of a module.
+
+    Args:
+        text: LLVM IR.
+        options: triple, cpu and features, from `llvm_host.llvm_options(target)`.
+    Raises:
+        InternalError: the text is not valid IR.
+    """
+    module, machine = _optimised(text, options)
+    return bytes(machine.emit_object(module))
+
+
+def compile_assembly(text: str, options: LlvmOptions) -> str:
+    """The assembly that `compile_object` would encode, for people."""
+    module, machine = _optimised(text, options)
+    return str(machine.emit_assembly(module))

@@ -1,0 +1,176 @@
+"""The host entry point of a function whose sizes come with the call: LLVM IR text, as `codegen.llvm.host_entry` for constant shapes.
+
+The entry reads the sizes, computes the extents of every tensor from them, each overflow noticed, and lets the argument checker of
+`runtime.checker.size_checker` compare the tensors with the table it has made.  The kernel runs when all fits, so that it cannot leave a
+tensor's memory for any sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunesmith.codegen.llvm.host_entry import begin_entry, dlpack_dtype
+from tunesmith.codegen.llvm.kernel.bounds import bounds_report, emit_bounds
+from tunesmith.codegen.llvm.sizes import CheckedSizes
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.script.printer import script
+from tunesmith.runtime.checker.argument_checker import PARAM
+from tunesmith.runtime.checker.ir_text import c_string
+from tunesmith.runtime.checker.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
+from tunesmith.support import dtype as dtypes
+from tunesmith.support.errors import BuildError
+
+
+@dataclass(frozen=True, slots=True)
+class SizedParam:
+    """One tensor argument, as `runtime.checker.param_spec.ParamSpec`, with extents that are expressions of sizes."""
+
+    name: str
+    dtype: str
+    shape: tuple[Poly, ...]
+    written: bool = False
+
+    def __str__(self) -> str:
+        """`float32[n, 64]`, as error messages show it."""
+        extents = [script(e) if e.const is None else str(e) for e in self.shape]
+        return f"{self.dtype}[{', '.join(extents)}]"
+
+
+def emit_sized_entry(
+    name: str,
+    kernel: str,
+    params: Sequence[SizedParam],
+    sizes: Sequence[Var],
+    declared: set[str],
+    declares: set[str],
+    sites: Sequence[str] | None = None,
+    refusal: str = "",
+) -> str:
+    """LLVM IR text of the entry point of one kernel.
+
+    Args:
+        name: the function as callers know it.
+        kernel: global name of `i64 kernel(ptr, ..., i64, ...)`: a data pointer for each parameter, then the sizes; it gives 0, or the
+            bytes of memory that it was refused.
+        params: what the tensors must be.
+        sizes: the ints that follow them.
+        declared: see `codegen.llvm.host_entry.emit_entry`.
+        declares: takes the declarations that the text needs; they are the module's, and not part of the result.
+        sites: what the kernel checks, if it takes a report behind the tensors: see `codegen.llvm.kernel.bounds`.
+        refusal: more text for the error when the kernel was refused memory.
+    Raises:
+        BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
+    """
+    if len(sizes) > MAX_SIZES:
+        raise BuildError(f"{name}: a function has at most {MAX_SIZES} sizes, got {len(sizes)}")
+    entry = begin_entry(name, declared)
+    declares |= {
+        f"declare i32 @{CHECK_SIZES}(ptr, ptr, i32, ptr)",
+        f"declare i32 @{CHECK_TENSORS}(ptr, ptr, ptr, ptr, ptr)",
+        f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)",
+    }
+    checked = CheckedSizes({v: f"%z{j}" for j, v in enumerate(sizes)}, "x", declares)
+    fill = _table(name, params, checked)
+    constants, signature = _signature(name, params, sizes)
+    extents = sum(len(p.shape) for p in params)
+    checks, outside = ([], "") if not sites else emit_bounds(name, sites, declared)
+    lines = [
+        *constants,
+        *checks,
+        c_string(f'@"tunesmith.{name}.refusal"', refusal),
+        f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
+        "entry:",
+        f"  %sizes = alloca [{len(sizes)} x i64], align 8",
+        f"  %extents = alloca [{max(1, extents)} x i64], align 8",
+        f"  %params = alloca [{max(1, len(params))} x {PARAM}], align 8",
+        f"  %addresses = alloca [{max(1, len(params))} x ptr], align 8",
+        f"  %counted = call i32 @{CHECK_SIZES}(ptr {signature}, ptr %args, i32 %num_args, ptr %sizes)",
+        "  %sized = icmp eq i32 %counted, 0",
+        "  br i1 %sized, label %measure, label %done",
+        "measure:",
+    ]
+    for j in range(len(sizes)):
+        lines += [f"  %size{j} = getelementptr i64, ptr %sizes, i64 {j}", f"  %z{j} = load i64, ptr %size{j}"]
+    lines += [
+        *checked.lines,
+        f"  br i1 {checked.bad}, label %refuse, label %check",
+        "check:",
+        *fill,
+        f"  %status = call i32 @{CHECK_TENSORS}(ptr {signature}, ptr %params, ptr %args, ptr %sizes, ptr %addresses)",
+        "  %good = icmp eq i32 %status, 0",
+        "  br i1 %good, label %run, label %done",
+        "run:",
+    ]
+    for i in range(len(params)):
+        lines += [f"  %slot{i} = getelementptr ptr, ptr %addresses, i64 {i}", f"  %p{i} = load ptr, ptr %slot{i}"]
+    pointers = [f"ptr %p{i}" for i in range(len(params))] + ["ptr %report"] * (sites is not None)
+    arguments = ", ".join([*pointers, *[f"i64 %z{j}" for j in range(len(sizes))]])
+    lines += [
+        *(bounds_report() if sites is not None else []),
+        f'  %wanted = call i64 @"{kernel}"({arguments})',
+        *([f"  %inside = call i32 {outside}(ptr %report)"] if sites else []),
+        "  %ran = icmp eq i64 %wanted, 0",
+        "  br i1 %ran, label %done, label %refuse",
+        "refuse:",
+        "  %bytes = phi i64 [ -1, %measure ], [ %wanted, %run ]",
+        f'  %refused = call i32 @{REFUSE}(ptr {signature}, ptr %sizes, i64 %bytes, ptr @"tunesmith.{name}.refusal")',
+        "  br label %done",
+        "done:",
+        f"  %code = phi i32 [ %counted, %entry ], [ %status, %check ], [ {'%inside' if sites else 0}, %run ], [ %refused, %refuse ]",
+        "  ret i32 %code",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(name: str, params: Sequence[SizedParam], checked: CheckedSizes) -> list[str]:
+    """Instructions that fill `%params` and `%extents`; those that compute what they store are left in `checked`."""
+    prefix = f"tunesmith.{name}."
+    lines: list[str] = []
+    first = 0
+    for i, p in enumerate(params):
+        extents = [checked.value(e) for e in p.shape]
+        size = dtypes.nbytes(p.dtype)
+        nbytes = checked.product([str(size), *extents])
+        lines.append(f"  %shape{i} = getelementptr i64, ptr %extents, i64 {first}")
+        for d, extent in enumerate(extents):
+            lines += [f"  %at{i}.{d} = getelementptr i64, ptr %shape{i}, i64 {d}", f"  store i64 {extent}, ptr %at{i}.{d}"]
+        first += len(extents)
+        fields = (
+            f'ptr @"{prefix}{i}.name"',
+            f'ptr @"{prefix}{i}.expected"',
+            f"ptr %shape{i}",
+            f"i32 {len(extents)}",
+            f"i32 {dlpack_dtype(p.dtype)}",
+            f"i64 {nbytes}",
+            f"i64 {size}",
+            f"i64 {int(p.written)}",
+        )
+        for k, value in enumerate(fields):
+            lines += [
+                f"  %field{i}.{k} = getelementptr {PARAM}, ptr %params, i64 {i}, i32 {k}",
+                f"  store {value}, ptr %field{i}.{k}",
+            ]
+    return lines
+
+
+def _signature(name: str, params: Sequence[SizedParam], sizes: Sequence[Var]) -> tuple[list[str], str]:
+    """The constants that the checks read, and the name of the one that holds them all."""
+    prefix = f"tunesmith.{name}."
+    usage = f"{name}({', '.join([*(f'{p.name}: {p}' for p in params), *(f'{v.name}: int' for v in sizes)])})"
+    lines = [c_string(f'@"{prefix}function"', name), c_string(f'@"{prefix}usage"', usage)]
+    for i, p in enumerate(params):
+        lines += [c_string(f'@"{prefix}{i}.name"', p.name), c_string(f'@"{prefix}{i}.expected"', str(p))]
+    lines += [c_string(f'@"{prefix}size{j}"', v.name) for j, v in enumerate(sizes)]
+    masks = [sum(1 << j for j, v in enumerate(sizes) if any(v in e.vars for e in p.shape)) for p in params]
+    names = ", ".join(f'ptr @"{prefix}size{j}"' for j in range(len(sizes)))
+    uses = f"[{', '.join(f'i64 {mask}' for mask in masks)}]" if masks else "zeroinitializer"
+    lines += [
+        f'@"{prefix}sizes" = private unnamed_addr constant [{len(sizes)} x ptr] [{names}]',
+        f'@"{prefix}uses" = private unnamed_addr constant [{len(params)} x i64] {uses}',
+        f'@"{prefix}signature" = private unnamed_addr constant {SIZE_SIGNATURE} {{ ptr @"{prefix}function", i32 {len(params)}, ptr null, '
+        f'ptr @"{prefix}usage", i32 {len(sizes)}, ptr @"{prefix}sizes", ptr @"{prefix}uses" }}',
+    ]
+    return lines, f'@"{prefix}signature"'

@@ -1,0 +1,298 @@
+"""Linking: object bytes become a shared library that TVM-FFI loads without tunesmith.
+
+A library may hold a whole model: an executable's program and constants go in as they are, for `runtime.module.load_module` to find.
+
+The library names libgomp.so.1 as what it needs (only if it has parallel loops), and the libraries that an executable names, so that it
+loads into any process; libtvm_ffi, whose process it is loaded into, is not named.  Equal objects give equal bytes: the linker is told to
+leave out whatever tells one run from another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from tunesmith.codegen.llvm.aot import front_beside, front_inside
+from tunesmith.codegen.llvm.c_header import c_header
+from tunesmith.codegen.llvm.data_object import DataSymbol, write_data_object
+from tunesmith.runtime.checker.argument_checker import CHECKERS
+from tunesmith.runtime.elf_symbols import read_symbols
+from tunesmith.runtime.executor.aot_executor import AotExecutor, program_name
+from tunesmith.runtime.executor.executable import HEAD_BYTES, Executable, Piece, payload_of
+from tunesmith.runtime.executor.model_library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
+from tunesmith.runtime.object_loader import checker_object, thread_support_object
+from tunesmith.runtime.thread_support import SUPPORT
+from tunesmith.runtime.threads import is_openmp_symbol
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import BuildError, RunError
+from tunesmith.support.temporary_folder import temporary_folder
+
+_FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack", "-z,nodelete", "-z,text", "-z,now", "--as-needed")
+"""now: a symbol that is missing is an error of loading, not the end of the process at the first call.  nodelete: if the
+library could be unloaded at exit, libgomp would go with it while its idle workers still run in it."""
+PARAMETERS = ("inside", "beside")
+"""Where the constants of a model go."""
+_SYSTEM = ("libm.so.6", "libc.so.6")
+"""What code that is compiled ahead of time may need of a process which is not Python."""
+_MOST_INSIDE = 1 << 30
+"""Bytes of constants: code reaches its data by 32-bit distances across them."""
+
+
+def export_library(
+    path: str | PathLike[str],
+    objects: Sequence[bytes],
+    executable: Executable | None = None,
+    parameters: str = "inside",
+    header: str | PathLike[str] | None = None,
+) -> Path:
+    """Link ELF objects, compiled as position-independent code, into one shared library.
+
+    Tried in turn: `ld`, `cc`, and the linker inside the package `ziglang`.
+
+    Args:
+        path: where the library goes; a file there is replaced as a whole, never half-written, and keeps its permissions.  Links are
+            followed.
+        objects: the objects; two may not define the same function.
+        executable: a model that the library shall hold; its code is linked too.
+        parameters: where its constants go, one of `PARAMETERS`.  Beside the library they are a file, its name with `.params` behind, which
+            the library recognises by its digest, so that libraries can be small and models exchanged without their weights.
+        header: where the C header goes, of a model that was compiled ahead of time.
+    Returns:
+        The path.
+    Raises:
+        BuildError: there is nothing to link, an object is not one, or no linker succeeded: the message holds every
+            command that was tried with what it said; or the path cannot be written, or is that of something else than a file.
+    """
+    target = _path(path)
+    if parameters not in PARAMETERS:
+        raise BuildError(f"parameters={parameters!r}: constants go {' or '.join(PARAMETERS)} the library")
+    if executable is not None:
+        objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
+    if not objects:
+        raise BuildError(f"cannot export {target}: there are no objects to link")
+    place = _place(target, target)
+    beside = _place(target, parameters_path(target)) if parameters == "beside" else None
+    native = executable if executable is not None and executable.kind == AotExecutor.kind else None
+    heading = _heading(target, native, header, parameters_path(target).name if parameters == "beside" else None)
+    libraries = () if executable is None else executable.libraries + (_SYSTEM if native else ())
+    needed = {symbol for i, data in enumerate(objects) for symbol in _needed(data, f"object {i}")}
+    with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
+        inputs = []
+        for i, data in enumerate(objects):
+            inputs.append(f"object{i}.o")
+            (folder / inputs[-1]).write_bytes(data)
+        if needed.intersection(CHECKERS):
+            inputs.append("checker.o")
+            (folder / inputs[-1]).write_bytes(checker_object())
+        openmp = sorted(filter(is_openmp_symbol, needed | _write_thread_support(folder, needed, inputs)))
+        if openmp:
+            # Linking against an empty stand-in gives the same library wherever it is built, and needs no libgomp there.
+            (folder / "openmp.o").write_bytes(_stand_in(openmp))
+            _link(target, folder, ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
+            inputs.append("libgomp.so.1")
+        for i, name in enumerate(libraries):
+            # Recorded whether or not the stand-in defines anything; the loader finds by its name whatever is loaded already.
+            (folder / f"empty{i}.o").write_bytes(_stand_in([]))
+            _link(target, folder, [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
+            inputs += ["--no-as-needed", f"library{i}.so", "--as-needed"]
+        if executable is not None:
+            _write_model(folder, target, executable, objects[-1], parameters)
+            inputs.append("model.o")
+        if native is not None:
+            _write_front(folder, native, parameters)
+            inputs.append("front.o")
+        _link(target, folder, [f"-soname={target.name}"] if native else [], inputs, "library.so")
+        if beside is not None and (folder / "parameters").exists():
+            atomic_file.put(folder / "parameters", beside)
+        _write_heading(heading)
+        atomic_file.put(folder / "library.so", place)
+    return target
+
+
+def export_object(path: str | PathLike[str], executable: Executable, header: str | PathLike[str] | None = None) -> Path:
+    """Join a model that was compiled ahead of time, with its parameters, into one relocatable object: for programs that hold the model.
+
+    The program links libm and libgomp if the object needs them.  Objects of several models link into one program if their names differ.
+
+    Args:
+        path: where the object goes; a file there is replaced as a whole, never half-written.
+        executable: of kind "aot".
+        header: where the C header goes.
+    Returns:
+        The path.
+    Raises:
+        BuildError: it is no such model, its parameters are too large, no linker succeeded, or the path cannot be written.
+    """
+    target = _path(path)
+    if executable.kind != AotExecutor.kind or executable.data is None:
+        raise BuildError(f'cannot export {target}: objects are made of models that were compiled ahead of time: executor="aot"')
+    place = _place(target, target)
+    heading = _heading(target, executable, header, None)
+    name = program_name(executable.program)
+    pieces, size = _inside(target, executable)
+    with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
+        inputs = ["code.o", "front.o", "constants.o"]
+        (folder / "code.o").write_bytes(executable.data)
+        _write_thread_support(folder, set(_needed(executable.data, "the model")), inputs)
+        (folder / "front.o").write_bytes(front_inside(name, f"{name}_constants"))
+        with open(Path(folder, "constants.o"), "wb") as file:
+            write_data_object(file, [DataSymbol(f"{name}_constants", pieces, size)], executable.data)
+        _link(target, folder, [], inputs, "model.o", "-r")
+        _write_heading(heading)
+        atomic_file.put(folder / "model.o", place)
+    return target
+
+
+def _path(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, (str, PathLike)) or isinstance(fspath(path), bytes):
+        raise BuildError(f"cannot export: a path is a text or a Path, not {path!r:.100}")
+    return Path(path)
+
+
+def _place(target: Path, file: Path, what: str = "") -> Path:
+    """Where a file goes.  Raises BuildError: there is no folder for it, or something else than a file is there."""
+    try:
+        place = atomic_file.place_of(file)
+    except OSError as error:
+        raise BuildError(f"cannot export {str(target)!r}: cannot write {what}{str(file)!r}: {error.strerror}. Give another path") from error
+    if not place.parent.is_dir():
+        raise BuildError(f"cannot export {target}: the folder {place.parent} does not exist")
+    return place
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """What the system refuses, such as space on the disk, is a BuildError."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"cannot export {target}: {error.strerror or error}. Check permissions and free space") from error
+
+
+def _heading(target: Path, native: Executable | None, header: str | PathLike[str] | None, beside: str | None) -> tuple[Path, str] | None:
+    """Path and text of the C header."""
+    if header is None:
+        return None
+    if native is None:
+        raise BuildError(f'cannot export {target} with a C header: models have one that were compiled ahead of time: executor="aot"')
+    path = _place(target, _path(header), "the C header ")
+    return path, c_header(native.program, native.constants, beside)
+
+
+def _write_heading(heading: tuple[Path, str] | None) -> None:
+    if heading is not None:
+        path, text = heading
+        try:
+            atomic_file.write_text(path, text)
+        except OSError as error:
+            raise BuildError(f"cannot write the C header {path}: {error.strerror}") from error
+
+
+def _write_front(folder: Path, native: Executable, parameters: str) -> None:
+    """The object `front.o`: what C programs call in a library."""
+    name = program_name(native.program)
+    if parameters == "inside":
+        made = front_inside(name, CONSTANTS)
+    else:
+        with open(folder / "parameters", "rb") as file:
+            made = front_beside(name, file.read(HEAD_BYTES))
+    (folder / "front.o").write_bytes(made)
+
+
+def _write_thread_support(folder: Path, needed: set[str], inputs: list[str]) -> set[str]:
+    """The object `threads.o`, among the inputs, if one of its symbols is needed; the symbols that it needs itself."""
+    if not needed.intersection(SUPPORT):
+        return set()
+    made = thread_support_object()
+    (folder / "threads.o").write_bytes(made)
+    inputs.append("threads.o")
+    return set(_needed(made, "the thread support"))
+
+
+def _inside(target: Path, executable: Executable) -> tuple[list[Piece], int]:
+    """The constants for an object.  BuildError if they are too large for one."""
+    pieces, size = payload_of(executable.constants)
+    if size > _MOST_INSIDE:
+        raise BuildError(
+            f"cannot export {target}: {size} bytes of constants are too many for one library, whose code reaches 2 GB. "
+            'Put them into a file of their own: parameters="beside"'
+        )
+    return pieces, size
+
+
+def _write_model(folder: Path, target: Path, executable: Executable, like: bytes, parameters: str) -> None:
+    """The object `model.o` with program and constants, or with the program alone, and the constants in the file `parameters`."""
+    digest, constants = None, []
+    if parameters == "inside":
+        constants.append(DataSymbol(CONSTANTS, *_inside(target, executable)))
+    else:
+        with open(folder / "parameters", "wb") as file:
+            digest = write_parameters(file, executable.constants)
+    program = library_program(executable, digest)
+    symbols = [DataSymbol(PROGRAM, [program], len(program)), *constants]
+    with open(folder / "model.o", "wb") as file:
+        write_data_object(file, symbols, like)
+
+
+def linkers() -> dict[str, list[str]]:
+    """The linkers of this machine, best first: what an error message calls each, and the start of its command line."""
+    found = {}
+    for name in ("ld", "cc"):
+        program = shutil.which(name)
+        if program:
+            found[name] = [program]
+    if importlib.util.find_spec("ziglang") is not None:
+        found["ziglang"] = [sys.executable, "-m", "ziglang", "ld.lld"]
+    return found
+
+
+def _needed(data: bytes, what: str) -> tuple[str, ...]:
+    try:
+        symbols = read_symbols(data, what)
+    except RunError as error:
+        raise BuildError(f"cannot export: {error}") from error
+    if not symbols.movable:
+        raise BuildError(f'cannot export: {what} is not position-independent. Compile it with reloc="pic"')
+    return symbols.needed
+
+
+def _stand_in(symbols: Sequence[str]) -> bytes:
+    """An object that defines the symbols and does nothing."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    text = "\n".join(f"define void @{symbol}() {{\n  ret void\n}}" for symbol in symbols)
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")
+    return bytes(machine.emit_object(llvm.parse_assembly(text)))
+
+
+def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], output: str, mode: str = "-shared") -> None:
+    """Run the first linker that succeeds; mode -r makes an object."""
+    tried = []
+    for name, start in linkers().items():
+        words = [f"-Wl,{word}" if name == "cc" and word.startswith("--") else word for word in inputs]
+        command = [*start, mode, *_spelled(name, [*(_FLAGS if mode == "-shared" else ()), *flags]), "-o", output, *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode == 0:
+            return
+        tried.append(f"{' '.join(command)}\n    {(done.stderr or done.stdout).strip() or f'exit status {done.returncode}'}")
+    if not tried:
+        raise BuildError(
+            f"cannot link {target}: neither `ld` nor `cc` is on PATH, nor is ziglang installed. "
+            "Install one:  apt install binutils  or  pip install 'tunesmith[link]'"
+        )
+    raise BuildError(f"cannot link {target}. Tried:\n  " + "\n  ".join(tried))
+
+
+def _spelled(linker: str, flags: Sequence[str]) -> list[str]:
+    """Linker flags as the program takes them: a compiler driver passes them on, and adds libraries that are left out here."""
+    if linker == "cc":
+        return ["-nostdlib", *(f"-Wl,{flag}" for flag in flags)]
+    return [word for flag in flags for word in flag.split(",")]

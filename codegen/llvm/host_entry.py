@@ -1,0 +1,141 @@
+"""The host entry point: LLVM IR text of `__tvm_ffi_<name>`, which checks every argument and calls the kernel.
+
+The entry has the safe-call signature of TVM-FFI, `int (void* self, const TVMFFIAny* args, int32_t num_args,
+TVMFFIAny* result)`.  What it expects is constant data, a signature, which the argument checker of
+`runtime.checker.argument_checker` reads: an entry costs a kernel about a millisecond of compile time, and needs libtvm_ffi
+and libc at run time, so that an exported library runs where tunesmith is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tunesmith.codegen.llvm.kernel.bounds import bounds_report, emit_bounds
+from tunesmith.runtime.checker.argument_checker import CHECKER, PARAM, SIGNATURE
+from tunesmith.runtime.checker.ir_text import c_string
+from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.runtime.checker.size_checker import REFUSE
+from tunesmith.support import dtype as dtypes
+from tunesmith.support.errors import BuildError
+
+ENTRY_PREFIX = "__tvm_ffi_"
+"""TVM-FFI finds the function `f` of a library as the symbol `__tvm_ffi_f`."""
+
+_DLPACK_CODE = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+
+
+def emit_entry(
+    name: str,
+    kernel: str,
+    params: Sequence[ParamSpec],
+    declared: set[str] | None = None,
+    sites: Sequence[str] | None = None,
+    refusal: str | None = None,
+) -> str:
+    """LLVM IR text of the entry point of one kernel, to be joined to the text that defines the kernel.
+
+    Args:
+        name: the function as callers know it: `module[name]`; a C identifier.
+        kernel: global name of `void kernel(ptr, ptr, ...)`, one data pointer for each parameter, in order.
+        params: what the arguments must be.
+        declared: global names that the module text already holds.  Declarations that are not in it are emitted and
+            added, so that entries of one module share them: pass the same set for each.  None starts an empty one:
+            the text is complete in itself.
+        sites: what the kernel checks, if it takes a report behind the parameters: see `codegen.llvm.kernel.bounds`.
+        refusal: of a kernel that may refuse to run, and returns an i64 (`codegen.llvm.kernel.function.Kernel`): more text for the error.
+    Returns:
+        Text that defines `__tvm_ffi_<name>`; its private constants start with `tunesmith.`.
+    Raises:
+        BuildError: the name is not an identifier, or is emitted twice into one module.
+    """
+    declared = set() if declared is None else declared
+    entry = begin_entry(name, declared)
+    constants, signature = emit_signature(name, params)
+    lines = [] if CHECKER in declared else [f"declare i32 @{CHECKER}(ptr, ptr, i32, ptr)"]
+    declared.add(CHECKER)
+    checks, outside = ([], "") if not sites else emit_bounds(name, sites, declared)
+    lines += [
+        *checks,
+        *constants,
+        f'define i32 @"{entry}"(ptr %self, ptr %args, i32 %num_args, ptr %result) nounwind {{',
+        f"  %addresses = alloca [{max(1, len(params))} x ptr], align 8",
+        f"  %status = call i32 @{CHECKER}(ptr {signature}, ptr %args, i32 %num_args, ptr %addresses)",
+        "  %good = icmp eq i32 %status, 0",
+        "  br i1 %good, label %run, label %done",
+        "run:",
+    ]
+    for i in range(len(params)):
+        lines += [f"  %slot{i} = getelementptr ptr, ptr %addresses, i64 {i}", f"  %p{i} = load ptr, ptr %slot{i}"]
+    arguments = ", ".join([f"ptr %p{i}" for i in range(len(params))] + ["ptr %report"] * (sites is not None))
+    if sites is not None:
+        lines += bounds_report()
+    if refusal is None:
+        lines += [f'  call void @"{kernel}"({arguments})']
+    else:
+        lines += [
+            f'  %refused = call i64 @"{kernel}"({arguments})',
+            "  %ran = icmp eq i64 %refused, 0",
+            "  br i1 %ran, label %finish, label %refuse",
+            "refuse:",
+            f'  %raised = call i32 @{REFUSE}(ptr {signature}, ptr null, i64 %refused, ptr @"tunesmith.{name}.refusal")',
+            "  ret i32 %raised",
+            "finish:",
+        ]
+        lines.insert(0, c_string(f'@"tunesmith.{name}.refusal"', refusal))
+        if REFUSE not in declared:
+            declared.add(REFUSE)
+            lines.insert(0, f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)")
+    lines += [f"  %inside = call i32 {outside}(ptr %report)", "  ret i32 %inside"] if sites else ["  br label %done"]
+    lines += ["done:", "  ret i32 %status", "}", ""]
+    return "\n".join(lines)
+
+
+def begin_entry(name: str, declared: set[str]) -> str:
+    """The symbol of the entry point of a function, now among what the module text holds; refuses as `emit_entry` does."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise BuildError(f"{name!r} cannot name an exported function: use letters, digits and underscores")
+    entry = ENTRY_PREFIX + name
+    if entry in declared:
+        raise BuildError(f"two functions of one module are called {name!r}: rename one of them")
+    declared.add(entry)
+    return entry
+
+
+def dlpack_dtype(dtype: str) -> int:
+    """A scalar type as the 32 bits of a `DLDataType`: code, bits << 8, lanes << 16."""
+    scalar = dtypes.element(dtype)
+    return _DLPACK_CODE[scalar.rstrip("0123456789")] | dtypes.bits(scalar) << 8 | 1 << 16
+
+
+def emit_signature(name: str, params: Sequence[ParamSpec], alignment: int | None = None) -> tuple[list[str], str]:
+    """The constants that tell the checker what to expect, and the name of the one that holds them all.
+
+    Args:
+        name: of the function.
+        params: what the arguments must be.
+        alignment: of their addresses, a power of two; by default the size of an element.
+    """
+    prefix = f"tunesmith.{name}."
+    usage = f"{name}({', '.join(f'{p.name}: {p}' for p in params)})"
+    lines = [c_string(f'@"{prefix}function"', name), c_string(f'@"{prefix}usage"', usage)]
+    rows = []
+    for i, param in enumerate(params):
+        align = alignment or dtypes.nbytes(param.dtype)
+        lines += [
+            c_string(f'@"{prefix}{i}.name"', param.name),
+            c_string(f'@"{prefix}{i}.expected"', str(param)),
+            f'@"{prefix}{i}.shape" = private unnamed_addr constant [{len(param.shape)} x i64] '
+            + (f"[{', '.join(f'i64 {extent}' for extent in param.shape)}]" if param.shape else "zeroinitializer"),
+        ]
+        rows.append(
+            f'{PARAM} {{ ptr @"{prefix}{i}.name", ptr @"{prefix}{i}.expected", ptr @"{prefix}{i}.shape", i32 {len(param.shape)}, '
+            f"i32 {dlpack_dtype(param.dtype)}, i64 {param.nbytes}, i64 {align}, i64 {int(param.written)} }}"
+        )
+    table = f"[{', '.join(rows)}]" if rows else "zeroinitializer"
+    lines += [
+        f'@"{prefix}params" = private unnamed_addr constant [{len(rows)} x {PARAM}] {table}',
+        f'@"{prefix}signature" = private unnamed_addr constant {SIGNATURE} {{ ptr @"{prefix}function", i32 {len(params)}, '
+        f'ptr @"{prefix}params", ptr @"{prefix}usage" }}',
+    ]
+    return lines, f'@"{prefix}signature"'

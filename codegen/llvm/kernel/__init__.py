@@ -1,0 +1,1 @@
+"""Generate the LLVM IR of one lowered function."""

@@ -1,0 +1,497 @@
+"""Expressions to LLVM IR: one method for each node, values memoised so that shared subtrees and repeated loads are emitted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.codegen.llvm.kernel.cast import convert, in_float32
+from tunesmith.codegen.llvm.kernel.division import divided, positively_divided
+from tunesmith.codegen.llvm.kernel.masks import active_lanes
+from tunesmith.codegen.llvm.kernel.order import NESTED, needs_branch, operands_first
+from tunesmith.codegen.llvm.kernel.scale import scaled
+from tunesmith.codegen.llvm.kernel.shift import shifted
+from tunesmith.codegen.llvm.text import literal, llvm_type, suffix, vector_literal
+from tunesmith.ir.arith.divisors import is_usual_divisor
+from tunesmith.ir.arith.interval import Range, bounds
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.poly import ONE, Op, Poly, Var, poly, split_constant
+from tunesmith.ir.visit import substitute
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError, InternalError
+
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}
+_COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+_UNKNOWN = (-(1 << 63), (1 << 63) - 1)
+_UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+
+
+class ExprEmitter:
+    """Emits expressions into a growing function body.
+
+    What is computed in a control-flow region is valid in the regions inside it, never behind it: `_known` holds what is valid
+    now, `_regions` what each open region has added to it.  Values that depend on memory are in `loads`, by buffer.
+    `slots` are the register buffers that `sroa` is to turn into values, with the elements that each must hold.
+    """
+
+    def __init__(self, declares: set[str], has_avx512: bool) -> None:
+        self.lines: list[str] = []
+        self.declares = declares
+        self.has_avx512 = has_avx512
+        self.count = 0
+        self.env: dict[Var, str] = {}
+        self.ranges: dict[Var, tuple[int, int]] = {}
+        self.base: dict[Buffer, str] = {}
+        self.slots: dict[Buffer, int] = {}
+        self.loads: list[dict[Buffer, dict[Any, str]]] = [{}]
+        self._known: dict[Any, str] = {}
+        self._regions: list[list[Any]] = [[]]
+        self._declared: set[str] = set()
+        self._nested = 0
+
+    # ---- plumbing ------------------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
+        self.count += 1
+        return f"%{hint}{self.count}"
+
+    def op(self, text: str) -> str:
+        """Emit an instruction with a result."""
+        r = self.fresh()
+        self.lines.append(f"  {r} = {text}")
+        return r
+
+    def do(self, text: str) -> None:
+        """Emit an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def call(self, dtype: str, name: str, args: list[tuple[str, str]]) -> str:
+        """Call a declared function; args are (LLVM type, value)."""
+        if name not in self._declared:
+            self._declared.add(name)
+            self.declares.add(f"declare {dtype} @{name}({', '.join([t for t, _ in args])})")
+        text = f"call {dtype} @{name}({', '.join([f'{t} {v}' for t, v in args])})"
+        if dtype == "void":
+            self.do(text)
+            return ""
+        return self.op(text)
+
+    def _memo(self, key: Any, make: Callable[[], str]) -> str:
+        r = self._known.get(key)
+        if r is None:
+            r = make()
+            self.remember(key, r)
+        return r
+
+    def remember(self, key: Any, value: str) -> None:
+        """`key` stands for `value` until this region ends."""
+        self._known[key] = value
+        self._regions[-1].append(key)
+
+    def _close(self) -> None:
+        for key in self._regions.pop():
+            del self._known[key]
+
+    # ---- indices -------------------------------------------------------------------------------------------------------
+
+    def index(self, p: Poly) -> str:
+        """An i64 value."""
+        c = p.const
+        if c is not None:
+            return str(c)
+        return self._memo(p, lambda: self._index(p))
+
+    def _index(self, p: Poly) -> str:
+        total: str | None = None
+        offset = 0
+        for m, c in p.terms:
+            if not m:
+                offset = c
+                continue
+            t: str | None = None
+            for a in m:
+                v = self._atom(a)
+                t = v if t is None else self.op(f"mul nsw i64 {t}, {v}")
+            assert t is not None
+            if c != 1:
+                t = self.op(f"mul nsw i64 {t}, {c}")
+            total = t if total is None else self.op(f"add nsw i64 {total}, {t}")
+        assert total is not None
+        return self.op(f"add nsw i64 {total}, {offset}") if offset else total
+
+    def _atom(self, a: Any) -> str:
+        if type(a) is not Op:
+            if a not in self.env:
+                raise InternalError(f"loop variable {a.name} is used outside its loop")
+            return self.env[a]
+        return self._memo(a, lambda: self._operation(a))
+
+    def _operation(self, a: Op) -> str:
+        if a.op in ("min", "max"):
+            r = self.index(a.args[0])
+            for x in a.args[1:]:
+                y = self.index(x)
+                c = self.op(f"icmp {'slt' if a.op == 'min' else 'sgt'} i64 {r}, {y}")
+                r = self.op(f"select i1 {c}, i64 {r}, i64 {y}")
+            return r
+        x, d = a.args
+        if not self._at_least(d, 1):
+            return self._any_division(a.op, x, d)
+        x, op = (x + d - 1, "floordiv") if a.op == "ceildiv" else (x, a.op)
+        return positively_divided(op, self.index(x), self.index(d), d.const, lambda: self._at_least(x, 0), self.op)
+
+    def _range(self, p: Poly) -> Range:
+        """Lowest and highest value, as far as it is known."""
+        return bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else _UNKNOWN
+
+    def _at_least(self, x: Poly, low: int) -> bool:
+        return x.const >= low if x.const is not None else self._range(x)[0] >= low
+
+    def _any_division(self, op: str, x: Poly, d: Poly) -> str:
+        """By what may be 0 or less; it may be computed in front of the guard that excludes this."""
+        if op == "ceildiv":
+            return self.op(f"sub i64 0, {self._any_division('floordiv', -x, d)}")
+        unsigned = self._at_least(x, 0) and self._at_least(d, 0)
+        return divided(op, "i64", self.index(x), self.index(d), unsigned, self.op)
+
+    # ---- addresses -----------------------------------------------------------------------------------------------------
+
+    def address(self, buffer: Buffer, p: Poly) -> str:
+        """The pointer to element `p`: a pointer for the part that varies, which loops carry along, plus a constant."""
+        known = self._known.get((buffer, p))
+        if known is not None:
+            return known
+        varying, c = split_constant(p)
+        root = self.pointer(buffer, varying)
+        if not c:
+            return root
+        at = self.op(f"getelementptr inbounds i8, ptr {root}, i64 {c * dt.nbytes(buffer.dtype)}")
+        self.remember((buffer, p), at)
+        return at
+
+    def pointer(self, buffer: Buffer, p: Poly) -> str:
+        """The pointer to element `p`, where `p` has no constant term."""
+        if not p.terms:
+            return self.base[buffer]
+        return self._memo((buffer, p), lambda: self._pointer(buffer, p))
+
+    def _pointer(self, buffer: Buffer, p: Poly) -> str:
+        return self.op(f"getelementptr inbounds {llvm_type(buffer.dtype)}, ptr {self.base[buffer]}, i64 {self.index(p)}")
+
+    def mask(self, count: Poly, lanes: int) -> str:
+        """The vector of i1 whose first `count` lanes are true."""
+        c = count.const
+        if c is not None:
+            return vector_literal(["true" if i < c else "false" for i in range(lanes)], "i1")
+        return self._memo(("mask", count, lanes), lambda: self._mask(count, lanes))
+
+    def _mask(self, count: Poly, lanes: int) -> str:
+        n = self.op(f"trunc i64 {self.index(count)} to i32")
+        ids = vector_literal([str(i) for i in range(lanes)], "i32")
+        return self.op(f"icmp slt <{lanes} x i32> {ids}, {self._splat('i32', n, lanes)}")
+
+    def _splat(self, element: str, value: str, lanes: int) -> str:
+        v = f"<{lanes} x {element}>"
+        one = self.op(f"insertelement {v} poison, {element} {value}, i64 0")
+        return self.op(f"shufflevector {v} {one}, {v} poison, <{lanes} x i32> zeroinitializer")
+
+    # ---- expressions ---------------------------------------------------------------------------------------------------
+
+    def value(self, e: Expr) -> str:
+        """The SSA value of an expression."""
+        t = type(e)
+        if t is Const:
+            return literal(e.value, e.dtype)  # type: ignore[attr-defined]
+        if t is Poly:
+            return self.index(e)  # type: ignore[arg-type]
+        if t is BufferLoad:
+            return self._load(e)  # type: ignore[arg-type]
+        if t is Broadcast and type(e.a) is Const:  # type: ignore[attr-defined]
+            return vector_literal([literal(e.a.value, e.a.dtype)] * e.lanes, llvm_type(e.a.dtype))  # type: ignore[attr-defined]
+        if t is Broadcast:
+            scalar = self.value(e.a)  # type: ignore[attr-defined]
+            return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))  # type: ignore[attr-defined]
+        for table in self.loads:
+            known = table.get(_NOWHERE, _NONE).get(e)
+            if known is not None:
+                return known
+        self._nested += 1
+        if self._nested > NESTED:
+            for part in operands_first(e, self._is_computed):
+                self.value(part)
+        r = _EMIT[t](self, e)
+        self._nested -= 1
+        self.loads[-1].setdefault(_NOWHERE, {})[e] = r
+        return r
+
+    def _is_computed(self, e: Any) -> bool:
+        """Whether the value is at hand, computed in this region or in one around it."""
+        if type(e) is BufferLoad:
+            return any((e.indices[0], e.lanes, e.stride, e.mask) in table.get(e.buffer, _NONE) for table in self.loads)
+        return any(e in table.get(_NOWHERE, _NONE) for table in self.loads)
+
+    def _load(self, e: BufferLoad) -> str:
+        key = (e.indices[0], e.lanes, e.stride, e.mask)
+        for table in self.loads:
+            known = table.get(e.buffer, _NONE).get(key)
+            if known is not None:
+                return known
+        r = self._emit_load(e)
+        self.loads[-1].setdefault(e.buffer, {})[key] = r
+        return r
+
+    def _emit_load(self, e: BufferLoad) -> str:
+        scalar = llvm_type(e.buffer.dtype)
+        if e.buffer.dtype == "bool":
+            raise BuildError("the LLVM backend was given a tensor of bools; run the lowering pipeline first")
+        size = dt.nbytes(e.buffer.dtype)
+        mask = active_lanes(e.mask, e.lanes)
+        if mask is not None and mask.const == 0:
+            return "zeroinitializer"
+        at = self.address(e.buffer, e.indices[0])
+        if e.lanes == 1:
+            return self.op(f"load {scalar}, ptr {at}, align {size}")
+        vec = f"<{e.lanes} x {scalar}>"
+        if e.stride == ONE:
+            # A masked load would keep a register buffer in memory.  What reads the other lanes is masked itself.
+            if mask is None or self.is_whole(e.buffer, e.indices[0], e.lanes, mask):
+                return self.op(f"load {vec}, ptr {at}, align {self.alignment(e.buffer, e.indices[0], e.lanes)}")
+            m = self.mask(mask, e.lanes)
+            args = [("ptr", at), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
+            return self.call(vec, f"llvm.masked.load.{suffix(e.dtype)}.p0", args)
+        m = self.mask(mask if mask is not None else poly(e.lanes), e.lanes)
+        args = [(f"<{e.lanes} x ptr>", self.strided(e, at)), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
+        return self.call(vec, f"llvm.masked.gather.{suffix(e.dtype)}.v{e.lanes}p0", args)
+
+    def strided(self, e: Any, at: str) -> str:
+        """The vector of addresses of a strided access."""
+        lanes = dt.lanes(e.dtype if isinstance(e, BufferLoad) else e.value.dtype)
+        step = self.index((ONE if e.stride is None else e.stride) * dt.nbytes(e.buffer.dtype))
+        ids = vector_literal([str(i) for i in range(lanes)], "i64")
+        offsets = self.op(f"mul <{lanes} x i64> {ids}, {self._splat('i64', step, lanes)}")
+        return self.op(f"getelementptr i8, ptr {at}, <{lanes} x i64> {offsets}")
+
+    def alignment(self, buffer: Buffer, p: Poly, lanes: int) -> int:
+        """Known alignment in bytes: element size, or a whole vector for registers, whose accesses are vectors at multiples."""
+        size = dt.nbytes(buffer.dtype)
+        if buffer.scope == "register" and p.const is not None and p.const % lanes == 0:
+            return size * lanes
+        return size
+
+    def is_whole(self, buffer: Buffer, p: Poly, lanes: int, mask: Poly) -> bool:
+        """Whether a masked vector at element `p` may be read and written whole: in a register buffer, which is made large enough for it."""
+        held = self.slots.get(buffer)
+        if held is None:
+            return False
+        last = buffer.shape[0].as_int() - 1
+        low, high = bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else (-1, last)
+        if mask.const is None and not 0 <= low <= high <= last:
+            return False  # there may be no lane at work, and the place anywhere
+        self.slots[buffer] = max(held, min(high, last) + lanes)
+        return True
+
+    def forget(self, buffer: Buffer) -> None:
+        """A store to `buffer` was emitted: earlier loads of it, and everything computed, may be stale."""
+        for table in self.loads:
+            table.pop(buffer, None)
+            table.pop(_NOWHERE, None)
+
+    def enter(self) -> None:
+        """Begin a control-flow region."""
+        self._regions.append([])
+        self.loads = [{}]
+
+    def leave(self) -> None:
+        """End a control-flow region."""
+        self._close()
+        self.loads = [{}]
+
+    # ---- node by node --------------------------------------------------------------------------------------------------
+
+    def _binary(self, e: Binary) -> str:
+        if dt.element(e.a.dtype) == "bfloat16" and (e.op in _FLOAT or e.op in _COMPARE or e.op in ("min", "max")):
+            return self.value(in_float32(e))
+        ty = llvm_type(e.a.dtype)
+        fp = dt.is_float(e.a.dtype)
+        if e.op in _COMPARE:
+            kind = _COMPARE[e.op]
+            if fp:
+                cmp = f"fcmp {'u' if kind == 'ne' else 'o'}{kind}"
+            else:
+                cmp = f"icmp {kind if kind in ('eq', 'ne') else ('u' if dt.is_unsigned(e.a.dtype) else 's') + kind}"
+            return self.op(f"{cmp} {ty} {self.value(e.a)}, {self.value(e.b)}")
+        if e.op in ("and", "or"):
+            return self.op(f"{e.op} {ty} {self.value(e.a)}, {self.value(e.b)}")
+        if fp and e.op in ("min", "max"):
+            return self._float_extremum(e, ty)
+        a, b = self.value(e.a), self.value(e.b)
+        if fp and e.op in _FLOAT:
+            return self.op(f"{_FLOAT[e.op]} {ty} {a}, {b}")
+        unsigned = dt.is_unsigned(e.a.dtype)
+        if e.op in ("min", "max"):
+            return self.call(ty, f"llvm.{'u' if unsigned else 's'}{e.op}.{suffix(e.a.dtype)}", [(ty, a), (ty, b)])
+        if e.op in ("shl", "shr"):
+            return shifted(e, a, b, self.op)
+        if e.op in _INT and not fp:
+            return self.op(f"{_INT[e.op]} {ty} {a}, {b}")
+        if e.op in ("floordiv", "mod") and not fp:
+            return divided(e.op, ty, a, b, unsigned, self.op, is_usual_divisor(e.b, self._range))
+        raise BuildError(f"the LLVM backend has no code for `{e.op}` on {e.a.dtype}; expand it in lowering first")
+
+    def _float_extremum(self, e: Binary, ty: str) -> str:
+        """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
+        plain = e.b.a if type(e.b) is Broadcast else e.b
+        safe = type(plain) is Const and plain.value == plain.value
+        return self._larger(e.op, ty, dt.lanes(e.dtype), self.value(e.a), self.value(e.b), safe)
+
+    def _larger(self, op: str, ty: str, lanes: int, a: str, b: str, safe: bool) -> str:
+        """max or min of a and b; `safe` when b is never NaN."""
+        bit = f"<{lanes} x i1>" if lanes > 1 else "i1"
+        c = self.op(f"fcmp {'ogt' if op == 'min' else 'olt'} {ty} {a}, {b}")
+        m = self.op(f"select {bit} {c}, {ty} {b}, {ty} {a}")
+        return m if safe else self.op(f"select {bit} {self.op(f'fcmp uno {ty} {b}, {b}')}, {ty} {b}, {ty} {m}")
+
+    def _not(self, e: Not) -> str:
+        ones = "true" if dt.lanes(e.dtype) == 1 else vector_literal(["true"] * dt.lanes(e.dtype), "i1")
+        return self.op(f"xor {llvm_type(e.dtype)} {self.value(e.a)}, {ones}")
+
+    def _lt0(self, e: Lt0) -> str:
+        if e.lanes == 1:
+            return self.op(f"icmp slt i64 {self.index(e.index)}, 0")
+        ramp = self._ramp(Ramp(e.index, ONE if e.stride is None else e.stride, e.lanes))
+        return self.op(f"icmp slt <{e.lanes} x i64> {ramp}, zeroinitializer")
+
+    def _ramp(self, e: Ramp) -> str:
+        ids = vector_literal([str(i) for i in range(e.lanes)], "i64")
+        steps = self.op(f"mul <{e.lanes} x i64> {ids}, {self._splat('i64', self.index(e.stride), e.lanes)}")
+        return self.op(f"add <{e.lanes} x i64> {steps}, {self._splat('i64', self.index(e.base), e.lanes)}")
+
+    def _select(self, e: Select) -> str:
+        c = self.value(e.cond)
+        if dt.lanes(e.cond.dtype) == 1 and needs_branch(e, self._is_computed):
+            return self._branch_select(e, c)
+        ty = llvm_type(e.dtype)
+        return self.op(f"select {llvm_type(e.cond.dtype)} {c}, {ty} {self.value(e.a)}, {ty} {self.value(e.b)}")
+
+    def _branch_select(self, e: Select, c: str) -> str:
+        """A scalar condition in front of a load is a branch: the other side's address may be out of range."""
+        yes, no, end = self.label("then"), self.label("else"), self.label("join")
+        self.do(f"br i1 {c}, label %{yes}, label %{no}")
+        out: list[tuple[str, str]] = []
+        for name, side in ((yes, e.a), (no, e.b)):
+            self.start(name)
+            keep = self.loads
+            self._regions.append([])
+            self.loads = [*keep, {}]
+            v = self.value(side)
+            self.loads = keep
+            self._close()
+            out.append((v, self.block))
+            self.do(f"br label %{end}")
+        self.start(end)
+        return self.op(f"phi {llvm_type(e.dtype)} " + ", ".join(f"[ {v}, %{b} ]" for v, b in out))
+
+    block = "entry"
+
+    def label(self, hint: str) -> str:
+        """A new label."""
+        self.count += 1
+        return f"{hint}{self.count}"
+
+    def start(self, name: str) -> None:
+        """Begin the basic block `name`."""
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def _cast(self, e: Cast) -> str:
+        return convert(self.op, self.value(e.a), e.a.dtype, e.dtype)
+
+    def _call(self, e: Call) -> str:
+        if e.name != "reinterpret" and dt.element(e.args[0].dtype) == "bfloat16":
+            return self.value(in_float32(e))
+        ty = llvm_type(e.dtype)
+        if e.name == "abs" and dt.is_int(e.dtype):
+            a = self.value(e.args[0])
+            return a if dt.is_unsigned(e.dtype) else self.call(ty, f"llvm.abs.{suffix(e.dtype)}", [(ty, a), ("i1", "false")])
+        if e.name in _UNARY:
+            return self.call(ty, f"llvm.{_UNARY[e.name]}.{suffix(e.dtype)}", [(ty, self.value(e.args[0]))])
+        if e.name in ("fma", "copysign"):
+            return self.call(ty, f"llvm.{e.name}.{suffix(e.dtype)}", [(ty, self.value(a)) for a in e.args])
+        if e.name == "isnan":
+            src = llvm_type(e.args[0].dtype)
+            v = self.value(e.args[0])
+            return self.op(f"fcmp uno {src} {v}, {v}")
+        if e.name == "reinterpret":
+            return self.op(f"bitcast {llvm_type(e.args[0].dtype)} {self.value(e.args[0])} to {ty}")
+        if e.name == "ldexp":
+            return self._ldexp(e, ty)
+        if e.name.startswith("reduce_"):
+            return self._reduce(e)
+        raise BuildError(
+            f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering"
+        )
+
+    def _ldexp(self, e: Call, ty: str) -> str:
+        x, n = self.value(e.args[0]), self.value(e.args[1])
+        if self.has_avx512 and e.dtype == "float32x16":
+            full = [(ty, x), (ty, n), (ty, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+            return self.call(ty, "llvm.x86.avx512.mask.scalef.ps.512", full)
+        return scaled(self.op, self.call, e.dtype, x, n)
+
+    def _reduce(self, e: Call) -> str:
+        src = e.args[0]
+        vt, st, v = llvm_type(src.dtype), llvm_type(e.dtype), self.value(e.args[0])
+        if not dt.is_float(e.dtype):
+            sign = "u" if dt.is_unsigned(e.dtype) else "s"
+            kind = {"reduce_add": "add", "reduce_max": f"{sign}max", "reduce_min": f"{sign}min"}[e.name]
+            return self.call(st, f"llvm.vector.reduce.{kind}.{suffix(src.dtype)}", [(vt, v)])
+        if e.name == "reduce_add":
+            name = f"llvm.vector.reduce.fadd.{suffix(src.dtype)}"
+            self.declares.add(f"declare {st} @{name}({st}, {vt})")
+            return self.op(f"call reassoc {st} @{name}({st} {literal(-0.0, e.dtype)}, {vt} {v})")
+        return self._folded(e.name.removeprefix("reduce_"), src.dtype, v)
+
+    def _folded(self, op: str, dtype: str, v: str) -> str:
+        """max or min of all lanes, half with half: LLVM's own NaN-keeping reduction goes through the lanes one by one."""
+        scalar, lanes = dt.split(dtype)
+        while lanes > 1:
+            half = lanes // 2
+            wide, narrow = llvm_type(dt.vector(scalar, lanes)), llvm_type(dt.vector(scalar, half))
+            parts = []
+            for first in (0, half):
+                if half == 1:
+                    parts.append(self.op(f"extractelement {wide} {v}, i64 {first}"))
+                else:
+                    ids = vector_literal([str(i) for i in range(first, first + half)], "i32")
+                    parts.append(self.op(f"shufflevector {wide} {v}, {wide} poison, <{half} x i32> {ids}"))
+            v = self._larger(op, narrow, half, parts[0], parts[1], False)
+            lanes = half
+        return v
+
+    def _lookup(self, e: Lookup) -> str:
+        """A variable of its own each time: addresses are remembered by their index, and copies of a lookup share its variable."""
+        var = LookupVar(e.var.name)
+        self.env[var] = self.value(e.value)
+        self.ranges[var] = (0, max(bounds(e.extent, self.ranges)[1] - 1, 0))
+        return self.value(substitute(e.body, {e.var: poly(var)}))
+
+
+_NOWHERE = Buffer("nowhere", (1,))
+"""Stands for any buffer: what was computed from values that may have been loaded."""
+_NONE: dict[Any, str] = {}
+
+
+_EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
+    Binary: ExprEmitter._binary,
+    Not: ExprEmitter._not,
+    Lt0: ExprEmitter._lt0,
+    Ramp: ExprEmitter._ramp,
+    Select: ExprEmitter._select,
+    Cast: ExprEmitter._cast,
+    Call: ExprEmitter._call,
+    Lookup: ExprEmitter._lookup,
+}

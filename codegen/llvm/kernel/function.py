@@ -1,0 +1,481 @@
+"""Functions to LLVM IR: loops that carry their pointers, parallel loops as outlined bodies, one scratch arena for a kernel.
+
+The program arrives scheduled, unrolled and vectorised, so that no LLVM optimisation but `sroa` is needed
+(docs/design/002-llvm.md): what it would do, hoisting and strength reduction of addresses, is done here on index
+polynomials.  Every loop carries one pointer for each distinct varying part of an address; constant distances, such as the
+rows of a register tile, become displacements of the instruction.
+
+Sizes that come with the call are further arguments of the kernel, and of every parallel body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
+from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
+from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
+from tunesmith.codegen.llvm.kernel.masks import active_lanes
+from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
+from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expr import Call, Expr
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import PREFETCHES
+from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, substitute
+from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk, walk_objects
+from tunesmith.lower.code_size import EMITTED
+from tunesmith.lower.passes.simplify import symbol_ranges
+from tunesmith.lower.passes.tighten_loop_bounds import linear
+from tunesmith.runtime.thread_support import FORKED, THREADS
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+STACK_BYTES = 256 * 1024
+"""The register buffers of an LLVM function at most: what does not become SSA values stands on the stack of a thread, which may have
+no more than 1 MB.  A buffer that would go past this has its place in the arena, as scratch memory has."""
+
+
+@dataclass(slots=True)
+class Module:
+    """Text under construction: globals, functions, and the declarations they need.
+
+    Attributes:
+        target: what for.
+        exported: whether other objects may call the kernels.
+        static: bytes of static scratch memory of the kernels so far.
+    """
+
+    target: Target
+    exported: bool = True
+    static: int = 0
+    declares: set[str] = field(default_factory=set)
+    globals: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The module."""
+        attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
+        return "\n".join([*self.globals, *sorted(self.declares), *self.functions, attributes, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was emitted.
+
+    Attributes:
+        name: its global name.
+        refuses: whether it returns an i64: 0 when it ran; when it has done nothing, the bytes of memory that it was refused, or
+            `thread_support.FORKED`.  It returns void if it can always run.
+        detail: text about the bytes.
+    """
+
+    name: str
+    refuses: bool = False
+    detail: str = ""
+
+
+def emit_kernel(func: PrimFunc, module: Module) -> Kernel:
+    """Emit the kernel `<name>_kernel(ptr, ...)`, which takes one data pointer for each parameter, then the sizes, i64.
+
+    Raises:
+        BuildError: the function cannot be compiled for the target.
+    """
+    return _Kernel(func, module).emit()
+
+
+class _Kernel:
+    """One exported kernel, with the arena its allocations share."""
+
+    def __init__(self, func: PrimFunc, module: Module) -> None:
+        self.func, self.module = func, module
+        self.name = f"{func.name}_kernel"
+        self.bodies = 0
+        self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
+        made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
+        dynamic = any(b.shape[0].const is None for b in made)
+        self.arena = Arena(self.name, module.target.num_cores, dynamic)
+
+    def emit(self) -> Kernel:
+        params = [p for p in self.func.params if isinstance(p, Buffer)]
+        if len(params) + len(self.sizes) != len(self.func.params):
+            raise BuildError(f"{self.func.name}: a parameter is a Param, whose value must be chosen before code is generated (concretize)")
+        f = _Function(self, {b: f"%a{i}" for i, b in enumerate(params)})
+        f.env = dict(self.sizes)
+        f.ranges = symbol_ranges(self.func)
+        first = len(self.module.functions)
+        for b in self.func.allocs:
+            f.reserve(b)
+        f.statement(self.func.body)
+        inputs = ", ".join([f"ptr noalias %a{i}" for i in range(len(params))] + [f"i64 {name}" for name in self.sizes.values()])
+        team = self._team() if self.bodies else []
+        block = "started" if team else "start"
+        start = self.arena.acquire(self.sizes, self.module.declares, self.module.globals, STATIC_BYTES - self.module.static, block)
+        if self.arena.used and not self.arena.heap:
+            self.module.static += self.arena.nbytes
+        refuses = bool(self.sizes or self.bodies or self.arena.heap)
+        result = ("" if self.module.exported else "internal ") + ("i64" if refuses else "void")
+        end = [*self.arena.release(), "  ret i64 0" if refuses else "  ret void", "}"]
+        # Allocas in the first block: sroa looks nowhere else.
+        text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *team, *start, *f.lines, *end]
+        self.module.functions.append("\n".join(text))
+        for i in range(first, len(self.module.functions)):
+            self.module.functions[i] = self.arena.filled(self.module.functions[i])
+        return Kernel(self.name, refuses, self.arena.detail if self.arena.heap else "")
+
+    def _team(self) -> list[str]:
+        """How many threads the kernel runs on; it refuses to run where it may not start them."""
+        self.module.declares.add(f"declare i32 @{THREADS}(i32)")
+        return [
+            f"  %team = call i32 @{THREADS}(i32 {self.module.target.num_cores})",
+            "  %forked = icmp eq i32 %team, 0",
+            "  br i1 %forked, label %stranded, label %started",
+            "stranded:",
+            f"  ret i64 {FORKED}",
+            "started:",
+        ]
+
+
+class _Function(ExprEmitter):
+    """One LLVM function: a kernel or the body of a parallel loop."""
+
+    def __init__(self, kernel: _Kernel, base: dict[Buffer, str], parallel: bool = False) -> None:
+        super().__init__(kernel.module.declares, kernel.module.target.has_feature("avx512f"))
+        self.kernel = kernel
+        self.base = dict(base)
+        self.parallel = parallel
+        self.allocas: list[str] = []
+        self.stack = 0
+        self.workspace = WORKSPACE
+        self._uses = LoopUses(parallel)
+        self.block = "entry"
+
+    def statement(self, n: Stmt) -> None:
+        """Emit one statement."""
+        t = type(n)
+        if t is Seq:
+            for k in find_tiles(n.stmts):  # type: ignore[attr-defined]
+                if type(k) is Tile:
+                    self._store_tile(k)
+                else:
+                    self.statement(k)  # type: ignore[arg-type]
+        elif t is BufferStore:
+            self._store(n)  # type: ignore[arg-type]
+            if len(self.lines) > EMITTED:
+                raise BuildError(
+                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} "
+                    "instructions, for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
+                )
+        elif t is For:
+            self._for(n)  # type: ignore[arg-type]
+        elif t is If:
+            self._if(n)  # type: ignore[arg-type]
+        elif t is Allocate:
+            self._allocate(n)  # type: ignore[arg-type]
+        elif t is Evaluate:
+            self._evaluate(n)  # type: ignore[arg-type]
+        else:
+            raise BuildError(f"the LLVM backend was given a {t.__name__}; run the lowering pipeline first")
+
+    # ---- memory --------------------------------------------------------------------------------------------------------
+
+    def _allocate(self, n: Allocate) -> None:
+        b = n.buffer
+        count = b.shape[0]
+        if b.scope == "register" and count.const is None:
+            raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a number")
+        if b.scope == "register" and self.stack + count.as_int() * dt.nbytes(b.dtype) <= STACK_BYTES:
+            self._alloca(n, count.as_int())
+        else:
+            self.reserve(b)
+            self.statement(n.body)
+
+    def reserve(self, b: Buffer) -> None:
+        """Give a buffer memory of the arena."""
+        size = b.shape[0] * dt.nbytes(b.dtype)
+        foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
+        if foreign:
+            raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
+        offset = self.kernel.arena.reserve(b.name, size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
+        self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
+
+    def _alloca(self, n: Allocate, count: int) -> None:
+        """A register buffer, with room behind its end for lanes that are masked off: `sroa` drops a store that leaves its alloca."""
+        b, slot, place = n.buffer, self.fresh("r"), len(self.allocas)
+        self.allocas.append("")
+        self.base[b] = slot
+        self.slots[b] = count
+        self.stack += count * dt.nbytes(b.dtype)
+        self.statement(n.body)
+        self.stack += (self.slots[b] - count) * dt.nbytes(b.dtype)
+        self.allocas[place] = f"  {slot} = alloca [{self.slots[b]} x {llvm_type(b.dtype)}], align 64"
+
+    def _store(self, n: BufferStore) -> None:
+        lanes = dt.lanes(n.value.dtype)
+        mask = active_lanes(n.mask, lanes)
+        if mask is not None and mask.const == 0:
+            return
+        v = self.value(n.value)
+        size = dt.nbytes(n.buffer.dtype)
+        ty = llvm_type(n.value.dtype)
+        at = self.address(n.buffer, n.indices[0])
+        if lanes == 1:
+            self.do(f"store {ty} {v}, ptr {at}, align {size}")
+        elif n.stride is None or n.stride == ONE:
+            if mask is None:
+                self.do(f"store {ty} {v}, ptr {at}, align {self.alignment(n.buffer, n.indices[0], lanes)}")
+            elif self.is_whole(n.buffer, n.indices[0], lanes, mask):
+                # Registers are SSA values after sroa: a masked store would keep them in memory, a blend does not.
+                align = self.alignment(n.buffer, n.indices[0], lanes)
+                old = self.op(f"load {ty}, ptr {at}, align {align}")
+                new = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
+                self.do(f"store {ty} {new}, ptr {at}, align {align}")
+            elif mask.const == 1:
+                # LLVM writes too much for a masked store of one lane of a truncated vector: the element before truncation.
+                first = self.op(f"extractelement {ty} {v}, i64 0")
+                self.do(f"store {llvm_type(n.buffer.dtype)} {first}, ptr {at}, align {size}")
+            else:
+                m = self.mask(mask, lanes)
+                args = [(ty, v), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", m)]
+                self.call("void", f"llvm.masked.store.{suffix(n.value.dtype)}.p0", args)
+        else:
+            m = self.mask(mask if mask is not None else ONE * lanes, lanes)
+            args = [(ty, v), (f"<{lanes} x ptr>", self.strided(n, at)), ("i32", str(size)), (f"<{lanes} x i1>", m)]
+            self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
+        self.forget(n.buffer)
+
+    def _store_tile(self, tile: Tile) -> None:
+        """Lane by lane, each lane's elements of all the vectors at once."""
+        element, lanes = dt.split(tile.stores[0].value.dtype)
+        ty, size = llvm_type(tile.stores[0].value.dtype), dt.nbytes(element)
+        rows = transpose([self.value(s.value) for s in tile.stores], ty, lanes, self.op)
+        wide = len(tile.stores)
+        for lane in range(tile.lanes):
+            at = self.address(tile.buffer, tile.stores[0].indices[0] + tile.stride * lane)
+            if wide == lanes:
+                self.do(f"store {ty} {rows[lane]}, ptr {at}, align {size}")
+            else:
+                args = [(ty, rows[lane]), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", self.mask(ONE * wide, lanes))]
+                self.call("void", f"llvm.masked.store.{suffix(tile.stores[0].value.dtype)}.p0", args)
+        self.forget(tile.buffer)
+
+    def _evaluate(self, n: Evaluate) -> None:
+        e: Any = n.value
+        if type(e) is Call and e.name in PREFETCHES:
+            load: Any = e.args[0]
+            at = self.address(load.buffer, load.indices[0])
+            level = "3" if e.name == "prefetch" else "2"
+            self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", level), ("i32", "1")])
+            return
+        raise BuildError(f"the LLVM backend cannot run {getattr(e, 'name', e)!r} for its effect")
+
+    # ---- control -------------------------------------------------------------------------------------------------------
+
+    def _if(self, n: If) -> None:
+        c = self.value(n.cond)
+        yes, end = self.label("then"), self.label("end")
+        no = self.label("else") if n.orelse is not None else end
+        self.do(f"br i1 {c}, label %{yes}, label %{no}")
+        for name, part in ((yes, n.then), (no, n.orelse)):
+            if part is not None:
+                self.start(name)
+                self.enter()
+                self.statement(part)
+                self.leave()
+                self.do(f"br label %{end}")
+        self.start(end)
+
+    def _for(self, n: For) -> None:
+        if n.kind == "parallel" and not self.parallel and n.extent != ONE and self.kernel.module.target.num_cores > 1:
+            self._parallel(n)
+        else:
+            self._loop(n, "0", self.index(n.extent), bounds(n.extent, self.ranges))
+
+    def _loop(self, n: For, first: str, end: str, extent: tuple[int, int]) -> None:
+        """A counted loop from `first` to `end`; tested before the first iteration only where it may not run."""
+        if extent[1] <= 0:
+            return
+        keys = self._carried(n)
+        starts = [(b, p, self._start_pointer(b, p, n.var, first)) for b, p, c in keys if c.terms]
+        steps = {(b, p): self.index(c * dt.nbytes(b.dtype)) for b, p, c in keys}
+        for b, p, c in keys:
+            if not c.terms and p.terms:
+                self.pointer(b, p)  # loop invariant: computed once, in front
+        head, done = self.label("loop"), self.label("done")
+        before = self.block
+        if extent[0] <= 0 or first != "0":
+            some = self.op(f"icmp slt i64 {first}, {end}")
+            self.do(f"br i1 {some}, label %{head}, label %{done}")
+        else:
+            self.do(f"br label %{head}")
+        self.start(head)
+        self.enter()
+        slot = len(self.lines)
+        i = self.fresh("i")
+        self.env[n.var] = i
+        self.ranges[n.var] = (0, max(extent[1] - 1, 0))
+        carried: list[tuple[str, str, str]] = []
+        for b, p, start in starts:
+            r = self.fresh("p")
+            self.remember((b, p), r)
+            carried.append((r, start, steps[b, p]))
+        self.statement(n.body)
+        latch = self.block
+        phis = [f"  {i} = phi i64 [ {first}, %{before} ], [ {i}.next, %{latch} ]"]
+        for r, start, step in carried:
+            self.do(f"{r}.next = getelementptr inbounds i8, ptr {r}, i64 {step}")
+            phis.append(f"  {r} = phi ptr [ {start}, %{before} ], [ {r}.next, %{latch} ]")
+        self.lines[slot:slot] = phis
+        self.do(f"{i}.next = add nuw nsw i64 {i}, 1")
+        again = self.op(f"icmp slt i64 {i}.next, {end}")
+        self.do(f"br i1 {again}, label %{head}, label %{done}")
+        self.leave()
+        self.start(done)
+
+    def _start_pointer(self, b: Buffer, p: Poly, var: Var, first: str) -> str:
+        root = self.pointer(b, substitute(p, {var: ZERO}))
+        if first == "0":
+            return root
+        split = linear(p, var, self.kernel.sizes)
+        assert split is not None
+        step = self.op(f"mul nsw i64 {first}, {self.index(split[0] * dt.nbytes(b.dtype))}")
+        return self.op(f"getelementptr inbounds i8, ptr {root}, i64 {step}")
+
+    def _carried(self, n: For) -> list[tuple[Buffer, Poly, Poly]]:
+        """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
+        out: list[tuple[Buffer, Poly, Poly]] = []
+        for b, p in self._uses.of(n).addresses:
+            if b in self.base and all(v is n.var or v in self.env for v in p.vars):
+                split = linear(p, n.var, self.kernel.sizes)
+                if split is not None:
+                    out.append((b, p, split[0]))
+        return out
+
+    # ---- threads -------------------------------------------------------------------------------------------------------
+
+    def _parallel(self, n: For) -> None:
+        """Outline the loop; each thread runs one contiguous share of the iterations."""
+        k = self.kernel
+        name = f"{k.name}.parallel{k.bodies}"
+        k.bodies += 1
+        body = _Function(k, {}, parallel=True)
+        use = body._uses.of(n)
+        captured = [b for b in self.base if b in use.buffers and b.scope != "register"]
+        # Offsets in an arena of sizes depend on what came before in it.
+        needed = use.variables | k.sizes.keys() if k.arena.dynamic else use.variables
+        outer = sorted([v for v in needed if v in self.env], key=lambda v: v.key)
+        pointers = len(captured) + 1
+        slots = [*[self.base[b] for b in captured], self.workspace, *([SHARED_BYTES, PRIVATE_BYTES] if k.arena.dynamic else [])]
+        slots.append(self._alone(n))
+        kinds = [*["ptr"] * pointers, *["i64"] * (len(slots) - pointers)]
+        shared, private = (f"%c{pointers}", f"%c{pointers + 1}") if k.arena.dynamic else (SHARED, PRIVATE)
+        body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
+        body.ranges = dict(self.ranges)
+        head = [f"define internal void @{name}(ptr %context) #0 {{", "start:"]
+        for i, kind in enumerate(kinds):
+            head += [f"  %s{i} = getelementptr inbounds i8, ptr %context, i64 {8 * i}", f"  %c{i} = load {kind}, ptr %s{i}, align 8"]
+        for j, v in enumerate(outer):
+            at = len(slots) + j
+            head += [f"  %s{at} = getelementptr inbounds i8, ptr %context, i64 {8 * at}", f"  %o{j} = load i64, ptr %s{at}, align 8"]
+            body.env[v] = f"%o{j}"
+        end = body.index(n.extent)
+        body.lines += [
+            f"  %alone = icmp ne i64 %c{len(slots) - 1}, 0",
+            "  %t32 = call i32 @omp_get_thread_num()",
+            "  %n32 = call i32 @omp_get_num_threads()",
+            "  %t1 = select i1 %alone, i32 0, i32 %t32",
+            "  %n1 = select i1 %alone, i32 1, i32 %n32",
+            "  %t = zext i32 %t1 to i64",
+            "  %n = zext i32 %n1 to i64",
+            *(
+                [f"  %none = icmp slt i64 {end}, 0", f"  %e = select i1 %none, i64 0, i64 {end}"]
+                if bounds(n.extent, self.ranges)[0] < 0
+                else [f"  %e = add i64 {end}, 0"]
+            ),
+            "  %m0 = mul i64 %e, %t",
+            "  %first = udiv i64 %m0, %n",
+            "  %next = add i64 %t, 1",
+            "  %m1 = mul i64 %e, %next",
+            "  %last = udiv i64 %m1, %n",
+        ]
+        slot = len(body.lines)
+        body.workspace = "%mine"
+        body._loop(n, "%first", "%last", bounds(n.extent, self.ranges))
+        # The arena is one shared part, then a private part for each thread; the sizes are filled in when all is emitted.
+        body.lines[slot:slot] = [
+            f"  %stride = mul i64 %t, {private}",
+            f"  %arena = getelementptr inbounds i8, ptr %c{pointers - 1}, i64 {shared}",
+            "  %mine = getelementptr inbounds i8, ptr %arena, i64 %stride",
+        ]
+        k.module.declares |= {
+            "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
+            "declare i32 @omp_get_thread_num()",
+            "declare i32 @omp_get_num_threads()",
+        }
+        k.module.functions.append("\n".join([*head, *body.allocas, "  br label %entry", "entry:", *body.lines, "  ret void", "}"]))
+        context = self.fresh("context")
+        self.allocas.append(f"  {context} = alloca [{len(slots) + len(outer)} x i64], align 64")
+        for i, value in enumerate([*slots, *[self.env[x] for x in outer]]):
+            place = self.op(f"getelementptr inbounds i8, ptr {context}, i64 {8 * i}")
+            self.do(f"store {kinds[i] if i < len(slots) else 'i64'} {value}, ptr {place}, align 8")
+        single, several, joined = self.label("single"), self.label("several"), self.label("joined")
+        self.do(f"br i1 {self.op(f'icmp ne i64 {slots[-1]}, 0')}, label %{single}, label %{several}")
+        for label, call in (
+            (single, f"@{name}(ptr {context})"),
+            (several, f"@GOMP_parallel(ptr @{name}, ptr {context}, i32 %team, i32 0)"),
+        ):
+            self.start(label)
+            self.do(f"call void {call}")
+            self.do(f"br label %{joined}")
+        self.start(joined)
+        for b in captured:
+            self.forget(b)
+
+    def _alone(self, n: For) -> str:
+        """Whether a parallel loop runs on the calling thread, as an i64.
+
+        It does if the kernel has one thread, or the loop has a `grain` and less work.  A number of threads in between is no choice: the
+        OpenMP runtime ends the threads that a smaller team has no use for, and starts them again for the next larger one.
+        """
+        alone = self.op("icmp slt i32 %team, 2")
+        grain = annotation(n, GRAIN)
+        if grain is not None:
+            least = grain.const if isinstance(grain, Poly) else None
+            if least is None:
+                raise BuildError(f"{self.kernel.func.name}: the annotation {GRAIN!r} of loop {n.var.name} is {grain!r}; it takes a number")
+            work = "0.0"
+            for loops, times in self._executions(n).items():
+                product = literal(times, "float64")
+                for extent in loops:
+                    product = self.op(f"fmul double {product}, {self.op(f'sitofp i64 {extent} to double')}")
+                work = self.op(f"fadd double {work}, {product}")
+            small = self.op(f"fcmp olt double {work}, {literal(float(least), 'float64')}")
+            alone = self.op(f"or i1 {alone}, {small}")
+        return self.op(f"zext i1 {alone} to i64")
+
+    def _executions(self, n: Stmt) -> dict[tuple[str, ...], float]:
+        """How many elements are stored under a statement: numbers by the extents, LLVM values, that they are multiplied with."""
+        if type(n) is BufferStore:
+            # A vector of elements may be folded into the one that is stored.
+            return {(): float(max(dt.lanes(x.dtype) for x in walk_objects(n.value) if isinstance(x, Expr)))}
+        if type(n) is For:
+            most = bounds(n.extent, self.ranges)[1]
+            self.ranges[n.var] = (0, max(most - 1, 0))  # extents inside may depend on it
+        inside: list[Stmt] = []
+        n.each_child(lambda x: inside.append(x) if isinstance(x, Stmt) else None)
+        found: dict[tuple[str, ...], float] = {}
+        for x in inside:
+            for loops, times in self._executions(x).items():
+                found[loops] = found.get(loops, 0.0) + times
+        if type(n) is not For:
+            return found
+        del self.ranges[n.var]
+        if n.extent.const is None and n.extent.vars <= self.env.keys():
+            extent = self.index(n.extent)
+            return {(*loops, extent): times for loops, times in found.items()}
+        # Of a loop whose extent varies with a loop outside of it: the most.
+        return {loops: times * min(max(most, 0), 1 << 31) for loops, times in found.items()}

@@ -1,0 +1,235 @@
+"""Probe kernels: what this machine's vector units, caches, memory and thread pool give, as a few functions of LLVM IR.
+
+Every kernel has one signature, `void (ptr data, i64 bytes, i64 rounds, ptr out)`; `team` runs one on several threads, each on its own
+slice of `data`.  The kernels do nothing but the one thing they measure, so that their time is its time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from tunesmith.codegen.llvm.host import check_runs_here, llvm_options
+from tunesmith.ir.target.target import Target
+from tunesmith.runtime.object_loader import LoadedObject, load_object
+from tunesmith.support.errors import UserError
+
+OUT_BYTES = 4096
+"""Bytes of `out` one thread may write."""
+
+_STREAMS = 8
+_KERNEL = "(ptr %data, i64 %bytes, i64 %rounds, ptr %out)"
+
+_TEAM = f"""
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @omp_get_thread_num()
+%job = type {{ ptr, ptr, i64, i64, ptr }}
+define internal void @member(ptr %job) {{
+  %number = call i32 @omp_get_thread_num()
+  %thread = zext i32 %number to i64
+  %data.p = getelementptr %job, ptr %job, i32 0, i32 1
+  %bytes.p = getelementptr %job, ptr %job, i32 0, i32 2
+  %rounds.p = getelementptr %job, ptr %job, i32 0, i32 3
+  %out.p = getelementptr %job, ptr %job, i32 0, i32 4
+  %kernel = load ptr, ptr %job
+  %data = load ptr, ptr %data.p
+  %bytes = load i64, ptr %bytes.p
+  %rounds = load i64, ptr %rounds.p
+  %out = load ptr, ptr %out.p
+  %skip = mul i64 %thread, %bytes
+  %mine = getelementptr i8, ptr %data, i64 %skip
+  %skip.out = mul i64 %thread, {OUT_BYTES}
+  %mine.out = getelementptr i8, ptr %out, i64 %skip.out
+  call void %kernel(ptr %mine, i64 %bytes, i64 %rounds, ptr %mine.out)
+  ret void
+}}
+define void @team(ptr %kernel, ptr %data, i64 %bytes, i64 %rounds, ptr %out, i32 %threads) {{
+  %job = alloca %job
+  %data.p = getelementptr %job, ptr %job, i32 0, i32 1
+  %bytes.p = getelementptr %job, ptr %job, i32 0, i32 2
+  %rounds.p = getelementptr %job, ptr %job, i32 0, i32 3
+  %out.p = getelementptr %job, ptr %job, i32 0, i32 4
+  store ptr %kernel, ptr %job
+  store ptr %data, ptr %data.p
+  store i64 %bytes, ptr %bytes.p
+  store i64 %rounds, ptr %rounds.p
+  store ptr %out, ptr %out.p
+  call void @GOMP_parallel(ptr @member, ptr %job, i32 %threads, i32 0)
+  ret void
+}}
+define internal void @nothing(ptr %job) {{
+  ret void
+}}
+define void @fork_join(i64 %rounds, i32 %threads) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  call void @GOMP_parallel(ptr @nothing, ptr null, i32 %threads, i32 0)
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %rounds
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeKernels:
+    """Loaded probe kernels.  `rounds` and `threads` are at least 1; addresses are multiples of 64.
+
+    Attributes:
+        flops_per_round: floating point operations of one round of `multiply_add` on one thread.
+        step_bytes: slices of `read` and `fill` are multiples of this.
+    """
+
+    flops_per_round: int
+    step_bytes: int
+    _code: LoadedObject
+
+    def multiply_add(self, rounds: int, out: int, threads: int) -> None:
+        """Independent chains of vector multiply-adds in registers.
+
+        Args:
+            rounds: each does `flops_per_round` on every thread.
+            out: address of `threads * OUT_BYTES` bytes, where the sums go.
+            threads: team size.
+        """
+        self._team("multiply_add", out, 0, rounds, out, threads)
+
+    def read(self, data: int, nbytes: int, rounds: int, out: int, threads: int) -> None:
+        """Read `nbytes` on each thread, `rounds` times over; thread t starts at `data + t * nbytes`."""
+        self._team("read", data, self._whole(nbytes), rounds, out, threads)
+
+    def fill(self, data: int, nbytes: int, out: int, threads: int) -> None:
+        """Write ones where `read` will read, by the same threads: pages come to lie at their readers."""
+        self._team("fill", data, self._whole(nbytes), 1, out, threads)
+
+    def fork_join(self, rounds: int, threads: int) -> None:
+        """Start and join a team that does nothing, `rounds` times."""
+        function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int32)(self._code.address("fork_join"))
+        function(rounds, threads)
+
+    def _team(self, kernel: str, data: int, nbytes: int, rounds: int, out: int, threads: int) -> None:
+        pointer, size = ctypes.c_void_p, ctypes.c_int64
+        function = ctypes.CFUNCTYPE(None, pointer, pointer, size, size, pointer, ctypes.c_int32)(self._code.address("team"))
+        function(self._code.address(kernel), data, nbytes, rounds, out, threads)
+
+    def _whole(self, nbytes: int) -> int:
+        if nbytes < self.step_bytes or nbytes % self.step_bytes:
+            raise UserError(f"a slice of {nbytes} bytes cannot be probed: give a positive multiple of {self.step_bytes}")
+        return nbytes
+
+
+def load_probe(target: Target) -> ProbeKernels:
+    """Compile the kernels for `target` with its widest vectors and load them.  About 20 ms.
+
+    Raises:
+        BuildError: the target's code cannot run on this machine.
+        RunError: there is no OpenMP runtime.
+    """
+    check_runs_here(target)
+    chains = target.vector_registers - 4
+    lanes = target.vector_lanes("float32")
+    return ProbeKernels(2 * chains * lanes, _STREAMS * lanes * 4, load_object(_object_code(probe_text(target), target)))
+
+
+def probe_text(target: Target) -> str:
+    """The module of probe kernels as LLVM IR."""
+    lanes = target.vector_lanes("float32")
+    # Without the instruction LLVM would call libm, element by element.
+    fused = "fma" in target.features or "neon" in target.features
+    kernels = [_multiply_add(lanes, target.vector_registers - 4, fused), _read(lanes), _fill(lanes)]
+    return "\n".join([*kernels, _TEAM])
+
+
+def _object_code(text: str, target: Target) -> bytes:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    options = llvm_options(target)
+    machine = llvm.Target.from_triple(options.triple).create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic")
+    return bytes(machine.emit_object(llvm.parse_assembly(text)))
+
+
+def _multiply_add(lanes: int, chains: int, fused: bool) -> str:
+    """One round is one multiply-add on each of `chains` registers: enough of them to hide the latency of a chain."""
+    vector = f"<{lanes} x float>"
+    phis, steps, stores = [], [], []
+    for c in range(chains):
+        phis.append(f"  %a{c} = phi {vector} [{_splat(lanes, 1.0)}, %entry], [%b{c}, %loop]")
+        if fused:
+            steps.append(f"  %b{c} = call {vector} @llvm.fma.v{lanes}f32({vector} %a{c}, {vector} %half, {vector} %half)")
+        else:
+            steps.append(f"  %m{c} = fmul {vector} %a{c}, %half\n  %b{c} = fadd {vector} %m{c}, %half")
+        stores.append(f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  store {vector} %b{c}, ptr %p{c}, align 4")
+    # The factor is loaded, so that it stays in a register: a constant would be an operand in memory.
+    return "\n".join(
+        [
+            f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})",
+            f"define void @multiply_add{_KERNEL} {{\nentry:",
+            f"  store volatile {vector} {_splat(lanes, 0.5)}, ptr %out, align 4",
+            f"  %half = load volatile {vector}, ptr %out, align 4",
+            "  br label %loop\nloop:",
+            "  %i = phi i64 [0, %entry], [%next, %loop]",
+            *phis,
+            *steps,
+            "  %next = add i64 %i, 1\n  %more = icmp ult i64 %next, %rounds",
+            "  br i1 %more, label %loop, label %end\nend:",
+            *stores,
+            "  ret void\n}",
+        ]
+    )
+
+
+def _read(lanes: int) -> str:
+    """Sums in several registers, so that the loads and not a chain of additions set the pace."""
+    vector, nbytes = f"<{lanes} x float>", 4 * lanes
+    outer, inner, steps, stores = [], [], [], []
+    for k in range(_STREAMS):
+        outer.append(f"  %s{k} = phi {vector} [zeroinitializer, %entry], [%b{k}, %round.end]")
+        inner.append(f"  %a{k} = phi {vector} [%s{k}, %round], [%b{k}, %loop]")
+        steps.append(f"  %p{k} = getelementptr i8, ptr %here, i64 {k * nbytes}\n  %x{k} = load {vector}, ptr %p{k}, align 4")
+        steps.append(f"  %b{k} = fadd {vector} %a{k}, %x{k}")
+        stores.append(f"  %q{k} = getelementptr i8, ptr %out, i64 {k * nbytes}\n  store {vector} %b{k}, ptr %q{k}, align 4")
+    return "\n".join(
+        [
+            f"define void @read{_KERNEL} {{\nentry:\n  br label %round\nround:",
+            "  %i = phi i64 [0, %entry], [%i.next, %round.end]",
+            *outer,
+            "  br label %loop\nloop:",
+            "  %offset = phi i64 [0, %round], [%offset.next, %loop]",
+            *inner,
+            "  %here = getelementptr i8, ptr %data, i64 %offset",
+            *steps,
+            f"  %offset.next = add i64 %offset, {_STREAMS * nbytes}\n  %inside = icmp ult i64 %offset.next, %bytes",
+            "  br i1 %inside, label %loop, label %round.end\nround.end:",
+            "  %i.next = add i64 %i, 1\n  %more = icmp ult i64 %i.next, %rounds",
+            "  br i1 %more, label %round, label %end\nend:",
+            *stores,
+            "  ret void\n}",
+        ]
+    )
+
+
+def _fill(lanes: int) -> str:
+    vector = f"<{lanes} x float>"
+    return f"""define void @fill{_KERNEL} {{
+entry:
+  br label %loop
+loop:
+  %offset = phi i64 [0, %entry], [%next, %loop]
+  %here = getelementptr i8, ptr %data, i64 %offset
+  store {vector} {_splat(lanes, 1.0)}, ptr %here, align 4
+  %next = add i64 %offset, {4 * lanes}
+  %inside = icmp ult i64 %next, %bytes
+  br i1 %inside, label %loop, label %end
+end:
+  ret void
+}}"""
+
+
+def _splat(lanes: int, value: float) -> str:
+    return "<" + ", ".join([f"float {value!r}"] * lanes) + ">"

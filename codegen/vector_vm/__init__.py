@@ -1,0 +1,1 @@
+"""Compile formulas over arrays of candidates to vector code."""

@@ -1,0 +1,203 @@
+"""Graphs of arithmetic over the columns of a row, run by one machine of vector code: features and costs of millions of candidates a
+second, and none of the tenths of a second that it takes to compile a graph of some thousand operations.
+
+Integers below 2**53, and their divisions, stay exact.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.codegen.llvm.compile import compile_object
+from tunesmith.codegen.llvm.host import LlvmOptions, host_cpu_name, host_features
+from tunesmith.codegen.vector_vm.machine import BLOCK, CODES, GROUP, RULES, machine_text
+from tunesmith.ir.arith.array_eval import live
+from tunesmith.runtime.arrays import empty
+from tunesmith.runtime.object_loader import load_object
+from tunesmith.support.errors import InternalError, UserError
+
+Node = tuple[str, tuple[float, ...]]
+"""("const", (value,)), ("param", (column,)), or an operation on the numbers of earlier nodes: those of `costmodel.formulas.expr_graph`."""
+TableColumn = tuple[int, bool]
+"""(node, whether log2(value + 1) is stored instead of the value)."""
+
+_ONE = ("const", (1.0,))
+
+
+class _Program:
+    """The instructions of a graph.
+
+    Attributes:
+        code: int32 [instructions, 5]: operation, result, operands.  Registers are counted from 0; the result of `narrow` is a slot
+            of the scratch, that of `out` a double column, the operand of `param` a column of the row.
+        registers: so many are needed.
+        constants: registers that hold numbers throughout.
+    """
+
+    def __init__(self, nodes: Sequence[Node], narrowed: Sequence[int], columns: Sequence[int]) -> None:
+        self._nodes = nodes
+        order = live([*narrowed, *columns], lambda i: _operands(nodes[i]))
+        self.constants = {i: k for k, i in enumerate([i for i in order if nodes[i][0] == "const"])}
+        self.values = [nodes[i][1][0] for i in self.constants]
+        slots: dict[int, list[int]] = {}
+        for slot, i in enumerate(narrowed):
+            slots.setdefault(i, []).append(slot)
+        places: dict[int, list[int]] = {}
+        for k, i in enumerate(columns):
+            places.setdefault(i, []).append(k)
+        self._truths: set[int] = {i for i in order if nodes[i] in (_ONE, ("const", (0.0,)))}
+        last: dict[int, int] = {}
+        for i in order:
+            last.update(dict.fromkeys(_operands(nodes[i]), i))
+        self._register = dict(self.constants)
+        self.registers = len(self.constants)
+        free: list[int] = []
+        code: list[tuple[int, int, int, int, int]] = []
+        for i in order:
+            op, arguments = nodes[i]
+            operands = _operands(nodes[i])
+            if op != "const":
+                if free:
+                    self._register[i] = free.pop()
+                else:
+                    self._register[i] = self.registers
+                    self.registers += 1
+                code.append(self._instruction(i, op, arguments, operands))
+            mine = self._register[i]
+            code += [(CODES["narrow"], slot, mine, 0, 0) for slot in slots.get(i, ())]
+            code += [(CODES["out"], k, mine, 0, 0) for k in places.get(i, ())]
+            free += [self._register[x] for x in dict.fromkeys(operands) if last[x] == i and x not in self.constants]
+            if i not in last and op != "const":
+                free.append(mine)
+        self.code = np.array(code, np.int32).reshape(-1, 5)
+
+    def _instruction(self, i: int, op: str, arguments: Sequence[float], operands: Sequence[int]) -> tuple[int, int, int, int, int]:
+        if op == "param":
+            return (CODES["param"], self._register[i], int(arguments[0]), 0, 0)
+        if op not in RULES or op == "gate":
+            raise InternalError(f"the graph holds an unknown operation {op!r}")
+        true = [x in self._truths for x in operands]
+        if (
+            op in ("gt", "eq")
+            or (op in ("mul", "min", "max") and all(true))
+            or (op == "sub" and self._nodes[operands[0]] == _ONE and true[1])
+        ):
+            self._truths.add(i)
+        if op == "mul" and any(true):
+            op, operands = "gate", operands if true[0] else operands[::-1]
+        where = [self._register[x] for x in operands]
+        return (CODES[op], self._register[i], where[0], where[-1] if len(where) == 1 else where[1], where[-1])
+
+
+def _operands(node: Node) -> tuple[int, ...]:
+    return () if node[0] in ("const", "param") else tuple([int(x) for x in node[1]])
+
+
+class _Scratch:
+    """Where each column of the table stands before it is transposed: logarithms first, then the other values, then numbers."""
+
+    def __init__(self, nodes: Sequence[Node], table: Sequence[TableColumn]) -> None:
+        distinct = list(dict.fromkeys(table))
+        known = [c for c in distinct if nodes[c[0]][0] == "const"]
+        logs = [c for c in distinct if c[1] and c not in known]
+        self.computed = [*logs, *[c for c in distinct if not c[1] and c not in known]]
+        self.logs = len(logs)
+        self.numbers = [math.log2(nodes[i][1][0] + 1) if log else nodes[i][1][0] for i, log in known]
+        slot = {c: k for k, c in enumerate([*self.computed, *known])}
+        self.slots = len(slot)
+        groups = -(-len(table) // GROUP)
+        self.order = [slot[c] for c in table] + [0] * (groups * GROUP - len(table))
+
+
+@cache
+def _here() -> LlvmOptions:
+    """This very processor, as LLVM sees it: the code never leaves the process."""
+    flags = ",".join(sorted(f"+{name}" for name in host_features()))
+    return LlvmOptions(str(llvm.get_process_triple()), host_cpu_name(), flags)
+
+
+@cache
+def _machine() -> tuple[Any, Any]:
+    """The machine, and the object that holds it: it is called by address, so the object has to live as long."""
+    loaded = load_object(compile_object(machine_text(), _here()))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    kinds = [pointer, number, pointer, pointer, number, number, pointer, number, pointer, pointer, number, pointer, number]
+    return ctypes.CFUNCTYPE(None, *kinds)(loaded.address("run")), loaded
+
+
+_Floats = npt.NDArray[np.float32]
+_Doubles = npt.NDArray[np.float64]
+
+
+class DagKernel:
+    """A graph as a program of the machine.
+
+    Args:
+        nodes: the graph, operands before users.
+        width: columns of a row.
+        table: columns of the float table.
+        columns: nodes wanted as double arrays.
+    Raises:
+        InternalError: the graph holds an unknown operation.
+        RunError: generated code cannot be loaded here.
+    """
+
+    def __init__(self, nodes: Sequence[Node], width: int, table: Sequence[TableColumn], columns: Sequence[int]) -> None:
+        self.width = width
+        self.table_width = len(table)
+        self.column_count = len(columns)
+        self._scratch = _Scratch(nodes, table)
+        self._program = _Program(nodes, [i for i, _ in self._scratch.computed], columns)
+        self._order = np.array(self._scratch.order, np.int32)
+        self._run, self._loaded = _machine()
+
+    def __call__(self, rows: npt.NDArray[np.integer], out: _Floats | None = None) -> tuple[_Floats, _Doubles]:
+        """The table, float32 [N, len(table)], and the columns, float64 [len(columns), N], for rows [N, width].
+
+        Threads may call it at the same time.  `out`, when given, receives the table: C-contiguous float32 of that shape.
+        """
+        n = len(rows)
+        if rows.ndim != 2 or rows.shape[1] != self.width:
+            raise UserError(f"rows of {self.width} columns are needed, [N, {self.width}], got an array of shape {list(rows.shape)}")
+        ints = np.ascontiguousarray(rows, np.int64)
+        table = np.empty((n, self.table_width), np.float32) if out is None else out
+        if table.shape != (n, self.table_width) or table.dtype != np.float32 or not table.flags.c_contiguous:
+            raise UserError(
+                f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}"
+            )
+        columns = np.empty((self.column_count, n))
+        registers = _blocks(self._program.registers, np.float64)
+        registers[: len(self._program.values)] = np.array(self._program.values)[:, None]
+        scratch = _blocks(self._scratch.slots, np.float32)
+        scratch[len(self._scratch.computed) :] = np.array(self._scratch.numbers, np.float32)[:, None]
+        main = n // BLOCK * BLOCK
+        self._part(ints[:main], table, columns, n, registers, scratch)
+        if main < n:  # the last rows, fewer than a block: computed among copies of the last one
+            padded = np.repeat(ints[-1:], BLOCK, axis=0)
+            padded[: n - main] = ints[main:]
+            wide, tall = np.empty((BLOCK, self.table_width), np.float32), np.empty((self.column_count, BLOCK))
+            self._part(padded, wide, tall, BLOCK, registers, scratch)
+            table[main:] = wide[: n - main]
+            columns[:, main:] = tall[:, : n - main]
+        return table, columns
+
+    def _part(self, rows: npt.NDArray[np.int64], table: _Floats, out: _Doubles, pitch: int, registers: _Doubles, scratch: _Floats) -> None:
+        code, order = self._program.code, self._order
+        self._run(
+            *(code.ctypes.data, len(code), registers.ctypes.data, rows.ctypes.data, self.width, len(rows)),
+            *(scratch.ctypes.data, self._scratch.logs, order.ctypes.data, table.ctypes.data, self.table_width),
+            *(out.ctypes.data, pitch),
+        )
+
+
+def _blocks(count: int, dtype: type) -> npt.NDArray[Any]:
+    """[count, BLOCK] that begins with a cache line, as vector loads want it."""
+    return empty(count * BLOCK * np.dtype(dtype).itemsize).view(dtype).reshape(count, BLOCK)

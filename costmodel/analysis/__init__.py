@@ -1,0 +1,1 @@
+"""Analyse the loops, accesses and kernels of parametric programs."""

@@ -1,0 +1,436 @@
+"""What a parametric program does, as expressions over its Params: loops, iteration counts, regions, strides, allocations.
+
+Features and the analytic model are both read off this.  Nothing branches on what can be proved (docs/design/001-parametric.md):
+whether a loop is a unit loop, whether it moves an access, whether a guard ever fails are 0/1 expressions.  Regions are clipped to
+their buffers here, always; primitives never clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.analysis.access_regions import accesses
+from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, Lt0, Not, Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.intrinsics import intrinsic
+from tunesmith.ir.node import Node
+from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
+from tunesmith.ir.stmt import Block, For, annotation
+from tunesmith.support import dtype as dt
+
+_BINARY = {
+    "add": "add",
+    "sub": "add",
+    "mul": "mul",
+    "div": "div",
+    "floordiv": "div",
+    "mod": "div",
+    "pow": "div",
+    "min": "max",
+    "max": "max",
+}
+COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer")
+"""Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
+selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic that is not about positions."""
+FLOPS = ("add", "mul", "div", "max", "call")
+SHARED = ("shared", "shared.dyn")
+"""Scopes of memory that the threads of a block of a GPU have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop around a store.  `many` is 1 where it has more than one iteration.
+
+    `thread` is the axis of a GPU that it is bound to, `double` how many versions the tiles have that are filled in it.
+    """
+
+    var: Var
+    extent: Poly
+    kind: str
+    size: Num
+    many: Num
+    prefetch: bool
+    thread: str | None = None
+    double: Num | None = None
+
+
+class Use:
+    """All accesses of one block to one buffer.
+
+    Attributes:
+        buffer: the buffer.
+        reads, writes: whether it is loaded, stored.
+        indices: the distinct index tuples, in iteration variables.
+        at: the same in loop variables.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.reads = self.writes = False
+        self.indices: list[tuple[Poly, ...]] = []
+        self.at: list[tuple[Poly, ...]] = []
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return dt.nbytes(self.buffer.dtype)
+
+
+class Store:
+    """One block with the loops around it, innermost first.
+
+    Level k of anything is what the k innermost loops do for one iteration of those outside.
+
+    Attributes:
+        block: the block.
+        loops: innermost first; of loops of one thread axis inside each other the inner one alone, as its iterations are shared among the
+            threads, and of virtual threads those that the block depends on, as others do it once together.
+        path: all loops, outermost first.
+        uses: by buffer, in order of the first access.
+        counts: operations of one instance, by `COUNTS`.
+        iterations: level k -> iterations of the k innermost loops, guards not counted.
+    """
+
+    def __init__(self, dag: Dag, block: Block, path: Sequence[Loop]) -> None:
+        self.dag = dag
+        self.block = block
+        self.path = tuple(path)
+        self.loops = _counted(block, path)[::-1]
+        self.uses = _uses(block)
+        self.counts = operation_counts(block)
+        self.iterations = [dag.one]
+        for loop in self.loops:
+            self.iterations.append(self.iterations[-1] * loop.size)
+        self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
+        self._boxes: dict[tuple[int, frozenset[Var]], Num] = {}
+        self._indexed: dict[tuple[Buffer, Var], Num] = {}
+        self._movements: dict[tuple[Buffer, Var], Num] = {}
+
+    @property
+    def total(self) -> Num:
+        """Iterations of all loops, those that a guard skips included."""
+        return self.iterations[-1]
+
+    @property
+    def written(self) -> Use:
+        """The buffer it stores to (the first, when there are several)."""
+        return next(u for u in self.uses.values() if u.writes)
+
+    @property
+    def flops(self) -> int:
+        """Float operations of an instance."""
+        return sum(self.counts[k] for k in FLOPS)
+
+    @cached_property
+    def useful(self) -> Num:
+        """Share of the iterations that pass the guards: of each iteration variable, its extent by the values its binding takes."""
+        d, share = self.dag, self.dag.one
+        widths = {loop.var: loop.size - 1.0 for loop in self.loops}
+        for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
+            share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths, whole=False) + 1.0))
+        return share
+
+    def rounding(self, level: int) -> Num:
+        """Iterations of whole tiles of the `level` innermost loops by those needed: 1 where tiles divide the block's extents."""
+        d, out = self.dag, self.dag.one
+        relaxed = frozenset(loop.var for loop in self.loops[:level])
+        for i, it in enumerate(self.block.iters):
+            size, extent = self._box(i, relaxed) + 1.0, d.poly(it.extent)
+            out = out * (d.ceildiv(extent, size) * size / extent)
+        return out
+
+    @cached_property
+    def executed(self) -> Num:
+        """Instances that run."""
+        return self.total * self.useful
+
+    @cached_property
+    def instances(self) -> Num:
+        """Instances the block has by itself; more are executed when a tile is computed again for each of its users."""
+        return self.dag.product([self.dag.poly(it.extent) for it in self.block.iters])
+
+    @cached_property
+    def guarded(self) -> Num:
+        """1 where some guard is not always true."""
+        d = self.dag
+        ranges = {loop.var: loop.extent - 1 for loop in self.loops}
+        return d.largest([d.poly(interval(p, ranges)[1] + 1) > 0.0 for p in self.block.predicate])
+
+    def reduces(self, loop: Loop) -> bool:
+        """Whether a reduction variable of the block depends on the loop."""
+        return any(it.kind == "R" and loop.var in b.vars for it, b in zip(self.block.iters, self.block.bindings, strict=True))
+
+    def extents(self, use: Use, level: int) -> tuple[Num, ...]:
+        """Extent of each dimension of the region at a level, never more than the buffer's; the largest of the access's index tuples."""
+        relaxed = frozenset(loop.var for loop in self.loops[:level])
+        key = (use.buffer, relaxed.intersection(*[frozenset().union(*[e.vars for at in use.at for e in at])]))
+        found = self._extents.get(key)
+        if found is None:
+            found = self._extents[key] = self._region(use, key[1])
+        return found
+
+    def nbytes(self, use: Use, level: int) -> Num:
+        """Bytes of the region at a level."""
+        return self.dag.product(self.extents(use, level)) * use.item
+
+    def reach(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
+        """Extent of each dimension of what an access touches while the loops of `relaxed` run, beyond guards and the buffer, too."""
+        loops = {x.var: x.size - 1.0 for x in self.path if x.var in relaxed}
+        pairs = zip(self.block.iters, self.block.bindings, strict=True)
+        widths = {it.var: self._width(e, loops) for it, e in pairs if it.extent != 1}
+        return tuple([self.dag.largest([self._width(at[i], widths) for at in use.indices]) + 1.0 for i in range(len(use.buffer.shape))])
+
+    def moves(self, use: Use, dimension: int, loop: Loop) -> bool:
+        """Whether an index of the access in a dimension holds the loop's variable."""
+        return any(loop.var in at[dimension].vars for at in use.at)
+
+    def _region(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
+        d = self.dag
+        widths = {it.var: self._box(i, relaxed) for i, it in enumerate(self.block.iters)}
+        return tuple(
+            [
+                d.minimum(d.largest([self._width(indices[n], widths) for indices in use.indices]) + 1.0, d.poly(size))
+                for n, size in enumerate(use.buffer.shape)
+            ]
+        )
+
+    def _box(self, i: int, relaxed: frozenset[Var]) -> Num:
+        """How far an iteration variable goes beyond its lowest value: never outside its extent."""
+        binding = self.block.bindings[i]
+        key = (i, relaxed & binding.vars)
+        found = self._boxes.get(key)
+        if found is None:
+            widths = {loop.var: loop.size - 1.0 for loop in self.loops if loop.var in key[1]}
+            found = self._boxes[key] = self.dag.minimum(self._width(binding, widths), self.dag.poly(self.block.iters[i].extent) - 1.0)
+        return found
+
+    def _width(self, p: Poly, widths: Mapping[Var, Num], whole: bool = True) -> Num:
+        """Highest less lowest value of an expression, when each variable of `widths` goes over so many values beyond its lowest.
+
+        A range of w + 1 values is divided as if it started at a multiple of the divisor, as tiles do; wherever it starts, a remainder
+        takes no more than w + 1 values.  Unless `whole`, the last value of a quotient counts by its share: 10 // 4 takes 2.5 values.
+        """
+        d, out = self.dag, self.dag.zero
+        for m, c in p.terms:
+            moving = [a for a in m if not a.vars.isdisjoint(widths)]
+            if moving:
+                rest = [d.poly(self._closed(poly(a))) for a in m if a not in moving]  # type: ignore[arg-type]
+                out = out + d.product(rest) * abs(c) * d.product([self._atom_width(a, widths, whole) for a in moving])
+        return out
+
+    def _atom_width(self, a: Atom, widths: Mapping[Var, Num], whole: bool) -> Num:
+        d = self.dag
+        if type(a) is not Op:
+            return widths[a]  # type: ignore[index]
+        inside = d.largest([self._width(x, widths, whole) for x in a.args])
+        if a.op in ("min", "max"):
+            return inside
+        divisor = d.poly(self._closed(a.args[1]))
+        if a.op == "mod":
+            return d.minimum(inside, divisor - 1.0)
+        return d.ceildiv(inside + 1.0, divisor) - 1.0 if whole else d.maximum((inside + 1.0) / divisor, 1.0) - 1.0
+
+    def _closed(self, p: Poly) -> Poly:
+        """An expression without loop variables: at its largest where it depends on them."""
+        left = {loop.var: loop.extent - 1 for loop in self.loops if loop.var in p.vars}
+        return interval(p, left)[1] if left else p
+
+    def indexed(self, use: Use, loop: Loop) -> Num:
+        """1 where the accessed elements depend on the loop."""
+        key = (use.buffer, loop.var)
+        found = self._indexed.get(key)
+        if found is None:
+            found = self._indexed[key] = self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
+        return found
+
+    def movement(self, use: Use, loop: Loop) -> Num:
+        """Elements, in row-major order, by which the first step of the loop moves the (first) access, either way."""
+        key = (use.buffer, loop.var)
+        found = self._movements.get(key)
+        if found is None:
+            found = self._movements[key] = self._movement(use, loop)
+        return found
+
+    def _movement(self, use: Use, loop: Loop) -> Num:
+        d = self.dag
+        start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
+        moved, pitch = d.zero, d.one
+        for e, size in zip(reversed(use.at[0]), reversed(use.buffer.shape), strict=True):
+            if loop.var in e.vars:
+                moved = moved + d.poly(substitute(e, start | {loop.var: ONE}) - substitute(e, start)) * pitch
+            pitch = pitch * d.poly(size)
+        return d.maximum(moved, 0.0 - moved)
+
+    def _depends(self, p: Poly, v: Var) -> Num:
+        d, out = self.dag, self.dag.zero
+        for m, _ in p.terms:
+            for a in m:
+                if a is v:
+                    return d.one
+                if type(a) is Op and v in a.vars:
+                    out = d.maximum(out, self._op_depends(a, v))
+        return out
+
+    def _op_depends(self, a: Op, v: Var) -> Num:
+        """x mod d does not depend on anything when d is 1, nor does x // d when x never reaches d."""
+        d = self.dag
+        inside = d.largest([self._depends(x, v) for x in a.args])
+        if a.op in ("min", "max"):
+            return inside
+        divisor = d.poly(self._closed(a.args[1]))
+        if a.op == "mod":
+            return inside * (divisor > 1.0)
+        highest = interval(a.args[0], {loop.var: loop.extent - 1 for loop in self.loops})[1]
+        return inside * (d.poly(highest) + 1.0 > divisor)
+
+
+def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:
+    """The loops whose iterations a block is executed for."""
+    used = frozenset().union(*[b.vars for b in block.bindings])
+    inside = [{x.thread for x in path[i + 1 :]} for i in range(len(path))]
+    return tuple(
+        [
+            x
+            for x, inner in zip(path, inside, strict=True)
+            if x.thread is None
+            or x.thread.startswith("blockIdx")
+            or (x.var in used if x.thread.startswith("vthread") else x.thread not in inner)
+        ]
+    )
+
+
+def _uses(block: Block) -> dict[Buffer, Use]:
+    """The accesses of a block's body and init, by buffer."""
+    bound: dict[Var, Poly] = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
+    out: dict[Buffer, Use] = {}
+    for access in accesses(block):
+        use = out.setdefault(access.buffer, Use(access.buffer))
+        use.writes |= access.is_write
+        use.reads |= not access.is_write
+        if access.indices not in use.indices:
+            use.indices.append(access.indices)
+            use.at.append(tuple([substitute(e, bound) for e in access.indices]))
+    return out
+
+
+def operation_counts(block: Block) -> dict[str, int]:
+    """Operations of one instance of a block's body, by `COUNTS`."""
+    counts = dict.fromkeys(COUNTS, 0)
+
+    def visit(n: Any) -> None:
+        if type(n) is Poly or (isinstance(n, Expr) and _is_position(n)):
+            return
+        if type(n) is Binary:
+            kind = _BINARY.get(n.op) or ("max" if n.op in COMPARISONS else "integer")
+            counts[kind if dt.is_float(n.a.dtype) else "integer"] += 1
+        elif type(n) is Call:
+            counts["call"] += intrinsic(n.name).flops
+        elif type(n) is Select:
+            counts["mask" if _is_position(n.cond) else "select"] += 1
+        elif type(n) is Cast:
+            counts["cast"] += 1
+        n.each_child(visit)
+
+    visit(block.body)
+    return counts
+
+
+def _is_position(e: Expr) -> bool:
+    """Whether a condition is about indices alone: lowering turns it into masks and bounds of loops."""
+    if type(e) is Binary and e.op in LOGIC:
+        return _is_position(e.a) and _is_position(e.b)
+    return _is_position(e.a) if type(e) is Not else type(e) is Lt0
+
+
+@dataclass
+class ProgramAnalysis:
+    """A program, taken apart.
+
+    Args:
+        func: the raw parametric program: loops around blocks, intermediates in `allocs`.
+        params: the columns of a row; every Param of the program is among them.
+    """
+
+    func: PrimFunc
+    params: tuple[Param, ...]
+    dag: Dag = field(init=False)
+    stores: list[Store] = field(init=False)
+    homes: dict[Buffer, int] = field(init=False)
+    """For each intermediate, how many loops stand around the place where it is allocated: those that all its users share."""
+    _accesses: dict[tuple[Var, Buffer], list[Block]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dag = Dag(self.params)
+        self.stores = []
+        self._collect(self.func.body, [])
+        self.homes = {b: self._home(b) for b in self.func.allocs}
+        self._accesses = {}
+        for s in self.stores:
+            for loop in s.loops:
+                for b in s.uses:
+                    self._accesses.setdefault((loop.var, b), []).append(s.block)
+
+    def _collect(self, n: Node, path: list[Loop]) -> None:
+        if type(n) is Block:
+            self.stores.append(Store(self.dag, n, path))
+        elif type(n) is For:
+            size = self.dag.poly(n.extent)
+            prefetch, note = annotation(n, "prefetch") is not None, annotation(n, "double_buffer")
+            double = self.dag.poly(note) if isinstance(note, Poly) else None
+            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, prefetch, n.thread, double)
+            self._collect(n.body, [*path, loop])
+        elif type(n) is not BufferLoad:
+            n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))
+
+    def _home(self, b: Buffer) -> int:
+        paths = [s.path for s in self.stores if b in s.uses]
+        if not paths:
+            return 0
+        shared = 0
+        while all(len(p) > shared and p[shared].var is paths[0][shared].var for p in paths):
+            shared += 1
+        return shared
+
+    def home_level(self, s: Store, b: Buffer) -> int:
+        """The level of `s` at which the intermediate `b` lives: how many loops stand between its allocation and the block."""
+        around = {x.var for x in s.path[: self.homes[b]]}
+        return sum(x.var not in around for x in s.loops)
+
+    def allocated(self, b: Buffer) -> tuple[Num, ...]:
+        """Extents of an intermediate once it has shrunk to what one iteration of the loops around its home touches."""
+        d = self.dag
+        users = [s for s in self.stores if b in s.uses]
+        if b.scope in (*SHARED, "local"):
+            # Lowering makes a tile as large as what is read of it: the last turn of the threads that fill it is guarded.
+            readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED else []
+            tiles = [self._tile(s, s.uses[b]) for s in readers or users]
+            return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
+        sizes = [s.extents(s.uses[b], self.home_level(s, b)) for s in users]
+        return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
+
+    def _tile(self, s: Store, u: Use) -> tuple[Num, ...]:
+        """Extents of what a block holds in shared memory: all that its threads touch; in memory of a thread: what the thread touches."""
+        d, home = self.dag, self.homes[u.buffer]
+        own, around = s.path[home:], s.path[:home]
+        if u.buffer.scope in SHARED:
+            threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]
+            return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
+        virtual = [x for x in around if (x.thread or "").startswith("vthread") and x in s.loops]
+        mine = [x for x in (*own, *virtual) if not (x.thread or "").startswith("threadIdx")]
+        box = s.reach(u, frozenset([x.var for x in mine]))
+        # Between the elements of a thread lie those of others: it touches no more than its own loops have iterations.
+        return tuple([d.minimum(e, d.product([x.size for x in mine if s.moves(u, i, x)])) for i, e in enumerate(box)])
+
+    def others(self, s: Store, loop: Loop, b: Buffer) -> int:
+        """Blocks under the loop, other than that of `s`, which access the buffer."""
+        return len(self._accesses[loop.var, b]) - 1
+
+    def under(self, loop: Loop) -> list[Store]:
+        """The stores inside a loop."""
+        return [s for s in self.stores if any(x.var is loop.var for x in s.loops)]

@@ -1,0 +1,1 @@
+"""Predict times from roofline-like models of CPUs and GPUs."""

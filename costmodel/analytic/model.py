@@ -1,0 +1,64 @@
+"""The analytic model of one sketch: seconds of any number of candidates, without data and without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
+from tunesmith.costmodel.analytic.cost import analytic_cost
+from tunesmith.costmodel.analytic.gpu_cost import gpu_cost
+from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend
+from tunesmith.costmodel.formulas.expr_graph import Rows
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param
+from tunesmith.ir.target.target import Target
+
+Doubles = npt.NDArray[np.float64]
+
+
+class AnalyticModel:
+    """Predicted times of the candidates of one sketch; see `analytic_cost` and, for GPUs, `gpu_cost` for what they are made of.
+
+    Args:
+        func: the raw parametric program.
+        params: the columns of a row: every Param of the program, in order.
+        target: a CPU, whose rates are best measured (`measure.calibration.cpu.calibrated`), or a GPU.
+        backend: `auto`, `llvm` or `numpy`; see `FeatureProgram`.
+
+    Raises:
+        UserError: a Param of the program is not among `params`.
+    """
+
+    def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
+        check_backend(backend)
+        self.analysis = ProgramAnalysis(func, tuple(params))
+        self.cost = (gpu_cost if target.is_gpu else analytic_cost)(self.analysis, target)
+        self._backend = backend
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The parts that `terms` gives."""
+        return tuple(self.cost.terms)
+
+    def seconds(self, rows: Rows) -> Doubles:
+        """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Threads may call it at the same time."""
+        return np.asarray(self._seconds(rows)[1][0])
+
+    def terms(self, rows: Rows) -> Doubles:
+        """Parts of the time in seconds, float64 [N, len(term_names)]: where a program spends it.
+
+        They overlap, so they do not add up to `seconds`.
+        """
+        return np.asarray(self._terms(rows)[1].T)
+
+    @cached_property
+    def _seconds(self) -> CompiledGraph:
+        return CompiledGraph(self.analysis.dag, [], [], [self.cost.seconds], self._backend)
+
+    @cached_property
+    def _terms(self) -> CompiledGraph:
+        return CompiledGraph(self.analysis.dag, [], [], list(self.cost.terms.values()), self._backend)

@@ -1,0 +1,1 @@
+"""Compute features of candidates from parametric programs."""

@@ -1,0 +1,188 @@
+"""The feature program of a sketch: extracted once, compiled once, then features of any number of candidates.
+
+Everything that is asked of a candidate before it is built (is it admissible, its features, its analytic cost) is a formula over its
+row, and all formulas of a sketch share one graph.  LLVM runs it at millions of rows a second on one thread; numpy is the reference,
+and the fallback where generated code cannot be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
+from tunesmith.costmodel.analytic.cost import TERMS
+from tunesmith.costmodel.analytic.model import AnalyticModel
+from tunesmith.costmodel.features.program_vector import program_columns, program_row
+from tunesmith.costmodel.features.store_features import Column, columns, extract
+from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend
+from tunesmith.costmodel.formulas.expr_graph import Num, Rows
+from tunesmith.ir.arith.array_eval import compile_polys
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param
+from tunesmith.ir.target.target import Target
+from tunesmith.schedule.state import Constraint
+from tunesmith.support.errors import UserError
+
+NANO = 1e9
+
+ANALYTIC = "analytic."
+"""What the names of the columns begin with that hold the analytic cost and its terms."""
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+_ANALYTIC_COLUMNS = tuple(Column(f"{ANALYTIC}{t}") for t in ("seconds", *TERMS))
+
+
+def vector_names(curve: bool = False) -> tuple[str, ...]:
+    """Names of the columns of a program's vector that holds the analytic cost, which is what searches give their models."""
+    return tuple(c.name for c in (*program_columns(curve), *_ANALYTIC_COLUMNS))
+
+
+def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -> Floats:
+    """Features of programs of several sketches in one array.
+
+    Args:
+        parts: of each sketch, [N, F] or [N, S, F].
+        places: of each sketch, where its programs stand in the result; together 0 to N - 1.
+
+    Returns:
+        [N, F], or [N, max S, F] where the rows of stores that a program does not have are NaN.
+    """
+    if not parts:
+        return np.zeros((0, 0), np.float32)
+    shape = np.max([p.shape[1:] for p in parts], axis=0)
+    out = np.full((sum(len(p) for p in parts), *shape), np.nan, np.float32)
+    for part, at in zip(parts, places, strict=True):
+        if part.ndim == 3:
+            out[at, : part.shape[1]] = part
+        else:
+            out[at] = part
+    return out
+
+
+class FeatureProgram:
+    """Features of the candidates of one sketch.
+
+    Args:
+        func: the raw parametric program.
+        params: the columns of a row: every Param of the program, in order.
+        constraints: what a row must meet, for `admissible`.
+        target: with it, the analytic cost and its terms join the program's vector, and `seconds` and `scored` work; a GPU fills the
+            columns of GPUs.
+        curve: with the arithmetic-intensity curve.
+        backend: `auto`, `llvm` or `numpy`.
+
+    Formulas are extracted at the first use of each method, in some hundredths of a second.  A large table is fastest when its memory is
+    used again: pass `out`, or work in parts of some thousand rows.
+
+    Attributes:
+        analytic: the analytic model, None without target.
+
+    Raises:
+        UserError: a Param of the program is not among `params`, or an unknown backend.
+    """
+
+    def __init__(
+        self,
+        func: PrimFunc,
+        params: Sequence[Param],
+        constraints: Sequence[Constraint] = (),
+        *,
+        target: Target | None = None,
+        curve: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        check_backend(backend)
+        self.analytic = None if target is None else AnalyticModel(func, params, target, backend=backend)
+        self.analysis = ProgramAnalysis(func, tuple(params)) if self.analytic is None else self.analytic.analysis
+        self.target = target
+        self.constraints = tuple(constraints)
+        self.backend = backend
+        self.curve = curve
+        self._columns = columns(curve)
+        self._program_columns = program_columns(curve) + (_ANALYTIC_COLUMNS if self.analytic else ())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of a store's row."""
+        return tuple(c.name for c in self._columns)
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """Names of the columns of a program's vector; the analytic cost and its terms are in nanoseconds."""
+        return tuple(c.name for c in self._program_columns)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Names of the blocks, in the order of their rows."""
+        return tuple(s.block.name for s in self.analysis.stores)
+
+    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows meet every constraint, exactly."""
+        values = self._constraint_values(rows)
+        return np.asarray(np.where(self._equalities, values == 0, values <= 0).all(axis=1))
+
+    def features(self, rows: Rows, out: Floats | None = None) -> Floats:
+        """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
+        shape = (len(rows), len(self.analysis.stores), len(self._columns))
+        if out is not None and (out.shape != shape or not out.flags.c_contiguous):
+            raise UserError(f"`out` must be C-contiguous float32 of shape {list(shape)}, got {out.dtype} of shape {list(out.shape)}")
+        table, _ = self._store_graph(rows, None if out is None else out.reshape(len(rows), -1))
+        return table.reshape(shape)
+
+    def program(self, rows: Rows, out: Floats | None = None) -> Floats:
+        """Vectors of the programs, float32 [N, len(program_names)]."""
+        return self._program_graph(rows, out)[0]
+
+    def inputs(self, rows: Rows, inputs: str) -> Floats:
+        """What a model takes whose `CostModel.inputs` are these: `program` or `stores`.  UserError for anything else."""
+        if inputs not in ("program", "stores"):
+            raise UserError(f"a cost model takes `program` or `stores` as inputs, not {inputs!r}")
+        return self.program(rows) if inputs == "program" else self.features(rows)
+
+    def seconds(self, rows: Rows) -> Doubles:
+        """Analytic cost of the programs, seconds, float64 [N]."""
+        return self._known("seconds").seconds(rows)
+
+    def scored(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+        """`program` and `seconds` in one pass."""
+        self._known("scored")
+        table, doubles = self._program_graph(rows, out)
+        return table, np.asarray(doubles[0])
+
+    def _known(self, method: str) -> AnalyticModel:
+        if self.analytic is None:
+            raise UserError(f"FeatureProgram.{method} needs the machine: make the feature program with target=...")
+        return self.analytic
+
+    @cached_property
+    def _stores(self) -> list[list[Num]]:
+        return extract(self.analysis, self.curve, self.target)
+
+    @cached_property
+    def _constraint_values(self):  # type: ignore[no-untyped-def]
+        return compile_polys([c.expr for c in self.constraints], self.analysis.params)
+
+    @cached_property
+    def _equalities(self) -> npt.NDArray[np.bool_]:
+        return np.array([c.kind == "eq0" for c in self.constraints], bool)
+
+    @cached_property
+    def _store_graph(self) -> CompiledGraph:
+        kinds = list(self._columns) * len(self._stores)
+        return CompiledGraph(self.analysis.dag, [n for s in self._stores for n in s], [c.log for c in kinds], [], self.backend)
+
+    @cached_property
+    def _program_graph(self) -> CompiledGraph:
+        row = program_row(self.analysis.dag, self._stores, self.curve)
+        if self.analytic is None:
+            return CompiledGraph(self.analysis.dag, row, [c.log for c in self._program_columns], [], self.backend)
+        cost = self.analytic.cost
+        terms = [t * NANO for t in (cost.seconds, *cost.terms.values())]
+        return CompiledGraph(self.analysis.dag, row + terms, [c.log for c in self._program_columns], [cost.seconds], self.backend)

@@ -1,0 +1,355 @@
+"""Features of every buffer store and the loops around it, as expressions over Params: the groups of Ansor and TenSet, and ours.
+
+A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers, allocation) and a group of columns
+for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups are those of Zheng et al.,
+"Ansor" (OSDI 2020, appendix B); ours are the share of useful iterations, recomputation, the registers and scopes, and what GPUs add.
+Data-dependent choices are arithmetic: sorting is by ranks, a break out of a loop is a mask that stays set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.analysis.program_analysis import COUNTS, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.features.gpu_features import gpu_features
+from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.target.target import Target
+
+SCHEMA_VERSION = 3
+"""Raised whenever a column changes its meaning, so that stored features are never mixed with others."""
+LINE = 64
+"""Bytes of a cache line, and of the vector register that register counts are in."""
+BUFFERS = 5
+CURVE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A feature.
+
+    Attributes:
+        name: unique in its row.
+        log: held as log2(value + 1).
+        adds: the values of a program's stores may be added up.
+    """
+
+    name: str
+    log: bool = True
+    adds: bool = False
+
+
+def _kind_columns(tag: str) -> list[Column]:
+    return [Column(f"{tag}_num", log=False), Column(f"{tag}_prod"), Column(f"{tag}_len")]
+
+
+HEAD = (
+    *[Column(name, adds=True) for name in COUNTS],
+    Column("work", adds=True),
+    Column("iterations", adds=True),
+    Column("executed", adds=True),
+    *_kind_columns("vec"),
+    *_kind_columns("unr"),
+    *_kind_columns("par"),
+    Column("guarded", log=False),
+    Column("useful", log=False),
+    Column("recompute"),
+    Column("loops", log=False),
+    Column("reduction"),
+    Column("tile"),
+    Column("inner_trip"),
+    Column("prefetch", log=False),
+    Column("alloc_bytes"),
+    Column("alloc_times"),
+    Column("register_elements"),
+    Column("register_vectors"),
+    Column("writes_register", log=False),
+    Column("writes_workspace", log=False),
+    Column("reads_register", log=False),
+    Column("reads_workspace", log=False),
+)
+"""work: operations executed, with one for the store itself; executed: iterations that pass the guards; *_num, *_prod, *_len: number,
+product and innermost (of parallel ones outermost) extent of vectorised, unrolled and parallel loops; useful: executed / iterations;
+recompute: executed / instances of the block; reduction: product of the reducing loops; tile: product of vectorised and unrolled
+loops; inner_trip: innermost serial loop; alloc_*: bytes of the written intermediate as placed, and how often it is filled;
+register_*: what the register buffers of the store (on a GPU those of a thread) hold, in elements and in vectors of 64 bytes."""
+
+ACCESS = (
+    Column("reads", log=False),
+    Column("writes", log=False),
+    Column("both", log=False),
+    Column("local", log=False),
+    Column("bytes", adds=True),
+    Column("unique_bytes", adds=True),
+    Column("lines", adds=True),
+    Column("unique_lines", adds=True),
+    Column("reuse_loop", log=False),
+    Column("reuse_serial", log=False),
+    Column("reuse_none", log=False),
+    Column("reuse_iterations"),
+    Column("reuse_bytes"),
+    Column("reuse_count"),
+    Column("bytes_by_reuse"),
+    Column("unique_bytes_by_reuse"),
+    Column("lines_by_reuse"),
+    Column("unique_lines_by_reuse"),
+    Column("stride"),
+)
+"""local: not in global memory; bytes, lines: touched, with repetition; unique_*: without; reuse_*: kind, distance (iterations and
+bytes between two uses) and number of uses, at the innermost loop that repeats the access; stride: elements, of the innermost loop
+that moves it."""
+
+GPU = (
+    Column("gpu.kernel", log=False),
+    Column("gpu.blocks"),
+    Column("gpu.threads"),
+    Column("gpu.thread_x"),
+    Column("gpu.shared_bytes"),
+    Column("gpu.local_words"),
+    Column("gpu.registers"),
+    Column("gpu.spilled"),
+    Column("gpu.resident", log=False),
+    Column("gpu.occupancy", log=False),
+    Column("gpu.waves"),
+    Column("gpu.busy", log=False),
+    Column("gpu.virtual"),
+    Column("gpu.own"),
+    Column("gpu.combines"),
+    Column("gpu.versions", log=False),
+    Column("gpu.writes_shared", log=False),
+    Column("gpu.reads_shared", log=False),
+    Column("gpu.global_stride"),
+    Column("gpu.global_vector", log=False),
+    Column("gpu.global_excess"),
+    Column("gpu.global_requests", adds=True),
+    Column("gpu.sectors", adds=True),
+    Column("gpu.shared_stride"),
+    Column("gpu.shared_vector", log=False),
+    Column("gpu.shared_excess"),
+    Column("gpu.shared_requests", adds=True),
+    Column("gpu.wavefronts", adds=True),
+)
+"""All 0 but for programs of a GPU.  Of the kernel: its number, counted from 1; blocks, threads, bytes of shared memory; words of a thread's
+buffers, registers it is expected to take, and how many of these do not fit; resident: blocks on a multiprocessor together; occupancy: its
+warps by those that it could hold; busy: share of the multiprocessors that work in the last round, rounds counted for one block each.  Of
+the block: virtual threads, iterations of a thread by itself, threads that combine their values, versions of a tile, scopes.  Of its
+accesses to memory of the device and to shared memory: stride in elements between neighbouring threads and bytes of a thread's request (the
+largest), sectors of 32 bytes or passes for a request of a warp by those it would need at best (excess, the worst), and the numbers of
+requests of warps, sectors and passes."""
+
+
+def columns(curve: bool = False) -> tuple[Column, ...]:
+    """The columns of a store's row."""
+    points = [Column(f"intensity{i}", log=False) for i in range(CURVE)] if curve else []
+    return (*HEAD, *points, *[Column(f"buffer{b}.{c.name}", c.log, c.adds) for b in range(BUFFERS) for c in ACCESS], *GPU)
+
+
+def extract(analysis: ProgramAnalysis, curve: bool = False, target: Target | None = None) -> list[list[Num]]:
+    """The features of each store, in the order of the program, before the logarithm of `Column.log`.
+
+    Args:
+        analysis: the program.
+        curve: with the arithmetic-intensity curve, which makes the graph three times as large.
+        target: a GPU fills the columns of `GPU`.
+    """
+    rows = [_store(analysis, s, curve) for s in analysis.stores]
+    if target is None or not target.is_gpu:
+        return [row + [analysis.dag.zero] * len(GPU) for row in rows]
+    found = gpu_features(analysis, target)
+    return [row + [values[c.name.removeprefix("gpu.")] for c in GPU] for row, values in zip(rows, found, strict=True)]
+
+
+def _store(a: ProgramAnalysis, s: Store, curve: bool) -> list[Num]:
+    values = _head(a, s)
+    row = [values[c.name] for c in HEAD]
+    if curve:
+        row += _curve(a.dag, s)
+    groups = [_access(a, s, u) for u in s.uses.values()]
+    keys = [g[ACCESS_INDEX["unique_bytes"]] for g in groups]
+    return row + _sorted(a.dag, keys, groups)
+
+
+ACCESS_INDEX = {c.name: i for i, c in enumerate(ACCESS)}
+
+
+def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
+    d = a.dag
+    out = {name: s.executed * s.counts[name] for name in COUNTS}
+    out["work"] = s.executed * (1 + s.flops + s.counts["integer"])
+    out["iterations"], out["executed"] = s.total, s.executed
+    for tag, kind in (("vec", "vectorized"), ("unr", "unrolled"), ("par", "parallel")):
+        out |= _loops_of_kind(d, s, tag, kind)
+    out["guarded"], out["useful"], out["recompute"] = s.guarded, s.useful, s.executed / s.instances
+    out["loops"] = d.total([x.many for x in s.loops])
+    out["reduction"] = d.product([x.size for x in s.loops if s.reduces(x)])
+    out["tile"] = d.product([x.size for x in s.loops if x.kind in ("vectorized", "unrolled")])
+    trip = d.zero
+    for x in s.loops:
+        if x.kind == "serial":
+            trip = d.where(trip, trip, x.many * x.size)
+    out["inner_trip"] = trip
+    hinted = any(k == "prefetch" for k, _ in s.block.annotations)
+    out["prefetch"] = d.largest([d.const(hinted), *[x.many for x in s.loops if x.prefetch]])
+    return out | _memory(a, s)
+
+
+def _loops_of_kind(d: Dag, s: Store, tag: str, kind: str) -> dict[str, Num]:
+    number, prod, length = d.zero, d.one, d.zero
+    for x in s.loops:
+        if x.kind == kind:
+            number, prod = number + x.many, prod * x.size
+            length = d.where(x.many, x.size, length) if kind == "parallel" else d.where(length, length, x.many * x.size)
+    return {f"{tag}_num": number, f"{tag}_prod": d.where(number, prod, 0.0), f"{tag}_len": length}
+
+
+def _memory(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
+    d, written = a.dag, s.written.buffer
+    out = {"alloc_bytes": d.zero, "alloc_times": d.zero}
+    if written in a.homes:
+        out["alloc_bytes"] = d.product(a.allocated(written)) * s.written.item
+        out["alloc_times"] = d.product([x.size for x in s.loops[a.home_level(s, written) :]])
+    elements, vectors = d.zero, d.zero
+    for u in s.uses.values():
+        if u.buffer.scope in ("register", "local") and u.buffer in a.homes:
+            extents = a.allocated(u.buffer)
+            elements = elements + d.product(extents)
+            vectors = vectors + (d.product(extents[:-1]) * d.ceildiv(extents[-1] * u.item, LINE) if extents else d.one)
+    out["register_elements"], out["register_vectors"] = elements, vectors
+    for name, scopes in (("register", ("register", "local")), ("workspace", ("workspace",))):
+        out[f"writes_{name}"] = d.const(any(u.writes and u.buffer.scope in scopes for u in s.uses.values()))
+        out[f"reads_{name}"] = d.const(any(u.reads and u.buffer.scope in scopes for u in s.uses.values()))
+    return out
+
+
+def _access(a: ProgramAnalysis, s: Store, u: Use) -> list[Num]:
+    d, top = a.dag, len(s.loops)
+    touched, unique = s.total * u.item, s.nbytes(u, top)
+    stride, ratio = _stride(d, s, u)
+    lines = d.maximum(s.total / ratio * d.minimum(1.0, stride * (u.item / LINE)), 1.0)
+    extents = s.extents(u, top)
+    rows = d.product(extents[:-1])
+    unique_lines = rows * d.maximum(1.0, extents[-1] * (u.item / LINE)) if extents else d.one
+    kind, iterations, distance, count = _reuse(a, s, u)
+    by = d.maximum(count, 1.0)
+    in_loop, serial = d.equal(kind, 1.0), d.equal(kind, 2.0)
+    return [
+        d.const(u.reads and not u.writes),
+        d.const(u.writes and not u.reads),
+        d.const(u.reads and u.writes),
+        d.const(u.buffer.scope != "global"),
+        touched,
+        unique,
+        lines,
+        unique_lines,
+        in_loop,
+        serial,
+        1.0 - d.maximum(in_loop, serial),
+        iterations,
+        distance,
+        count,
+        touched / by,
+        unique / by,
+        lines / by,
+        unique_lines / by,
+        stride,
+    ]
+
+
+def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
+    """Stride of the innermost loop that moves the access, and the iterations of the loops inside that one."""
+    stride, found, ratio = d.zero, d.zero, d.one
+    for x in s.loops:
+        hit = x.many * s.indexed(u, x)
+        stride = d.where(found, stride, hit * s.movement(u, x))
+        found = d.maximum(found, hit)
+        ratio = d.where(found, ratio, ratio * x.size)
+    return stride, ratio
+
+
+def _reuse(a: ProgramAnalysis, s: Store, u: Use) -> tuple[Num, Num, Num, Num]:
+    """Kind (0 none, 1 a loop repeats the access, 2 another block accesses the buffer), iterations and bytes between, count.
+
+    Decided by the innermost loop, of more than one iteration, that does either; once decided, the outer loops change nothing.
+    """
+    d = a.dag
+    kind, iterations, distance, count, decided = d.zero, d.one, d.zero, d.one, d.zero
+    inside, inside_bytes = d.one, _all_bytes(d, s, 0)
+    for k, x in enumerate(s.loops):
+        uses = s.indexed(u, x)
+        here, here_bytes = s.iterations[k + 1], _all_bytes(d, s, k + 1)
+        open_ = x.many * (1.0 - decided)
+        repeated = open_ * (1.0 - uses)
+        kind, count = d.where(repeated, 1.0, kind), d.where(repeated, x.size, count)
+        iterations, distance = d.where(repeated, inside, iterations), d.where(repeated, inside_bytes, distance)
+        decided = d.maximum(decided, repeated)
+        others = a.others(s, x, u.buffer)
+        if others:
+            shared = open_ * uses
+            kind, count = d.where(shared, 2.0, kind), d.where(shared, float(others), count)
+            iterations, distance = d.where(shared, here, iterations), d.where(shared, here_bytes, distance)
+            decided = d.maximum(decided, shared)
+        inside, inside_bytes = here, here_bytes
+    return kind, iterations, distance, count
+
+
+def _all_bytes(d: Dag, s: Store, level: int) -> Num:
+    return d.total([s.nbytes(u, level) for u in s.uses.values()])
+
+
+def _curve(d: Dag, s: Store) -> list[Num]:
+    """log2 of operations per byte at ten points, evenly spaced in log2 of operations, linear between the loop levels (Ansor)."""
+    flops = float(max(s.flops, 1))
+    xs = [d.slog2(flops * n) for n in s.iterations]
+    ys = [d.slog2(flops * n / _all_bytes(d, s, k)) for k, n in enumerate(s.iterations)]
+    points = []
+    for q in range(CURVE):
+        x = xs[-1] * ((q + 1) / CURVE)
+        y = ys[-1]
+        for k in range(len(xs) - 2, -1, -1):
+            # A unit loop makes two knots at one place; the segment between them has no length and is passed over.
+            slope = (ys[k + 1] - ys[k]) / d.maximum(xs[k + 1] - xs[k], 1e-9)
+            inside = d.where(xs[k + 1] > xs[k], ys[k] + (x - xs[k]) * slope, ys[k])
+            y = d.where(x > xs[k + 1], y, inside)
+        points.append(d.where(x > xs[0], y, ys[0]))
+    return points
+
+
+def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> list[Num]:
+    """The groups of the `BUFFERS` largest keys, largest first, of equal ones the earlier first; padded with zeros."""
+    n = len(groups)
+    ranks = []
+    for i in range(n):
+        rank = d.zero
+        for j in range(n):
+            if j < i:
+                rank = rank + (1.0 - (keys[i] > keys[j]))
+            elif j > i:
+                rank = rank + (keys[j] > keys[i])
+        ranks.append(rank)
+    out: list[Num] = []
+    for place in range(BUFFERS):
+        if place >= n:
+            out += [d.zero] * len(ACCESS)
+            continue
+        here = [d.equal(r, float(place)) for r in ranks]
+        for c in range(len(ACCESS)):
+            value = groups[-1][c]
+            for i in range(n - 2, -1, -1):
+                value = d.where(here[i], groups[i][c], value)
+            out.append(value)
+    return out
+
+
+def constant_columns(table: npt.NDArray[np.floating], names: Sequence[str]) -> list[str]:
+    """Names of the columns that have one value in the whole table [..., F]: a model learns nothing from them.
+
+    A long list for the rows of one sketch is ordinary; for a whole data set it is a sign of a feature that is broken.
+    """
+    flat = table.reshape(-1, table.shape[-1])
+    if not len(flat):
+        return list(names)
+    same = (flat == flat[0]).all(axis=0)
+    return [n for n, s in zip(names, same, strict=True) if s]

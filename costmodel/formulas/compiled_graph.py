@@ -1,0 +1,61 @@
+"""Nodes of a graph for whole arrays of rows: by LLVM code, or by numpy where that cannot be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.codegen.vector_vm.compile import DagKernel
+from tunesmith.costmodel.formulas.expr_graph import Dag, Num, NumpyProgram, Rows
+from tunesmith.support.errors import RunError, UserError
+
+BACKENDS = ("auto", "llvm", "numpy")
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+def check_backend(backend: str) -> None:
+    """UserError if there is none of this name."""
+    if backend not in BACKENDS:
+        raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
+
+
+class CompiledGraph:
+    """Nodes of a graph as a table of float columns and some double columns, on either backend.
+
+    Args:
+        d: the graph.
+        table: nodes of the table.
+        logs: which of them are held as logarithms.
+        doubles: nodes wanted in double precision.
+        backend: `llvm`, `numpy`, or `auto`: numpy only where LLVM code cannot be loaded.
+    """
+
+    def __init__(self, d: Dag, table: Sequence[Num], logs: Sequence[bool], doubles: Sequence[Num], backend: str) -> None:
+        check_backend(backend)
+        self.width = len(table)
+        self._logs = np.array(logs, bool)
+        self._kernel: DagKernel | None = None
+        if backend != "numpy":
+            try:
+                pairs = [(n.id, log) for n, log in zip(table, logs, strict=True)]
+                self._kernel = DagKernel(d.nodes, len(d.params), pairs, [n.id for n in doubles])
+            except RunError:
+                if backend == "llvm":
+                    raise
+        self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
+
+    def __call__(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+        """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Threads may call it at the same time."""
+        if self._kernel is not None:
+            return self._kernel(rows, out)
+        assert self._numpy is not None
+        values = self._numpy(rows)
+        table = np.empty((len(rows), self.width), np.float32) if out is None else out
+        with np.errstate(all="ignore"):
+            values[: self.width][self._logs] = np.log2(values[: self.width][self._logs] + 1.0)
+            table[:] = values[: self.width].T
+        return table, values[self.width :]

@@ -1,0 +1,1 @@
+"""Cost models: the interface, XGBoost, an MLP, controls."""

@@ -1,0 +1,43 @@
+"""Scores that a cost model gave, which a user may have written: one number for each program, or a refusal that names the class."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.models.model import CostModel, Features
+from tunesmith.support.caller import stacklevel
+from tunesmith.support.errors import UserError
+
+
+class ScoreWarning(UserWarning):
+    """A cost model gave scores that are no numbers."""
+
+
+def checked_scores(model: CostModel, features: Features, count: int) -> npt.NDArray[np.float64]:
+    """The model's scores of `count` programs, float64 [N].  NaN and infinity become worse than all others, and a warning says so.
+
+    Raises:
+        UserError: what the model gave are not numbers, or not one for each program.
+    """
+    given, name = model.score(features), type(model).__name__
+    try:
+        found = np.asarray(given)
+        if found.dtype.kind not in "fiub":
+            raise TypeError(f"elements of type {found.dtype}")
+        scores = found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        what = f"the cost model {name} gave a {type(given).__name__} where an array of numbers, one for each program, is needed"
+        raise UserError(f"{what}: {error}") from error
+    if scores.shape != (count,):
+        raise UserError(
+            f"the cost model {name} gave scores of shape {list(scores.shape)} for {count} candidates: one number each is needed, [{count}]"
+        )
+    bad = ~np.isfinite(scores)
+    if bad.any():
+        what = f"the cost model gave NaN or infinity for {int(bad.sum())} of {count} candidates, which count as the worst ({name})"
+        warnings.warn(what, ScoreWarning, stacklevel=stacklevel())
+        scores = np.where(bad, scores[~bad].min(initial=0.0) - 1.0, scores)
+    return scores

@@ -1,0 +1,48 @@
+"""The model that knows nothing: what every other model has to beat."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
+from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
+from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import plain_seed, stream
+
+
+class RandomModel(CostModel):
+    """Scores by chance.  A row's score depends on the seed and on what stands in the row, so that equal programs stay equal.
+
+    Args:
+        seed: another seed, another order.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = plain_seed(seed)
+
+    def score(self, features: Features) -> Scores:
+        if features.ndim != 2:
+            raise UserError(f"rows of features [N, F] are needed, got an array of shape {list(features.shape)}")
+        rows = np.ascontiguousarray(features, np.float32)
+        # A random projection, folded into [0, 1): equal rows fall on equal points, all others anywhere.
+        weights = stream(self.seed, "random model", rows.shape[1]).random(rows.shape[1]) * 1e4
+        return np.asarray((rows.astype(np.float64) * weights).sum(axis=1) % 1.0)
+
+    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+        check_training_data(features, seconds, groups)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_json(path, {"model": "random", "schema": SCHEMA_VERSION, "seed": self.seed})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        data = read_json(path, "random", cls)
+        try:
+            return cls(seed=int(data["seed"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise not_saved(path, cls, error) from None

@@ -1,0 +1,1 @@
+"""Training sets, metrics and evaluation of cost models."""

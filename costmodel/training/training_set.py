@@ -1,0 +1,236 @@
+"""From records to features: measured programs of many tasks as arrays, whatever model is to learn from them.
+
+A record names its program by workload, trace and row.  Records of one sketch differ in the row alone, so each sketch is rebuilt
+once, parametrically, and its feature program runs over all of its rows: 1400 records of 74 sketches take four seconds, nearly all
+of them spent on the sketches.  Nothing of a record is executed but scheduling steps; one that cannot be rebuilt is counted and named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.features.feature_program import FeatureProgram, gather
+from tunesmith.datasets.family import family
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.measure.candidate import parse_function
+from tunesmith.measure.records.record import target_key
+from tunesmith.schedule.primitive import apply_instruction
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import RecordError, TunesmithError, UserError
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measured program as plain data.
+
+    Attributes:
+        workload: digest of the workload.
+        target: identity of the target, as JSON data.
+        sketch: name of the sketch; empty for a schedule written by hand.
+        trace: the schedule as JSON data; decisions in it are not looked at.
+        row: the value of each number that the trace samples.
+        seconds: median time; inf if the program failed.
+    """
+
+    workload: str
+    target: Mapping[str, object]
+    sketch: str
+    trace: Sequence[Any]
+    row: Sequence[int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """What times may be compared within: a workload on a target.
+
+    Attributes:
+        workload: digest.
+        name: as people call it, such as `matmul(m=512,n=512,k=512)`.
+        target: identity, canonical text.
+    """
+
+    workload: str
+    name: str
+    target: str
+
+    @property
+    def family(self) -> str:
+        """The operators: see `datasets.family`."""
+        return family(self.name)
+
+
+@dataclass(slots=True)
+class Refused:
+    """Records that gave no example: how many, and the first of each reason."""
+
+    count: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, count: int = 1) -> None:
+        """Count so many records that were left out for this reason."""
+        self.count += count
+        self.reasons[reason] = self.reasons.get(reason, 0) + count
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.count} records left out", *[f"  {n}: {why}" for why, n in self.reasons.items()]])
+
+
+class TrainingSet:
+    """Measured programs, numbered, with their features; see `training_set`.
+
+    Attributes:
+        tasks: the tasks, in the order of their first program.
+        groups: int64 [N], the task of each program, an index into `tasks`.
+        seconds: float64 [N], inf where the program failed.
+        refused: records that are not among the programs.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskKey],
+        groups: npt.NDArray[np.int64],
+        seconds: npt.NDArray[np.float64],
+        sketches: Sequence[_SketchRows],
+        refused: Refused,
+    ) -> None:
+        self.tasks, self.groups, self.seconds, self.refused = tuple(tasks), groups, seconds, refused
+        self._sketches = sketches
+        self._features: dict[str, Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def features(self, inputs: str) -> Floats:
+        """What a model with these `CostModel.inputs` takes, of all programs in order; computed once."""
+        found = self._features.get(inputs)
+        if found is None:
+            parts = [s.program.inputs(s.rows, inputs) for s in self._sketches]
+            found = self._features[inputs] = gather(parts, [s.places for s in self._sketches])
+        return found
+
+
+@dataclass(slots=True)
+class _SketchRows:
+    """A rebuilt sketch: its feature program, rows, and where they stand among all programs."""
+
+    program: FeatureProgram
+    rows: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+
+def training_set(
+    measured: Iterable[Measured],
+    workloads: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
+    target_of: Callable[[Mapping[str, object]], Target] = Target.from_json,
+) -> TrainingSet:
+    """The programs of records, ready to be learned from.
+
+    Args:
+        measured: records of any workloads and targets, in any order; a program that occurs twice counts twice.
+        workloads: script text of each workload, by digest.
+        names: what people call them, by digest; the digest by default.
+        target_of: the target of an identity with the rates that the analytic cost is to use; by default estimates for the processor.
+            A search takes measured rates, so a model that is to guide one should see the same.
+    Raises:
+        UserError: no record can be used; the message names the reasons.
+    """
+    refused = Refused()
+    sketches = _Sketches(workloads, target_of)
+    tasks: dict[TaskKey, int] = {}
+    groups: list[int] = []
+    seconds: list[float] = []
+    found: dict[tuple[TaskKey, str], tuple[list[Measured], FeatureProgram]] = {}
+    for key, same in _by_sketch(measured, workloads, names or {}).items():
+        try:
+            found[key] = same, sketches.program(same[0])
+        except Exception as error:  # arguments of steps come from files, and a primitive may trip over any of them
+            refused.add(f"{key[0].name}, sketch {same[0].sketch or 'by hand'!r}: {_first_line(error)}", len(same))
+    rows: list[_SketchRows] = []
+    for (task, _), (same, program) in found.items():
+        usable = _usable(same, program, f"{task.name}, sketch {same[0].sketch or 'by hand'!r}", refused)
+        if usable:
+            at = np.arange(len(seconds), len(seconds) + len(usable), dtype=np.int64)
+            width = len(program.analysis.params)
+            rows.append(_SketchRows(program, np.array([m.row for m in usable], np.int64).reshape(-1, width), at))
+            groups += [tasks.setdefault(task, len(tasks))] * len(usable)
+            seconds += [m.seconds for m in usable]
+    if not seconds:
+        raise UserError(f"there is no program to learn from. {refused}")
+    return TrainingSet(list(tasks), np.array(groups, np.int64), np.array(seconds, np.float64), rows, refused)
+
+
+def _by_sketch(
+    measured: Iterable[Measured], workloads: Mapping[str, str], names: Mapping[str, str]
+) -> dict[tuple[TaskKey, str], list[Measured]]:
+    """Records of one task whose traces differ in decisions alone."""
+    out: dict[tuple[TaskKey, str], list[Measured]] = {}
+    for m in measured:
+        name = names.get(m.workload) or m.workload
+        steps = json.dumps([x[:3] if isinstance(x, list) else x for x in m.trace], separators=(",", ":"))
+        out.setdefault((TaskKey(m.workload, name, target_key(m.target)), steps), []).append(m)
+    return out
+
+
+def _usable(same: Sequence[Measured], program: FeatureProgram, where: str, refused: Refused) -> list[Measured]:
+    """The records whose rows belong to the sketch."""
+    width = len(program.analysis.params)
+    fitting = [m for m in same if len(m.row) == width]
+    if len(fitting) < len(same):
+        refused.add(f"{where}: the row has another length than the {width} values that the trace samples", len(same) - len(fitting))
+    if not fitting or not program.constraints:
+        return fitting
+    ok = program.admissible(np.array([m.row for m in fitting], np.int64).reshape(-1, width))
+    if not ok.all():
+        refused.add(f"{where}: the row breaks a constraint of the sketch", int((~ok).sum()))
+    return [m for m, good in zip(fitting, ok, strict=True) if good]
+
+
+class _Sketches:
+    """Feature programs of sketches; each workload is parsed once."""
+
+    def __init__(self, workloads: Mapping[str, str], target_of: Callable[[Mapping[str, object]], Target]) -> None:
+        self._scripts, self._target_of = workloads, target_of
+        self._functions: dict[str, PrimFunc] = {}
+        self._targets: dict[str, Target] = {}
+
+    def program(self, m: Measured) -> FeatureProgram:
+        """The feature program of a record's sketch, of what is timed of it: without what is computed once from constants."""
+        schedule = Schedule(self._function(m.workload), parametric=True)
+        for instruction in Trace.from_json(list(m.trace)).instructions:
+            apply_instruction(schedule, instruction, None)
+        lifted = lift_constants(schedule.func)
+        func = schedule.func if lifted is None else lifted.main
+        # Numpy: a log has hundreds of rows of a sketch, and code for it would take longer to compile than they take.
+        return FeatureProgram(func, schedule.params, schedule.constraints, target=self._target(m.target), backend="numpy")
+
+    def _function(self, digest: str) -> PrimFunc:
+        if digest not in self._functions:
+            if digest not in self._scripts:
+                raise RecordError(f"the program of workload {digest} is not among the workloads")
+            self._functions[digest] = parse_function(self._scripts[digest])
+        return self._functions[digest]
+
+    def _target(self, identity: Mapping[str, object]) -> Target:
+        key = target_key(identity)
+        if key not in self._targets:
+            self._targets[key] = self._target_of(identity)
+        return self._targets[key]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    text = lines[0] if lines else "no message"
+    return text if isinstance(error, TunesmithError) else f"{type(error).__name__}: {text}"

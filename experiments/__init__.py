@@ -1,0 +1,1 @@
+"""Compare search methods: engines, and the studies made with them."""

@@ -1,0 +1,1 @@
+"""Replay searches on tabular benchmarks, without hardware."""

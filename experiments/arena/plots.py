@@ -1,0 +1,100 @@
+"""Plots of an arena as SVG: the median curves of each pool with their intervals, and the ranking.  Equal data give equal files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunesmith.experiments.arena.report import ArenaSummary
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import MissingExtraError, UserError
+from tunesmith.support.escaped_text import escaped
+
+
+def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
+    """Draw `curves-<number>-<pool>.svg` for each pool, and `ranking.svg`.
+
+    Args:
+        summary: see `arena_report.summarise`.
+        folder: made if it is not there.
+    Returns:
+        The files.
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        UserError: a file cannot be written.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", "plotting an arena") from None
+    pages: list[tuple[str, Callable[[Any], None]]] = []
+    for i, pool in enumerate(summary.run.pools):
+        slug = re.sub(r"[^\w]+", "-", pool.name).strip("-")[:60]
+        pages.append((f"curves-{i}-{slug}.svg", lambda axes, i=i: _curves(axes, summary, i)))  # type: ignore[misc]
+    if summary.ranking:
+        pages.append(("ranking.svg", lambda axes: _ranking(axes, summary)))
+    out: list[Path] = []
+    with rc_context(
+        {
+            "text.parse_math": False,
+            "svg.hashsalt": "tunesmith",
+            "svg.fonttype": "none",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    ):
+        for name, draw in pages:
+            figure = Figure(figsize=(8, 5), layout="constrained")
+            FigureCanvasSVG(figure)
+            draw(figure.add_subplot())
+            out.append(folder / name)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic_file.replacing(out[-1]) as file:
+                    figure.savefig(file, format="svg", metadata={"Date": None})
+            except OSError as error:
+                raise UserError(f"cannot write {out[-1]}: {error.strerror or error}") from error
+    return out
+
+
+def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
+    """Best so far over the pool's best, against trials."""
+    from matplotlib.ticker import LogFormatter
+
+    pool = summary.run.pools[at]
+    for s in summary.standings:
+        if s.pool != at:
+            continue
+        median, low, high = (np.where(np.isfinite(c), c / pool.best, np.nan) for c in s.curve)
+        color = f"C{s.entrant % 10}"
+        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.entrant // 10 % 3], label=escaped(summary.labels[s.entrant]))
+        axes.fill_between(s.trials, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))  # plain numbers, where there is room for them
+    axes.set_xlabel("trials")
+    axes.set_ylabel("best so far / best of the pool")
+    axes.set_title(f"{escaped(pool.name)}\nmedians of {summary.run.seeds} seeds, {summary.level:.0%} intervals", fontsize="medium")
+    axes.legend(fontsize="small", frameon=False)
+
+
+def _ranking(axes: Any, summary: ArenaSummary) -> None:
+    """Geometric mean slowdowns with intervals, the best on top."""
+    places = np.arange(len(summary.ranking))
+    for place, r in zip(places, summary.ranking, strict=True):
+        color = f"C{r.entrant % 10}"
+        axes.plot([r.slowdown.low, r.slowdown.high], [place, place], color=color, linewidth=3, alpha=0.4)
+        axes.plot([r.slowdown.value], [place], "o", color=color)
+    axes.set_yticks(places, [escaped(summary.labels[r.entrant]) for r in summary.ranking])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"geometric mean slowdown along the search, {summary.level:.0%} intervals")
+    axes.set_title(f"ranking over {len(summary.run.pools)} {'pool' if len(summary.run.pools) == 1 else 'pools'}", fontsize="medium")

@@ -1,0 +1,301 @@
+"""arena: replay samplers and models on measured pools, and report who found what how soon; no hardware is used."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from tunesmith.display.progress import clock
+from tunesmith.display.tables import as_text, microseconds, plain_table, plural, printable
+from tunesmith.experiments.arena.contestants import line_up, parse_spec
+from tunesmith.experiments.arena.plots import plot_arena
+from tunesmith.experiments.arena.pool import Pool
+from tunesmith.experiments.arena.pool_file import load_pools
+from tunesmith.experiments.arena.replay import ArenaSettings, Failure, run_arena
+from tunesmith.experiments.arena.report import POOLS_TO_GENERALISE, SHARES, ArenaSummary, Goal, summarise
+from tunesmith.experiments.arena.statistics import Interval
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import UserError
+from tunesmith.support.load_from_file import names_a_file
+
+JOURNAL = "replays.jsonl"
+"""In the folder of a run: what was replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaReport:
+    """What an arena found.
+
+    Attributes:
+        summary: all numbers.
+    """
+
+    summary: ArenaSummary
+
+    @property
+    def ok(self) -> bool:
+        """Whether all replays ended well."""
+        return not self.summary.run.failures
+
+    def to_json(self) -> dict[str, object]:
+        """The numbers as plain data; see docs/arena.md."""
+        return self.summary.to_json()
+
+    def render(self) -> RenderableType:
+        """Tables for a terminal: one for each pool, the ranking, all pairs, notes, and what failed."""
+        run = self.summary.run
+        parts: list[RenderableType] = [self._pool_table(i) for i in range(len(run.pools))]
+        parts += [self._ranking_table()] if self.summary.ranking else []
+        parts += [self._pairs_table()] if self.summary.pairs else []
+        parts += [printable(f"! {note}", style="yellow") for note in self.summary.notes]
+        for f in run.failures[:5]:
+            why = "\n".join([f.message, *self._place(f)])
+            parts.append(plain_table("", ["failed", "why"], [[self._who(f), why]], left=["why"]))
+        if len(run.failures) > 5:
+            parts.append(f"... and {len(run.failures) - 5} more failures")
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+    def _who(self, f: Failure) -> str:
+        run = self.summary.run
+        return f"{self.summary.labels[f.job.entrant]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
+
+    def _place(self, f: Failure) -> list[str]:
+        """Where it was raised: the last line of the traceback that is in a file of the entrant's, if it names one; nothing otherwise."""
+        entrant = self.summary.run.entrants[f.job.entrant]
+        named = [parse_spec(spec)[0] for spec in (entrant.sampler, entrant.model) if spec]
+        files = {Path(name.rpartition(":")[0]).name for name in named if names_a_file(name)}
+        frames = re.findall(r'^  File "([^"]+)", line (\d+), in (.+)\n(?:    (.+))?', f.detail, re.MULTILINE)
+        mine = [frame for frame in frames if Path(frame[0]).name in files]
+        return [f"{path}, line {line}, in {name}: {code}" for path, line, name, code in mine[-1:]]
+
+    def _pool_table(self, at: int) -> RenderableType:
+        s, pool = self.summary, self.summary.run.pools[at]
+        budget = s.run.budget(at)
+        columns = [
+            "entrant",
+            *(f"to {share:.0%}" for share in SHARES),
+            f"of chance to {SHARES[1]:.0%}",
+            "median slowdown at the end",
+            "seeds",
+        ]
+        mine = [x for x in s.standings if x.pool == at]
+        rows = [
+            [s.labels[x.entrant], *[_trials(g, budget) for g in x.goals], _share(x.goals[1]), _interval(x.slowdown), str(x.runs)]
+            for x in mine
+        ]
+        if mine:
+            rows.append(["(order by chance)", *[str(g.chance) for g in mine[0].goals], "100 %", "", ""])
+            rows.append(["(candidates that good)", *[str(g.candidates) for g in mine[0].goals], "", "", ""])
+        title = (
+            f"{pool.name}: {len(pool)} candidates, best {microseconds(pool.best)} us, {budget} trials; "
+            f"median trials to a share of the best throughput, {s.level:.0%} intervals"
+        )
+        return plain_table(title, columns, rows)
+
+    def _ranking_table(self) -> RenderableType:
+        s = self.summary
+        title = f"ranking over {plural(len(s.run.pools), 'pool')} by mean slowdown along the search. {self._meaning()}"
+        rows = []
+        for i, r in enumerate(s.ranking):
+            seconds = s.seconds_of(r.entrant)
+            cost = "-" if seconds is None else f"{seconds:.2f}"
+            rows.append([s.labels[r.entrant], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p), cost])
+        return plain_table(title, ["entrant", "mean slowdown", "mean rank", "p against the first", "s a replay"], rows)
+
+    def _pairs_table(self) -> RenderableType:
+        s = self.summary
+        rows = []
+        for p in s.pairs:
+            better = p.better(s.level)
+            verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
+            rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
+        columns = ["A", "B", "typical slowdown A/B", "p (Holm)", "verdict"]
+        return plain_table(
+            "all pairs; the verdict goes by p: ratio, p and direction are of one signed-rank test",
+            columns,
+            rows,
+            left=["B", "verdict"],
+        )
+
+    def _meaning(self) -> str:
+        """Of what the p-values speak."""
+        s = self.summary
+        if s.unit == "pool":
+            return "The p-values are over pools, and speak of workloads like these"
+        these = "this pool" if len(s.run.pools) == 1 else f"these {len(s.run.pools)} pools"
+        return f"The p-values concern {these} only; {POOLS_TO_GENERALISE} or more are needed to speak of other workloads"
+
+    def write(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write `report.txt`, what the terminal shows, `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`; where
+        replays failed `failures.txt`, with their tracebacks.
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        data = self.to_json()
+        tables = _tables(self.summary)
+        out = Path(folder)
+        texts = {"report.txt": str(self), "arena.json": json.dumps(data, indent=1)}
+        failures = self.summary.run.failures
+        if failures:
+            texts["failures.txt"] = "\n\n".join(f"{self._who(f)}: {f.message}\n{f.detail}" for f in failures)
+        paths = [*(out / name for name in texts), *(out / f"{name}.csv" for name in tables)]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                atomic_file.write_text(out / name, text + "\n")
+            for path, rows in zip(paths[len(texts) :], tables.values(), strict=True):
+                lines = io.StringIO(newline="")
+                csv.writer(lines, lineterminator="\n").writerows(rows)
+                atomic_file.write_text(path, lines.getvalue())
+        except OSError as error:
+            raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
+        return paths
+
+    def plot(self, folder: str | PathLike[str]) -> list[Path]:
+        """Draw the curves of each pool and the ranking as SVG.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            UserError: a file cannot be written.
+        """
+        return plot_arena(self.summary, Path(folder))
+
+
+def arena(
+    pools: Iterable[str | PathLike[str] | Pool],
+    samplers: Sequence[str] = ("random", "evolutionary"),
+    models: Sequence[str] = ("xgb",),
+    seeds: int = 10,
+    trials: int = 256,
+    *,
+    batch: int = 32,
+    workers: int | None = None,
+    workloads: Iterable[str] = (),
+    folder: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> ArenaReport:
+    """Replay samplers with models on measured pools.
+
+    Args:
+        pools: record tables (parquet), tuning logs, or pools; every workload and target of a file is a pool.
+        samplers: names, or `path.py:Class`; with settings, as in `evolutionary(drafting=off,keep=256)`.
+        models: cost models for the samplers that take one, the same way; `none` turns the sampler's learning off.
+        seeds: replays of each sampler with each model on each pool.
+        trials: budget of a search; a smaller pool's size.
+        batch: candidates that a sampler is asked for at once.
+        workers: processes; by default one for each core, 0 for none.  The results do not depend on it.
+        workloads: of the files, only these, by name or digest, of the workload or of the pool.
+        folder: keeps a journal of replays there, and does not do again what it holds.
+        progress: show on standard error how far it is.
+    Raises:
+        UserError: an argument makes no sense, or a file holds no pool.
+        RecordError: a file cannot be read.
+    """
+    given = list(pools)
+    found = [p for p in given if isinstance(p, Pool)]
+    files = [p for p in given if not isinstance(p, Pool)]
+    if files or not found:
+        found += load_pools(files, workloads)
+    entrants = line_up(samplers, models)
+    count = len(os.sched_getaffinity(0)) if workers is None else workers
+    settings = ArenaSettings(trials, batch)
+    journal = None if folder is None else Path(folder) / JOURNAL
+    with _Shown(progress) as shown:
+        run = run_arena(found, entrants, seeds, settings, workers=count, journal=journal, progress=shown)
+    return ArenaReport(summarise(run))
+
+
+class _Shown:
+    """Progress on standard error, with an estimate of the rest: a bar in a terminal, a line every few seconds anywhere else."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._console = Console(stderr=True)
+        self._wanted = wanted
+        self._bar: Progress | None = None
+        self._last = self._start = time.monotonic()
+        self._known: int | None = None
+
+    def __enter__(self) -> _Shown:
+        if self._wanted and self._console.is_terminal:
+            columns = ("replays", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task("replays")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._known is None:  # the first call tells what the journal had
+            self._known, self._start = done, time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        elif self._wanted and (done == total or time.monotonic() - self._last > 5.0):
+            self._last = time.monotonic()
+            pace = (self._last - self._start) / (done - self._known) if done > self._known else None
+            left = f", about {clock(pace * (total - done))} left" if pace is not None and done < total else ""
+            self._console.print(f"{done} of {total} replays{left}", style="dim", highlight=False)
+
+
+def _tables(s: ArenaSummary) -> dict[str, list[list[object]]]:
+    """The files' rows, headings first; empty cells for what was not reached."""
+    labels, pools = s.labels, [p.name for p in s.run.pools]
+    of_goals = ("trials", "trials_low", "trials_high", "reached", "chance_trials", "candidates")
+    goals = [f"{what}_{share:.0%}" for share in SHARES for what in of_goals]
+    standings: list[list[object]] = [["pool", "entrant", "runs", *_columns("slowdown_end"), *goals]]
+    curves: list[list[object]] = [["pool", "entrant", "trial", "median_us", "low_us", "high_us"]]
+    for x in s.standings:
+        who: list[object] = [pools[x.pool], labels[x.entrant]]
+        found = [y for g in x.goals for y in (*g.trials.to_json(), g.reached, g.chance, g.candidates)]
+        standings.append([*who, x.runs, *x.slowdown.to_json(), *found])
+        for i, trial in enumerate(x.trials.tolist()):
+            curves.append([*who, trial, *[y * 1e6 if math.isfinite(y := float(c[i])) else None for c in x.curve]])
+    ranking: list[list[object]] = [["entrant", *_columns("slowdown_mean"), "mean_rank", "p_vs_first"]]
+    ranking += [[labels[r.entrant], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
+    pairs: list[list[object]] = [["first", "second", *_columns("ratio"), "p", "p_holm", "better"]]
+    for p in s.pairs:
+        better = p.better(s.level)
+        pairs.append([labels[p.first], labels[p.second], *p.ratio.to_json(), p.p, p.adjusted, None if better is None else labels[better]])
+    return {"standings": standings, "curves": curves, "ranking": ranking, "pairs": pairs}
+
+
+def _columns(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
+
+
+def _trials(goal: Goal, budget: int) -> str:
+    """`41 (33..60)`; `>256` where half of the searches did not get there."""
+    shown = [f"{x:g}" if math.isfinite(x) else f">{budget}" for x in (goal.trials.value, goal.trials.low, goal.trials.high)]
+    return f"{shown[0]} ({shown[1]}..{shown[2]})"
+
+
+def _share(goal: Goal) -> str:
+    return f"{goal.of_chance:.0%}".replace("%", " %") if math.isfinite(goal.of_chance) else "-"
+
+
+def _interval(x: Interval) -> str:
+    if not math.isfinite(x.value):
+        return "-"
+    return f"{x.value:.3f} ({x.low:.3f}..{x.high:.3f})"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"

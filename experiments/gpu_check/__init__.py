@@ -1,0 +1,1 @@
+"""Check a GPU: correctness, tuning and a comparison with torch."""

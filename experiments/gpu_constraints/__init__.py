@@ -1,0 +1,1 @@
+"""Compare the constraints of GPU sketches with the CUDA compiler's figures."""

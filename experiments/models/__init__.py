@@ -1,0 +1,1 @@
+"""Compile whole models and compare them with other systems."""

@@ -1,0 +1,1 @@
+"""Run ONNX's backend tests."""

@@ -1,0 +1,1 @@
+"""Build tabular benchmarks from suites of workloads."""

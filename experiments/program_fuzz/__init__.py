@@ -1,0 +1,1 @@
+"""Fuzz programs and schedules."""

@@ -1,0 +1,1 @@
+"""Measure how many candidates a Ray cluster builds and runs."""

@@ -1,0 +1,1 @@
+"""Compare what two versions of the sources make of a fixed corpus."""

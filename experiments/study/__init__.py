@@ -1,0 +1,1 @@
+"""Run studies: configurations, ablations, statistics and reports."""

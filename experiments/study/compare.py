@@ -1,0 +1,179 @@
+"""Two runs side by side: before and after a change, or one machine and another, arm by arm and workload by workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+
+from tunesmith.display.tables import as_text, microseconds, plain_table, printable
+from tunesmith.experiments.study.results import Arm, RunIndex, load_manifest, load_run
+from tunesmith.experiments.study.statistics import Ratio, adjusted, interval, ratio, verdict
+from tunesmith.experiments.study.summary import best_known, final_times, mean_times, reached
+from tunesmith.support.errors import UserError
+
+SHARE = 95
+"""Percent of the speed of the best known program, to which trials are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One arm on one workload, in both runs.
+
+    Attributes:
+        workload: its name; empty for all that both runs have, where times are relative to the best known program of either.
+        arm: its name.
+        best_a, best_b: seconds that searches ended with, one a seed.
+        ratio: B's time over A's: below 1, B is faster.
+        trials_a, trials_b: as `experiment_summary.reached` gives them, to `SHARE` percent of the best that either run knows.
+        p_adjusted: see `experiment_statistics.adjusted`.
+    """
+
+    workload: str
+    arm: str
+    best_a: tuple[float, ...]
+    best_b: tuple[float, ...]
+    ratio: Ratio
+    trials_a: Mapping[str, object] | None = None
+    trials_b: Mapping[str, object] | None = None
+    p_adjusted: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What B is."""
+        return verdict(self.ratio.ratio, self.p_adjusted)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        sides = {"a": (self.best_a, self.trials_a), "b": (self.best_b, self.trials_b)}
+        return {
+            "workload": self.workload or None,
+            "arm": self.arm,
+            **{s: {"best": interval(best).to_json(), "each": list(best), f"trials_to_{SHARE}": t} for s, (best, t) in sides.items()},
+            **self.ratio.to_json(),
+            "p_adjusted": self.p_adjusted,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs.
+
+    Attributes:
+        names: of the studies, and their folders.
+        lines: what both have.
+        notes: what bears on reading them: settings that differ, what only one run has.
+    """
+
+    names: tuple[str, str]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """As `--json` writes it; times in seconds."""
+        return {"runs": list(self.names), "lines": [line.to_json() for line in self.lines], "notes": list(self.notes)}
+
+    def render(self) -> RenderableType:
+        """A table for a terminal."""
+        columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", "95 % interval", f"A to {SHARE} %", f"B to {SHARE} %", "p", "B is"]
+        table = plain_table(f"A = {self.names[0]}, B = {self.names[1]}", columns, list(map(_row, self.lines)), left=["arm", "B is"])
+        return Group(table, *[printable(f"! {note}") for note in self.notes])
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+
+def compare_runs(a: str | PathLike[str], b: str | PathLike[str]) -> Comparison:
+    """Compare what two run folders have in common; only cells that are done count.
+
+    Args:
+        a, b: the folders; ratios are B's times over A's.
+    Raises:
+        RecordError: a folder is no run, or a file of it is malformed.
+        UserError: the runs have no workload and arm in common that is done in both.
+    """
+    first, second = load_run(a), load_run(b)
+    known = best_known([first, second])
+    workloads = [w for w in first.workloads if w in second.workloads and w in known]
+    lines: list[Line] = []
+    for arm in [arm for arm in first.arms if arm in second.arms]:
+        mine = [line for w in workloads if (line := _line(first, second, w, arm, known[w])) is not None]
+        times = [tuple(mean_times(run, arm, workloads, known)) for run in (first, second)]
+        lines += mine
+        if len(mine) > 1 and all(times):
+            lines.append(Line("", arm.name, times[0], times[1], ratio(times[1], times[0])))
+    if not lines:
+        raise UserError(f"nothing is done in both runs. {first.name} has {_have(first)}; {second.name} has {_have(second)}")
+    ps = adjusted([line.ratio.p for line in lines])
+    judged = tuple([replace(line, p_adjusted=p) for line, p in zip(lines, ps, strict=True)])
+    names = (f"{first.name} in {fspath(a)}", f"{second.name} in {fspath(b)}")
+    return Comparison(names, judged, (*_notes(first, second), *_places(Path(a), Path(b))))
+
+
+def _line(first: RunIndex, second: RunIndex, workload: str, arm: Arm, known: float) -> Line | None:
+    a, b = final_times(first, workload, arm), final_times(second, workload, arm)
+    if not a or not b:
+        return None
+    trials = [reached(run.of(workload, arm), known * 100 / SHARE) for run in (first, second)]
+    return Line(workload, arm.name, tuple(a), tuple(b), ratio(b, a), trials[0], trials[1])
+
+
+def _row(line: Line) -> list[str]:
+    r = line.ratio
+    us = [microseconds(interval(best).mean) if line.workload else "-" for best in (line.best_a, line.best_b)]
+    return [
+        line.workload or "all workloads",
+        line.arm,
+        f"{len(line.best_a)}, {len(line.best_b)}",
+        *us,
+        f"{r.ratio:.3f}",
+        "-" if r.low is None else f"{r.low:.3f} to {r.high:.3f}",
+        _reached(line.trials_a),
+        _reached(line.trials_b),
+        "-" if line.p_adjusted is None else f"{line.p_adjusted:.3f}",
+        line.verdict,
+    ]
+
+
+def _reached(trials: Mapping[str, object] | None) -> str:
+    if trials is None:
+        return "-"
+    median = trials["median"]
+    return f"{'-' if median is None else f'{median:g}'} ({trials['reached']}/{trials['of']})"
+
+
+def _notes(first: RunIndex, second: RunIndex) -> Iterator[str]:
+    """What a reader must know before believing a ratio."""
+    for name in sorted({*first.settings, *second.settings}):
+        a, b = first.settings.get(name), second.settings.get(name)
+        if a != b:
+            yield f"the setting {name} differs: {a} in A, {b} in B"
+    for name in first.variants:
+        if name in second.variants and first.variants[name] != second.variants[name]:
+            yield f"the variant {name} differs: {first.variants[name]} in A, {second.variants[name]} in B"
+    for run, other, label in ((first, second, "A"), (second, first, "B")):
+        alone = [*[w for w in run.workloads if w not in other.workloads], *[a.name for a in run.arms if a not in other.arms]]
+        if alone:
+            yield f"only {label} has {', '.join(alone)}"
+        if not run.ok:
+            yield f"{label} is not finished: {sum(r.state != 'done' for r in run.results)} of {len(run.results)} cells are not done"
+
+
+def _places(a: Path, b: Path) -> Iterator[str]:
+    """Machines and commits that the last part of each run was made with, where they differ."""
+    first, second = ((load_manifest(folder) or [{}])[-1] for folder in (a, b))
+    for fact, what in (("host", "machine"), ("versions", "software"), ("git", "source")):
+        known = [x for x in (first.get(fact), second.get(fact)) if isinstance(x, dict)]
+        if len(known) == 2 and known[0] != known[1]:
+            changed = sorted(k for k in {*known[0], *known[1]} if known[0].get(k) != known[1].get(k))
+            facts = "; ".join(f"{k} {known[0].get(k)} in A, {known[1].get(k)} in B" for k in changed)
+            yield f"the {what} differs: {facts}"
+
+
+def _have(run: RunIndex) -> str:
+    done = {(r.cell.workload, r.cell.arm.name) for r in run.results if r.state == "done"}
+    return ", ".join(f"{w} by {a}" for w, a in sorted(done)) or "nothing that is done"

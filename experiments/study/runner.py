@@ -1,0 +1,303 @@
+"""Running a study: every cell is a `tune` with a log of its own, so that whatever ends a run, the next one goes on from there.
+
+Cells take turns over arms and workloads within a seed: a run that is stopped early has compared the same things on fewer seeds,
+and what drifts on the machine drifts for all arms.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from pathlib import Path
+from statistics import median
+
+from rich.console import Group, RenderableType
+
+from tunesmith.costmodel.models.registry import find_model
+from tunesmith.display.report import Report, TaskReport
+from tunesmith.display.tables import microseconds, plain_table, printable
+from tunesmith.driver.tune import tune
+from tunesmith.driver.workloads import Subject, find_subjects
+from tunesmith.experiments.study.ablations import divisors_only, without_draft_model, without_racing
+from tunesmith.experiments.study.config import ExperimentConfig
+from tunesmith.experiments.study.results import (
+    MANIFEST,
+    Arm,
+    Cell,
+    CellResult,
+    RunIndex,
+    SpaceSize,
+    cell_folder,
+    load_result,
+    load_run,
+    write_json,
+)
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.cpu import calibrated
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.run_manifest import recorded_run
+from tunesmith.search.samplers.proposals import asked_once
+from tunesmith.search.samplers.registry import find_sampler
+from tunesmith.search.tuner import PHASES
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.seeds import stream
+
+UNUSED = "random"
+"""The model given to a sampler that makes none."""
+
+Say = Callable[[str], None]
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    folder: str | PathLike[str],
+    *,
+    target: Target | None = None,
+    run_code: bool = False,
+    say: Say = lambda text: None,
+    progress: bool = False,
+) -> RunIndex:
+    """Run what is not done yet of a study.
+
+    Args:
+        config: the study.
+        folder: of the run; made if it is not there.  Cells that are done there are not run again, others go on from their logs.
+        target: instead of the configuration's, taken as it is.
+        run_code: run the Python files that the configuration names; without it, they are refused.
+        say: told what goes on, a line at a time.
+        progress: show each search on standard error.
+    Returns:
+        The index of the run folder, which holds the same.  Ctrl-C ends the run early and is no error; a cell that fails is named
+        there and stops no other.
+    Raises:
+        UserError: the configuration makes no sense, or the folder holds a run with other settings; nothing was measured then.
+        RecordError: the folder cannot be read or written.
+    """
+    if config.code and not run_code:
+        raise UserError(
+            f"the study {config.name!r} names Python files, which would be run: {', '.join(map(config.located, config.code))}. "
+            "Read them first, then allow it with --run-code"
+        )
+    study = _Study(config, Path(folder), target, say, progress)
+    return study.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cells of a study, in the order they are run, and the programs they are about, by name."""
+
+    cells: tuple[Cell, ...]
+    subjects: Mapping[str, Subject]
+
+
+def plan(config: ExperimentConfig) -> Plan:
+    """Lay the study out.
+
+    Raises:
+        UserError: a workload, a sampler or a model is unknown.
+    """
+    places = {config.located(text): text for text in config.workloads}
+    subjects = {name: replace(s, name=name) for s in find_subjects(list(places)) for name in [_as_named(s.name, places)]}
+    arms: list[Arm] = []
+    for sampler in config.samplers:
+        uses_model = "model" in inspect.signature(find_sampler(config.located(sampler))).parameters
+        for model in config.models:
+            find_model(config.located(model))
+            arms += [Arm(sampler, model if uses_model else "", v.name) for v in config.variants]
+    arms = list(dict.fromkeys(arms))
+    return Plan(tuple([Cell(w, a, s) for s in config.seeds for w in subjects for a in arms]), subjects)
+
+
+def _as_named(name: str, places: Mapping[str, str]) -> str:
+    """A subject's name as the configuration has it: cells keep theirs wherever a run goes on."""
+    place = next((p for p in places if name == p or name.startswith(f"{p}/")), "")
+    return places[place] + name[len(place) :] if place else name
+
+
+class _Study:
+    """One call of `run_experiment`."""
+
+    def __init__(self, config: ExperimentConfig, folder: Path, target: Target | None, say: Say, progress: bool) -> None:
+        self.config, self.folder, self.say, self.progress = config, folder, say, progress
+        self.plan = plan(config)
+        self.variants = {v.name: v for v in config.variants}
+        self.target = target
+        known = load_run(folder) if (folder / "index.json").exists() else None
+        self.settings = {**config.settings(), "target": config.target if target is None else str(target)}
+        if known is not None:
+            self._check(known)
+        results = tuple([load_result(folder, c) for c in self.plan.cells])
+        switches = {v.name: {k: x for k, x in asdict(v).items() if k != "name"} for v in config.variants}
+        spaces = () if known is None else known.spaces
+        base = config.base or str(Path.cwd())
+        self.index = RunIndex(config.name, config.question, self.settings, switches, results, spaces, base=base)
+
+    def _check(self, known: RunIndex) -> None:
+        """Cells of one folder were run alike."""
+        changed = [f"{k}: {known.settings.get(k)!r} there, {v!r} here" for k, v in self.settings.items() if known.settings.get(k) != v]
+        for name, switches in known.variants.items():
+            now = self.variants.get(name)
+            if now is not None and {k: v for k, v in asdict(now).items() if k != "name"} != switches:
+                changed.append(f"the variant {name!r}")
+        if changed:
+            raise UserError(f"{self.folder} holds a run with other settings ({'; '.join(changed)}): name another folder for this one")
+
+    def run(self) -> RunIndex:
+        self._write()
+        atomic_file.write_text(self.folder / "config.toml", self.config.text)
+        left = [r.cell for r in self.index.results if r.state != "done"]
+        if not left:
+            self.say(f"{self.config.name}: all {len(self.index.results)} cells are done")
+            return self.index
+        if self.config.batch >= self.config.trials:
+            self.say(f"{self.config.name}: {asked_once(self.config.batch, self.config.trials)}")
+        target = self.target or calibrated(None if self.config.target is None else Target(self.config.target))
+        facts = {"study": self.config.name, "target": target, "settings": self.settings, "cells": len(left)}
+        with recorded_run(self.folder / MANIFEST, **facts) as noted:
+            self._run_cells(left, target)
+            noted["outcome"] = "interrupted" if self.index.interrupted else "done"
+        return self.index
+
+    def _run_cells(self, left: Sequence[Cell], target: Target) -> None:
+        """One after another, until Ctrl-C."""
+        try:
+            self._measure_spaces(target)
+            for n, cell in enumerate(left, 1):
+                self.say(f"[{n}/{len(left)}] {cell.workload}: {cell.arm.name}, seed {cell.seed}")
+                result = self._run_cell(cell, target)
+                write_json(cell_folder(self.folder, cell) / "result.json", result.to_json())
+                self.index = replace(self.index.with_result(result), interrupted=result.state == "interrupted")
+                self._write()
+                self.say(_told(result))
+                if self.index.interrupted:
+                    break
+        except KeyboardInterrupt:
+            self.index = replace(self.index, interrupted=True)
+            self._write()
+
+    def _write(self) -> None:
+        write_json(self.folder / "index.json", self.index.to_json())
+
+    def _measure_spaces(self, target: Target) -> None:
+        """Sizes of the spaces that are searched, for those not known yet."""
+        known = {(s.workload, s.imperfect_tiles) for s in self.index.spaces}
+        for name, subject in self.plan.subjects.items():
+            for imperfect in dict.fromkeys(v.imperfect_tiles for v in self.config.variants):
+                if (name, imperfect) not in known:
+                    size = space_size(subject, target, imperfect)
+                    self.index = replace(self.index, spaces=(*self.index.spaces, size))
+        self._write()
+
+    def _run_cell(self, cell: Cell, target: Target) -> CellResult:
+        before = load_result(self.folder, cell)
+        folder = cell_folder(self.folder, cell)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            report = self._search(cell, target, folder / "log.jsonl")
+        except TunesmithError as error:
+            return replace(before, state="failed", failure=str(error))
+        except (Exception, SystemExit) as error:  # a sampler of somebody's own may do anything, and the night is long
+            atomic_file.write_text(folder / "traceback.txt", traceback.format_exc())
+            return replace(before, state="failed", failure=f"{type(error).__name__}: {error}; see traceback.txt in the cell's folder")
+        (task,) = report.tasks
+        curve = judged_curve(Database.from_log(folder / "log.jsonl"), task.digest, target) if task.trials else ()
+        return _result(before, task, "interrupted" if report.interrupted else "failed" if task.failure else "done", curve)
+
+    def _search(self, cell: Cell, target: Target, log: Path) -> Report:
+        c, v = self.config, self.variants[cell.arm.variant]
+        kind = find_sampler(c.located(cell.arm.sampler))
+        return tune(
+            c.located(cell.workload),
+            target,
+            c.trials,
+            log,
+            cell.seed,
+            sampler=kind if v.draft_model else without_draft_model(kind),
+            model=c.located(cell.arm.model) if cell.arm.model else UNUSED,
+            batch=c.batch,
+            workers=c.workers,
+            rules=None if v.imperfect_tiles else divisors_only(),
+            policy=c.policy if v.racing else without_racing(c.policy),
+            leaders=c.leaders,
+            progress=self.progress,
+        )
+
+
+def space_size(subject: Subject, target: Target, imperfect_tiles: bool = True, draws: int = 4096) -> SpaceSize:
+    """Count the candidates of a workload.
+
+    Args:
+        subject: the workload.
+        target: where it will run.
+        imperfect_tiles: see `Variant`.
+        draws: for the estimate of what joint constraints leave, for each sketch.
+    """
+    try:
+        space = subject.task(target, None if imperfect_tiles else divisors_only()).space
+    except UserError as error:
+        return SpaceSize(subject.name, imperfect_tiles, failure=str(error))
+    rng = stream(0, "space size", subject.name)
+    admissible = sum(round(s.space.size() * s.space.acceptance(rng, draws)) for s in space.sketches)
+    return SpaceSize(subject.name, imperfect_tiles, len(space.sketches), space.size(), admissible)
+
+
+def judged_curve(database: Database, workload: str, target: Target) -> tuple[float | None, ...]:
+    """Best seconds after each trial, by what the log says in the end: None before the first program that was right.
+
+    A search goes by first measurements, some of them lucky and some disturbed; the leaders are measured again when it ends.  Judged by
+    that, a curve tells when the search had a program, and ends at the time that the search is said to have found.
+    """
+    key = target.to_json()
+    order = list(dict.fromkeys(r.candidate for r in database.records(workload, key)))
+    seconds = {r.candidate: r.seconds for r in database.top(workload, key, len(order))}
+    out: list[float | None] = []
+    best: float | None = None
+    for candidate in order:
+        mine = seconds.get(candidate)
+        best = mine if best is None or (mine is not None and mine < best) else best
+        out.append(best)
+    return tuple(out)
+
+
+def _result(before: CellResult, task: TaskReport, state: str, curve: tuple[float | None, ...]) -> CellResult:
+    """What a search found, with the time that earlier parts of it took."""
+    return CellResult(
+        before.cell,
+        state,
+        task.digest,
+        task.trials,
+        before.timed_trials + task.trials - task.resumed,
+        dict(sorted(task.errors.items())),
+        None if task.best is None else task.best.seconds,
+        task.flops,
+        "" if task.best is None else task.best.sketch,
+        before.drafted + task.drafted,
+        before.scored + task.scored,
+        {name: round(before.seconds[name] + task.seconds[name], 6) for name in ("total", *PHASES)},
+        curve,
+        task.failure if state == "failed" else "",
+    )
+
+
+def _told(r: CellResult) -> str:
+    text = f"  {r.state}: {r.trials} trials, best {microseconds(r.best_s)} us" if not r.failure else f"  {r.state}: {r.failure}"
+    return f"{text}, {r.seconds['total']:.0f} s" if r.seconds["total"] else text
+
+
+def render_run(index: RunIndex) -> RenderableType:
+    """A run as a table for a terminal: workloads and arms, over seeds."""
+    rows = []
+    for workload in index.workloads:
+        for arm in index.arms:
+            every = [r for r in index.results if r.cell.workload == workload and r.cell.arm == arm]
+            times = sorted(r.best_s for r in index.of(workload, arm) if r.best_s is not None)
+            ends = [microseconds(times[0]), microseconds(median(times)), microseconds(times[-1])] if times else ["-", "-", "-"]
+            rows.append([workload, arm.name, f"{sum(r.state == 'done' for r in every)}/{len(every)}", *ends])
+    table = plain_table(index.name, ["workload", "arm", "done", "best us", "median", "worst"], rows, left=["arm"])
+    failures = [printable(f"! {r.cell.id}: {r.failure}") for r in index.results if r.failure]
+    note = [printable("! interrupted; the same command goes on from here")] if index.interrupted else []
+    return Group(table, *failures, *note)

@@ -1,0 +1,1 @@
+"""Fuzz the importer of PyTorch models."""

@@ -1,0 +1,1 @@
+"""Measure how many candidates a process drafts and scores."""

@@ -1,0 +1,1 @@
+"""Turn graph functions into programs of executors."""

@@ -1,0 +1,1 @@
+"""Import models from other frameworks."""

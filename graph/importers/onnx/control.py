@@ -1,0 +1,139 @@
+"""ONNX control flow: If becomes a branch with two regions, Scan over a known number of steps is unrolled; Loop is not supported.
+
+The graphs inside a node see the tensors around it, so they are converted in a copy of its scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tunesmith.graph.importers.onnx.node import normalised, rank
+from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.node import Constant, Operand, Value
+from tunesmith.support.errors import ScriptError
+
+MISSING = object()
+"""Stands for a tensor that an unsupported node would have computed."""
+
+MOST_STEPS = 256
+"""Steps of a Scan that are unrolled."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a node stands.
+
+    Attributes:
+        tensors: what is known by name.
+        opsets: domain -> version.
+        attributes: those of the function that is being inlined, as protobuf messages.
+        place: names of the functions and graphs around it, outermost first.
+    """
+
+    tensors: dict[str, Any]
+    opsets: Mapping[str, int]
+    attributes: Mapping[str, Any]
+    place: tuple[str, ...] = ()
+
+    def inner(self, name: str) -> Scope:
+        """The scope of a graph in a node."""
+        return Scope(dict(self.tensors), self.opsets, self.attributes, (*self.place, name))
+
+
+class GraphImporter(Protocol):
+    """What converts the graphs in a node."""
+
+    unsupported: list[Any]
+
+    def graph(self, graph: Any, scope: Scope, b: FoldingBuilder) -> None:
+        """Convert initializers and nodes; what they compute goes to `scope`."""
+
+    def results(self, graph: Any, scope: Scope, b: FoldingBuilder) -> list[Operand]:
+        """The outputs of a converted graph as operands, without those that are missing."""
+
+    def lookup(self, name: str, scope: Scope, who: str) -> Any:
+        """A tensor by name, or `MISSING`."""
+
+
+def _if(
+    importer: GraphImporter, attributes: Mapping[str, Any], inputs: Sequence[Datum | None], scope: Scope, b: FoldingBuilder, place: str
+) -> Sequence[Any]:
+    condition = inputs[0]
+    if condition is None or not {"then_branch", "else_branch"} <= set(attributes):
+        raise UnsupportedNode("its condition or one of its branches is missing")
+    then, other = attributes["then_branch"].g, attributes["else_branch"].g
+    if isinstance(condition, Constant):
+        taken = then if condition.data.all() else other
+        inner = scope.inner(taken.name)
+        importer.graph(taken, inner, b)
+        return [importer.lookup(o.name, inner, f"node {place}") for o in taken.output]
+    before = len(importer.unsupported)
+
+    def filled(graph: Any) -> Callable[[RegionBuilder], list[Operand]]:
+        def fill(region: RegionBuilder) -> list[Operand]:
+            inner, builder = scope.inner(graph.name), FoldingBuilder(region, b)
+            importer.graph(graph, inner, builder)
+            return importer.results(graph, inner, builder)
+
+        return fill
+
+    scalar = b.operand(condition if not condition.type.shape else b.reshape(condition, shape=()))
+    try:
+        made = b.region.branch(scalar, filled(then), filled(other), name=b.hint or "branch")
+    except ScriptError:
+        if len(importer.unsupported) == before:
+            raise
+        made = ()
+    if len(importer.unsupported) > before:
+        return [MISSING] * len(then.output)
+    results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+    b.remember(results, [condition, *[t for t in scope.tensors.values() if isinstance(t, Value)]])
+    return results
+
+
+def _scan(
+    importer: GraphImporter, attributes: Mapping[str, Any], inputs: Sequence[Datum | None], scope: Scope, b: FoldingBuilder, place: str
+) -> Sequence[Any]:
+    body, count = attributes["body"].g, attributes["num_scan_inputs"].i
+    if scope.opsets.get("", 0) < 9 or any(x is None for x in inputs):
+        raise UnsupportedNode("the form before operator set 9, and inputs that are left out")
+    state: list[Any] = list(inputs[:-count])
+    sequences = [x for x in inputs[-count:] if x is not None]
+    axes, out_axes, back, out_back = (
+        list(attributes[name].ints) if name in attributes else []
+        for name in ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
+    )
+    at = [normalised(axes[i] if axes else 0, rank(x)) for i, x in enumerate(sequences)]
+    steps = sequences[0].type.shape[at[0]].const
+    if steps is None or steps > MOST_STEPS:
+        raise UnsupportedNode(f"{sequences[0].type.shape[at[0]]} steps; it must be a number up to {MOST_STEPS}")
+    names, outputs = [i.name for i in body.input], [o.name for o in body.output]
+    rows: list[list[Any]] = []
+    for t in range(steps):
+        inner = scope.inner(f"{body.name}_{t}")
+        parts = []
+        for i, (x, axis) in enumerate(zip(sequences, at, strict=True)):
+            k = steps - 1 - t if back and back[i] else t
+            parts.append(b.squeeze(b.strided_slice(x, axes=(axis,), begin=(k,), end=(k + 1,)), axes=(axis,)))
+        inner.tensors.update(zip(names, [*state, *parts], strict=True))
+        importer.graph(body, inner, b)
+        made = [importer.lookup(name, inner, f"node {place}") for name in outputs]
+        if any(m is MISSING for m in made):
+            return [MISSING] * len(outputs)
+        state = made[: len(state)]
+        rows.append(made[len(state) :])
+    collected = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        ordered = column[::-1] if out_back and out_back[i] else column
+        axis = normalised(out_axes[i] if out_axes else 0, rank(column[0]) + 1)
+        collected.append(b.concat(*[b.expand_dims(v, axes=(axis,)) for v in ordered], axis=axis))
+    return [*state, *collected]
+
+
+Control = Callable[[GraphImporter, Mapping[str, Any], Sequence[Datum | None], Scope, FoldingBuilder, str], Sequence[Any]]
+
+CONTROL: Mapping[str, Control] = {"If": _if, "Scan": _scan}
+"""Converters of nodes with graphs inside."""

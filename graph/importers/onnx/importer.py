@@ -1,0 +1,343 @@
+"""ONNX models as graph functions: nodes are converted one after the other, constants and shapes are computed on the way.
+
+A node is converted by its entry in `ONNX_OPERATORS`.  Without one, the function that the model defines for it is inlined, or the function
+body in its operator's ONNX schema.  Everything that cannot be imported is collected, so that one error lists all of it.
+
+`onnx` is imported when a model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.importers.onnx import activations as onnx_import_activations
+from tunesmith.graph.importers.onnx import elementwise as onnx_import_elementwise
+from tunesmith.graph.importers.onnx import indexing as onnx_import_indexing
+from tunesmith.graph.importers.onnx import nn as onnx_import_nn
+from tunesmith.graph.importers.onnx import norms as onnx_import_norms
+from tunesmith.graph.importers.onnx import pooling as onnx_import_pooling
+from tunesmith.graph.importers.onnx import quantized as onnx_import_quantized
+from tunesmith.graph.importers.onnx import recurrent as onnx_import_recurrent
+from tunesmith.graph.importers.onnx import reductions as onnx_import_reductions
+from tunesmith.graph.importers.onnx import resize as onnx_import_resize
+from tunesmith.graph.importers.onnx import sampling as onnx_import_sampling
+from tunesmith.graph.importers.onnx import shapes as onnx_import_shapes
+from tunesmith.graph.importers.onnx import signal as onnx_import_signal
+from tunesmith.graph.importers.onnx.control import CONTROL, MISSING, Scope
+from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
+from tunesmith.graph.importers.onnx.file import initializer, load_onnx, model_inputs, onnx_package
+from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, OnnxNode
+from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.node import Constant, Operand
+from tunesmith.ir.function import IRModule
+from tunesmith.support.errors import ModelImportError, ScriptError
+
+OLDEST = 7
+"""Operator sets before this one broadcast by attributes."""
+
+_TABLES: Sequence[Mapping[str, Converter]] = (
+    onnx_import_activations.CONVERTERS,
+    onnx_import_elementwise.CONVERTERS,
+    onnx_import_indexing.CONVERTERS,
+    onnx_import_nn.CONVERTERS,
+    onnx_import_norms.CONVERTERS,
+    onnx_import_pooling.CONVERTERS,
+    onnx_import_quantized.CONVERTERS,
+    onnx_import_recurrent.CONVERTERS,
+    onnx_import_reductions.CONVERTERS,
+    onnx_import_resize.CONVERTERS,
+    onnx_import_sampling.CONVERTERS,
+    onnx_import_shapes.CONVERTERS,
+    onnx_import_signal.CONVERTERS,
+)
+for _table in _TABLES:
+    for _name, _converter in _table.items():
+        ONNX_OPERATORS.register(_name, _converter)
+
+
+def from_onnx(
+    model: Any,
+    shapes: Mapping[str, int] | None = None,
+    name: str = "main",
+    *,
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> IRModule:
+    """An ONNX model as a module with one graph function.
+
+    Tensors keep the layout that the model has (NCHW).  Initializers become constants.  A symbolic dimension that `shapes` does not fix
+    becomes a size of the function, the same one wherever the model uses the name.
+
+    Args:
+        model: path of a file, its bytes, or an `onnx.ModelProto`.  Weights in other files are read from the folder of the path.
+        shapes: symbolic dimension -> its extent.
+        name: of the function.
+        constants: input -> its value; such an input is no parameter of the function.  Needed where an operator must know a tensor
+            at import, the shape of a Reshape say, and the model has it as an input.
+    Returns:
+        The module; parameters and results are in the order of the model's inputs and outputs.
+    Raises:
+        MissingExtraError: `onnx` is not installed.
+        ModelImportError: the file is no ONNX model, or `shapes` or `constants` do not fit it.
+        OnnxImportError: it holds what cannot be imported; everything is listed.
+    """
+    proto = load_onnx(model)
+    return IRModule({name: _Importer(proto).function(name, dict(shapes or {}), dict(constants or {}))})
+
+
+class _Importer:
+    """Converts one model."""
+
+    def __init__(self, proto: Any) -> None:
+        self.onnx = onnx_package()
+        self.proto = proto
+        self.functions = {(_domain(f.domain), f.name, f.overload): f for f in proto.functions}
+        self.unsupported: list[Unsupported] = []
+
+    def function(self, name: str, shapes: dict[str, int], constants: dict[str, np.ndarray]) -> Any:
+        """The model's graph as a graph function."""
+        graph = self.proto.graph
+        opsets = {_domain(o.domain): o.version for o in self.proto.opset_import}
+        if opsets.get("", OLDEST) < OLDEST:
+            raise ModelImportError(
+                f"the ONNX graph {graph.name!r} uses operator set {opsets['']}; {OLDEST} is the oldest that can be imported. "
+                f"Convert it: onnx.version_converter.convert_version(model, {OLDEST})"
+            )
+        builder = GraphBuilder(name)
+        folding = FoldingBuilder(builder)
+        tensors: dict[str, Any] = {}
+        for key, shape, dtype in model_inputs(graph, shapes, constants):
+            value = builder.input(key, shape, dtype)
+            tensors[key] = value
+            folding.origins[value] = frozenset((key,))
+        tensors.update({key: Constant(key, array) for key, array in constants.items()})
+        scope = Scope(tensors, opsets, {})
+        self.graph(graph, scope, folding)
+        results = self.results(graph, scope, folding)
+        if self.unsupported:
+            sizes = dict.fromkeys(str(v) for p in builder.params for e in p.type.shape for v in sorted(e.vars, key=lambda v: v.key))
+            raise OnnxImportError(graph.name, self.unsupported, list(sizes)) from next((u.cause for u in self.unsupported if u.cause), None)
+        return builder.finish(*results)
+
+    # ---- graphs ----
+
+    def graph(self, graph: Any, scope: Scope, b: FoldingBuilder) -> None:
+        """Convert initializers and nodes of a graph; what they compute goes to `scope`."""
+        for tensor in graph.initializer:
+            if scope.place or tensor.name not in scope.tensors:  # the caller may give the model's initializers other values
+                scope.tensors[tensor.name] = self._initializer(tensor)
+        for tensor in graph.sparse_initializer:
+            self._refuse("SparseTensor", "", 0, UnsupportedNode("sparse initializers"), tensor.values.name)
+            scope.tensors[tensor.values.name] = MISSING
+        self._nodes(graph.node, scope, b)
+
+    def _initializer(self, tensor: Any) -> Any:
+        try:
+            return Constant(tensor.name, initializer(tensor))
+        except UnsupportedNode as error:
+            self._refuse("Initializer", "", 0, error, tensor.name)
+            return MISSING
+
+    def results(self, graph: Any, scope: Scope, b: FoldingBuilder) -> list[Operand]:
+        results: list[Operand] = []
+        for output in graph.output:
+            datum = self.lookup(output.name, scope, f"output {output.name} of the graph {graph.name!r}")
+            if datum is MISSING:
+                continue
+            if any(e.const == 0 for e in datum.type.shape):
+                self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is empty: {datum.type}"), output.name)
+                continue
+            results.append(b.operand(datum))
+        return results
+
+    def lookup(self, name: str, scope: Scope, who: str) -> Any:
+        if name not in scope.tensors:
+            raise ModelImportError(f"{who}: the tensor {name!r} is not computed before it is used; the file is no valid ONNX model")
+        return scope.tensors[name]
+
+    # ---- nodes ----
+
+    def _nodes(self, nodes: Iterable[Any], scope: Scope, b: FoldingBuilder) -> None:
+        for i, node in enumerate(nodes):
+            self._node(node, i, scope, b)
+
+    def _node(self, node: Any, i: int, scope: Scope, b: FoldingBuilder) -> None:
+        domain = _domain(node.domain)
+        version = scope.opsets.get(domain, 0)
+        place = "/".join([*scope.place, node.name or f"{node.op_type}_{i}"])
+        inputs = [self.lookup(x, scope, f"node {place}") if x else None for x in node.input]
+        made: Sequence[Any] = [MISSING] * len(node.output)
+        outer, b.hint = b.hint, _identifier(next((o for o in node.output if o), node.op_type))
+        try:
+            if any(x is MISSING for x in inputs):
+                self._check_known(node, domain, version, scope)
+            else:
+                made = self._convert(node, domain, version, inputs, scope, b, place)
+        except UnsupportedNode as error:
+            self._refuse(node.op_type, domain, version, error, place)
+        except ScriptError as error:
+            self._refuse(node.op_type, domain, version, UnsupportedNode(str(error)), place)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            self._refuse(node.op_type, domain, version, _misfit(node, inputs, error), place, error)
+        b.hint = outer
+        for key, datum in zip(node.output, made, strict=False):
+            if key:
+                scope.tensors[key] = datum
+
+    def _check_known(self, node: Any, domain: str, version: int, scope: Scope) -> None:
+        """Refuse an operator that nothing is known about, though its operands are missing anyway."""
+        known = (not domain and node.op_type in CONTROL) or _registered(domain, node.op_type) in ONNX_OPERATORS
+        if not known and (domain, node.op_type, node.overload) not in self.functions and not self._schema(node, domain, version):
+            raise UnsupportedNode(_NO_CONVERTER)
+
+    def _convert(
+        self, node: Any, domain: str, version: int, inputs: list[Datum | None], scope: Scope, b: FoldingBuilder, place: str
+    ) -> Sequence[Any]:
+        attributes = self._attributes(node, scope)
+        if not domain and node.op_type in CONTROL:
+            return CONTROL[node.op_type](self, {a.name: a for a in attributes}, inputs, scope, b, place)
+        key = _registered(domain, node.op_type)
+        if key in ONNX_OPERATORS:
+            values = {a.name: self._attribute(a) for a in attributes}
+            made = ONNX_OPERATORS.get(key)(OnnxNode(node.op_type, version, tuple(inputs), tuple(node.output), values, b))
+            results = list(made) if isinstance(made, Sequence) else [made]
+            results += [None] * (len(node.output) - len(results))
+            for i, name in enumerate(node.output):
+                if name and results[i] is None:
+                    raise UnsupportedNode(f"its output {i}")
+            return results
+        return self._inlined(node, domain, version, attributes, inputs, scope, b, place)
+
+    def _attributes(self, node: Any, scope: Scope) -> list[Any]:
+        """The attributes of a node; references to those of the function around it are resolved, absent ones dropped."""
+        made = []
+        for a in node.attribute:
+            if not a.ref_attr_name:
+                made.append(a)
+            elif a.ref_attr_name in scope.attributes:
+                resolved = self.onnx.AttributeProto()
+                resolved.CopyFrom(scope.attributes[a.ref_attr_name])
+                resolved.name = a.name
+                made.append(resolved)
+        return made
+
+    def _attribute(self, a: Any) -> Any:
+        value = self.onnx.helper.get_attribute_value(a)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, self.onnx.TensorProto):
+            return initializer(value)
+        if isinstance(value, (self.onnx.GraphProto, self.onnx.SparseTensorProto)):
+            raise UnsupportedNode(f"attribute {a.name} is a {type(value).__name__}")
+        if isinstance(value, (int, float)):
+            return value
+        return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value]
+
+    # ---- functions ----
+
+    def _schema(self, node: Any, domain: str, version: int) -> Any:
+        """The operator's schema if it has a function body, else None."""
+        try:
+            schema = self.onnx.defs.get_schema(node.op_type, max(version, 1), domain)
+        except self.onnx.defs.SchemaError:
+            return None
+        return schema if schema.has_function or schema.has_context_dependent_function else None
+
+    def _inlined(
+        self,
+        node: Any,
+        domain: str,
+        version: int,
+        attributes: list[Any],
+        inputs: list[Datum | None],
+        scope: Scope,
+        b: FoldingBuilder,
+        place: str,
+    ) -> Sequence[Any]:
+        """The results of a function's body."""
+        function = self.functions.get((domain, node.op_type, node.overload))
+        given: dict[str, Any] = {}
+        if function is None:
+            schema = self._schema(node, domain, version)
+            if schema is None:
+                raise UnsupportedNode(_NO_CONVERTER)
+            given = {k: a.default_value for k, a in schema.attributes.items() if a.default_value.name}
+            function = self._body(schema, node, version, attributes, inputs)
+        given.update({a.name: a for a in function.attribute_proto})
+        given.update({a.name: a for a in attributes})
+        opsets = {**scope.opsets, **{_domain(o.domain): o.version for o in function.opset_import}}
+        tensors: dict[str, Any] = dict.fromkeys(function.input, None)
+        tensors.update(zip(function.input, inputs, strict=False))
+        before = len(self.unsupported)
+        inner = Scope(tensors, opsets, given, (*scope.place, place.rsplit("/", 1)[-1]))
+        self._nodes(function.node, inner, b)
+        if len(self.unsupported) > before:
+            return [MISSING] * len(node.output)
+        return [self.lookup(name, inner, f"function {function.name}") if wanted else None
+                for name, wanted in zip(function.output, node.output, strict=False)]  # fmt: skip
+
+    def _body(self, schema: Any, node: Any, version: int, attributes: list[Any], inputs: Sequence[Datum | None]) -> Any:
+        """The body in a schema, for the operator set that comes nearest to the model's."""
+        function = self.onnx.FunctionProto()
+        if schema.has_function:
+            at = _nearest(schema.function_opset_versions, version)
+            function.ParseFromString(schema.get_function_with_opset_version(at))
+            return function
+        resolved = self.onnx.NodeProto()
+        resolved.CopyFrom(node)
+        del resolved.attribute[:]
+        resolved.attribute.extend(attributes)
+        types = [self._type(x).SerializeToString() for x in inputs]
+        at = _nearest(schema.context_dependent_function_opset_versions, version)
+        try:
+            body = schema.get_context_dependent_function_with_opset_version(at, resolved.SerializeToString(), types)
+            function.ParseFromString(body)
+        except (RuntimeError, ValueError) as error:
+            raise UnsupportedNode(f"its function body cannot be built: {error}") from error
+        if not function.node:
+            raise UnsupportedNode("there is no converter, and no function body for these operands")
+        return function
+
+    def _type(self, x: Datum | None) -> Any:
+        if x is None:
+            return self.onnx.TypeProto()
+        number = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(x.type.dtype))
+        shape = [str(e) if e.const is None else e.const for e in x.type.shape]
+        return self.onnx.helper.make_tensor_type_proto(number, shape)
+
+    def _refuse(self, operator: str, domain: str, version: int, error: UnsupportedNode, place: str, cause: Exception | None = None) -> None:
+        self.unsupported.append(Unsupported(operator, domain, version, error.reason, place, error.wanted, cause))
+
+
+def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNode:
+    """Attributes and constant inputs may have any length, type and value: Python's errors find what a converter does not check."""
+    types = ", ".join([str(x.type) if x is not None and x is not MISSING else "-" for x in inputs])
+    given = ", ".join([a.name for a in node.attribute])
+    first = (str(error).splitlines() or [""])[0]
+    return UnsupportedNode(
+        f"its attributes ({given or 'none'}) do not fit its inputs ({types}), or the values of these: {type(error).__name__}: {first}"
+    )
+
+
+_NO_CONVERTER = "there is no converter"
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _registered(domain: str, operator: str) -> str:
+    return f"{domain}.{operator}" if domain else operator
+
+
+def _nearest(versions: Sequence[int], version: int) -> int:
+    """The newest that is not newer than `version`, else the oldest."""
+    return max([v for v in versions if v <= version], default=min(versions))
+
+
+def _identifier(name: str) -> str:
+    text = "".join([c if c.isascii() and c.isalnum() else "_" for c in name])
+    return text if text[:1].isalpha() or text[:1] == "_" else f"v{text}"

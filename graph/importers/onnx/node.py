@@ -1,0 +1,187 @@
+"""OnnxNode: one node of an ONNX model as a converter sees it, and the registry of converters.
+
+A converter takes an `OnnxNode` and returns the results in the order of the node's outputs: one tensor, or a tuple in which None stands for
+an output that it cannot give.  It calls graph operators through `node.b` and raises `UnsupportedNode` for what it cannot do:
+
+    @ONNX_OPERATORS.registers("com.example.Scale2")
+    def scale2(node: OnnxNode) -> Datum:
+        return node.b.multiply(node.input(0), node.like(2, node.input(0)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, Sizes, UnsupportedNode, known_ints
+from tunesmith.graph.ir.node import Constant
+from tunesmith.ir.poly import Poly
+from tunesmith.support import dtype as dt
+from tunesmith.support.registry import Registry
+
+DTYPES: Mapping[int, str] = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    16: "bfloat16",
+}
+"""TensorProto.DataType -> dtype, those that tensors here may have."""
+
+_OTHER_TYPES = {8: "string", 14: "complex64", 15: "complex128"}
+
+
+def dtype_of(number: int) -> str:
+    """The dtype of a TensorProto.DataType; UnsupportedNode for texts, complex numbers and floats of 8 bits and less."""
+    if number not in DTYPES:
+        raise UnsupportedNode(f"element type {_OTHER_TYPES.get(number, f'number {number}')}")
+    return DTYPES[number]
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxNode:
+    """A node, with its operands.
+
+    Attributes:
+        operator: its type.
+        version: of the operator set of its domain that the model imports.
+        inputs: operands; None for one that is left out.
+        outputs: names of its results; "" for one that is not wanted.
+        attributes: by name, defaults not filled in; texts as str, tensors as arrays.
+        b: appends calls.
+    """
+
+    operator: str
+    version: int
+    inputs: tuple[Datum | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    b: FoldingBuilder
+
+    def has(self, i: int) -> bool:
+        """Whether input `i` is given."""
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def wants(self, i: int) -> bool:
+        """Whether output `i` is asked for."""
+        return i < len(self.outputs) and bool(self.outputs[i])
+
+    def input(self, i: int) -> Datum:
+        """Operand `i`, which must be there."""
+        found = self.inputs[i] if i < len(self.inputs) else None
+        if found is None:
+            raise UnsupportedNode(f"input {i} is missing")
+        return found
+
+    def get(self, i: int) -> Datum | None:
+        """Operand `i`, None when it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        return self.attributes.get(name, default)
+
+    def each(self, name: str, n: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """An attribute that is a list of `n` ints."""
+        given = self.attr(name, default)
+        found = () if given is None else tuple(given)
+        if len(found) != n:
+            raise UnsupportedNode(f"the attribute {name} has {len(found)} elements, {list(found)}; here it has {n}")
+        return found
+
+    def ints(self, i: int, what: str) -> tuple[Poly | int, ...]:
+        """The elements of input `i`, flat, which must be known at import: ints and index expressions."""
+        found = known_ints(self.input(i))
+        if found is None:
+            raise self._unknown(i, what)
+        return found
+
+    def numbers(self, i: int, what: str) -> tuple[int, ...]:
+        """The elements of input `i`, flat, which must be numbers."""
+        found = self.ints(i, what)
+        if any(isinstance(v, Poly) for v in found):
+            raise UnsupportedNode(f"input {i} ({what}) depends on symbolic sizes; fix them with shapes=")
+        return tuple([v for v in found if isinstance(v, int)])
+
+    def array(self, i: int, what: str) -> np.ndarray:
+        """The elements of input `i`, which must be known at import."""
+        found = self.input(i)
+        if isinstance(found, Constant):
+            return found.data
+        if isinstance(found, Sizes):
+            raise UnsupportedNode(f"input {i} ({what}) depends on symbolic sizes; fix them with shapes=")
+        raise self._unknown(i, what)
+
+    def axes(self, i: int, since: int) -> tuple[int, ...] | None:
+        """Axes, which are an attribute before version `since` and input `i` from then on; None when they are not given."""
+        if self.version >= since:
+            return self.numbers(i, "axes") if self.has(i) else None
+        given = self.attr("axes")
+        return None if given is None else tuple(given)
+
+    def like(self, number: float | bool, x: Datum) -> Constant:
+        """A number as a scalar tensor with the element type of `x`."""
+        return self.b.constant(number, x.type.dtype)
+
+    def refuse(self, reason: str) -> UnsupportedNode:
+        """An error to raise."""
+        return UnsupportedNode(reason)
+
+    def _unknown(self, i: int, what: str) -> UnsupportedNode:
+        return UnsupportedNode(f"input {i} ({what}) is not known at import", self.b.wanted(self.input(i)))
+
+
+Converted = Datum | Sequence[Datum | None]
+Converter = Callable[[OnnxNode], Converted]
+
+ONNX_OPERATORS: Registry[Converter] = Registry("onnx operator")
+"""Converters by operator; those outside the default domain are named `domain.Operator`."""
+
+
+def rank(x: Datum) -> int:
+    """Number of dimensions."""
+    return len(x.type.shape)
+
+
+def extents(x: Datum, what: str = "the operand") -> tuple[int, ...]:
+    """A static shape as ints; UnsupportedNode where sizes are symbolic."""
+    if not x.type.is_static:
+        raise UnsupportedNode(f"{what} has the symbolic shape {x.type}; fix its sizes with shapes=")
+    return x.type.extents
+
+
+def shape_of(x: Datum) -> tuple[Poly | int, ...]:
+    """The shape: ints where extents are numbers."""
+    return tuple([e if e.const is None else e.const for e in x.type.shape])
+
+
+def normalised(axis: int, n: int) -> int:
+    """An axis counted from the front."""
+    if not -n <= axis < n:
+        raise UnsupportedNode(f"axis {axis} of a tensor with {n} dimensions")
+    return axis % n
+
+
+def cast_to(b: FoldingBuilder, x: Datum, dtype: str) -> Datum:
+    """`x` with another element type; `x` itself when it has that."""
+    if x.type.dtype == dtype:
+        return x
+    if dtype == "bool":
+        return b.not_equal(x, b.constant(0, x.type.dtype))
+    return b.cast(x, dtype=dtype)
+
+
+def is_float(x: Datum) -> bool:
+    """Whether the elements are floats."""
+    return dt.is_float(x.type.dtype)

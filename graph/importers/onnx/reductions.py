@@ -1,0 +1,205 @@
+"""ONNX reductions, and what is composed of them: norms of vectors, cumulated sums, the k largest elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents, normalised, rank
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
+
+_Reduce = Callable[[OnnxNode, Datum, tuple[int, ...], bool], Datum]
+
+_SINCE = {"ReduceSum": 13}
+"""Operator set from which on the axes are an input; 18 for the others."""
+
+
+def _plain(operator: str) -> _Reduce:
+    return lambda node, x, axes, keep: node.b.call(operator, x, axes=axes, keepdims=keep)
+
+
+def _extreme(operator: str, logical: str) -> _Reduce:
+    return lambda node, x, axes, keep: node.b.call(logical if x.type.dtype == "bool" else operator, x, axes=axes, keepdims=keep)
+
+
+def _sum_of(inner: str) -> _Reduce:
+    return lambda node, x, axes, keep: node.b.sum(node.b.call(inner, x), axes=axes, keepdims=keep)
+
+
+def _sum_square(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
+    return node.b.sum(node.b.multiply(x, x), axes=axes, keepdims=keep)
+
+
+def _l2(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
+    return node.b.sqrt(_sum_square(node, x, axes, keep))
+
+
+def _log_sum(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
+    return node.b.log(node.b.sum(x, axes=axes, keepdims=keep))
+
+
+def _log_sum_exp(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
+    """The largest element is taken out of the sum, so that exp does not overflow, unless it is infinite."""
+    b = node.b
+    top = b.max(x, axes=axes, keepdims=True)
+    top = b.where(b.equal(b.abs(top), node.like(math.inf, x)), node.like(0, x), top)
+    inner = b.log(b.sum(b.exp(b.subtract(x, top)), axes=axes, keepdims=True))
+    made = b.add(inner, top)
+    return made if keep else b.squeeze(made, axes=axes)
+
+
+_REDUCTIONS: dict[str, _Reduce] = {
+    "ReduceL1": _sum_of("abs"),
+    "ReduceL2": _l2,
+    "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _extreme("max", "any"),
+    "ReduceMean": _plain("mean"),
+    "ReduceMin": _extreme("min", "all"),
+    "ReduceProd": _plain("prod"),
+    "ReduceSum": _plain("sum"),
+    "ReduceSumSquare": _sum_square,
+}
+
+
+_ELEMENTWISE: dict[str, Callable[[OnnxNode, Datum], Datum]] = {
+    "ReduceL1": lambda node, x: node.b.abs(x),
+    "ReduceL2": lambda node, x: node.b.abs(x),
+    "ReduceLogSum": lambda node, x: node.b.log(x),
+    "ReduceSumSquare": lambda node, x: node.b.multiply(x, x),
+}
+"""What is left of a reduction over no axes."""
+
+
+def _alone(name: str, node: OnnxNode, x: Datum) -> Datum:
+    return _ELEMENTWISE[name](node, x) if name in _ELEMENTWISE else x
+
+
+def _reduce(name: str, make: _Reduce) -> Converter:
+    def convert(node: OnnxNode) -> Converted:
+        x = node.input(0)
+        axes = node.axes(1, _SINCE.get(name, 18))
+        if rank(x) == 0 or (not axes and node.attr("noop_with_empty_axes", 0)):
+            return _alone(name, node, x)
+        over = tuple(sorted([normalised(a, rank(x)) for a in axes])) if axes else tuple(range(rank(x)))
+        return make(node, x, over, bool(node.attr("keepdims", 1)))
+
+    return convert
+
+
+def _arg(operator: str) -> Converter:
+    def convert(node: OnnxNode) -> Converted:
+        x, b, keep = node.input(0), node.b, bool(node.attr("keepdims", 1))
+        axis = normalised(node.attr("axis", 0), rank(x))
+        if not node.attr("select_last_index", 0):
+            return b.call(operator, x, axis=axis, keepdims=keep)
+        found = b.call(operator, b.flip(x, axes=(axis,)), axis=axis, keepdims=keep)
+        last = x.type.shape[axis] - 1
+        position = b.size_value(value=last) if last.const is None else node.like(last.const, found)
+        return b.subtract(position, found)
+
+    return convert
+
+
+def _cumsum(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    axis = normalised(node.numbers(1, "axis")[0], rank(x))
+    return node.b.cumsum(x, axis=axis, exclusive=bool(node.attr("exclusive", 0)), reverse=bool(node.attr("reverse", 0)))
+
+
+_MOST_UNROLLED = 256
+
+
+def _cumprod(node: OnnxNode) -> Converted:
+    """Unrolled: there is no scan."""
+    x, b = node.input(0), node.b
+    axis = normalised(node.numbers(1, "axis")[0], rank(x))
+    n = extents(x)[axis]
+    if n > _MOST_UNROLLED:
+        raise node.refuse(f"more than {_MOST_UNROLLED} factors")
+    if node.attr("reverse", 0):
+        x = b.flip(x, axes=(axis,))
+    rows = [b.strided_slice(x, axes=(axis,), begin=(i,), end=(i + 1,)) for i in range(n)]
+    products = [rows[0]]
+    for row in rows[1:]:
+        products.append(b.multiply(products[-1], row))
+    if node.attr("exclusive", 0):
+        ones = b.add(b.multiply(rows[0], node.like(0, x)), node.like(1, x))
+        products = [ones, *products[:-1]]
+    made = products[0] if n == 1 else b.concat(*products, axis=axis)
+    return b.flip(made, axes=(axis,)) if node.attr("reverse", 0) else made
+
+
+_MOST_RANKED = 4096
+
+
+def _top_k(node: OnnxNode) -> Converted:
+    """Each element's place in the order is the number of elements before it: n * n comparisons and no sort."""
+    x, b = node.input(0), node.b
+    axis = normalised(node.attr("axis", -1), rank(x))
+    ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
+    if len(ks) != 1:
+        raise UnsupportedNode(f"k has {len(ks)} elements; it has 1")
+    k = ks[0]
+    n = extents(x)[axis]
+    if not 0 < k <= n:
+        raise UnsupportedNode(f"the {k} largest of {n} elements")
+    if n > _MOST_RANKED:
+        raise UnsupportedNode(f"the order of more than {_MOST_RANKED} elements")
+    last = [i for i in range(rank(x)) if i != axis] + [axis]
+    moved = b.permute_dims(x, axes=tuple(last))
+    one, other = b.expand_dims(moved, axes=(-1,)), b.expand_dims(moved, axes=(-2,))
+    positions = b.arange(start=0, stop=n, step=1, dtype="int64")
+    earlier = b.less(b.reshape(positions, shape=(1, n)), b.reshape(positions, shape=(n, 1)))
+    before = b.call("greater" if node.attr("largest", 1) else "less", other, one)
+    before = b.logical_or(before, b.logical_and(b.equal(other, one), earlier))
+    place = b.sum(cast_to(b, before, "int64"), axes=(-1,), keepdims=True)
+    chosen = cast_to(b, b.equal(place, b.arange(start=0, stop=k, step=1, dtype="int64")), "int64")
+    indices = b.sum(b.multiply(chosen, b.reshape(positions, shape=(n, 1))), axes=(-2,), keepdims=False)
+    values = b.gather_elements(moved, indices, axis=-1)
+    back = tuple([last.index(i) for i in range(rank(x))])
+    return b.permute_dims(values, axes=back), b.permute_dims(indices, axes=back)
+
+
+def _lp_normalization(node: OnnxNode) -> Converted:
+    """0 where the norm is 0."""
+    x, b = node.input(0), node.b
+    axes = (normalised(node.attr("axis", -1), rank(x)),)
+    norm = (_l2 if node.attr("p", 2) == 2 else _sum_of("abs"))(node, x, axes, True)
+    empty = b.equal(norm, node.like(0, x))
+    return b.where(empty, node.like(0, x), b.divide(x, b.where(empty, node.like(1, x), norm)))
+
+
+def _determinant(node: OnnxNode) -> Converted:
+    """Laplace's formula, for matrices of up to 4 rows."""
+    x, b = node.input(0), node.b
+    n = x.type.shape[-1].const
+    if n is None or n > 4:
+        raise node.refuse("determinants of matrices with more than 4 rows")
+
+    def element(i: int, j: int) -> Datum:
+        part = b.strided_slice(x, axes=(-2, -1), begin=(i, j), end=(i + 1, j + 1))
+        return b.squeeze(part, axes=(-2, -1))
+
+    def minor(rows: tuple[int, ...], columns: tuple[int, ...]) -> Datum:
+        total: Datum | None = None
+        for k, j in enumerate(columns):
+            rest = columns[:k] + columns[k + 1 :]
+            term = b.multiply(element(rows[0], j), minor(rows[1:], rest)) if rest else element(rows[0], j)
+            total = term if total is None else b.call("subtract" if k % 2 else "add", total, term)
+        assert total is not None
+        return total
+
+    return minor(tuple(range(n)), tuple(range(n)))
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    **{name: _reduce(name, make) for name, make in _REDUCTIONS.items()},
+    "ArgMax": _arg("argmax"),
+    "ArgMin": _arg("argmin"),
+    "CumProd": _cumprod,
+    "CumSum": _cumsum,
+    "Det": _determinant,
+    "LpNormalization": _lp_normalization,
+    "TopK": _top_k,
+}

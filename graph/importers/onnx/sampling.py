@@ -1,0 +1,183 @@
+"""ONNX operators that read images between pixels: each point is a sum over taps, pixels with weights, along every axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents, rank
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
+
+
+@dataclass(frozen=True, eq=False)
+class _Tap:
+    """A pixel along one axis for each point.
+
+    Attributes:
+        at: its index, int64, inside the axis.
+        weight: of the type of the image; None for 1.
+    """
+
+    at: Datum
+    weight: Datum | None
+
+
+def _reflected(node: OnnxNode, at: Datum, low: float, high: float) -> Datum:
+    """Coordinates mirrored at the borders until they are between them."""
+    b, span = node.b, high - low
+    if span == 0:
+        return b.multiply(at, node.like(0, at))
+    inside = b.mod(b.subtract(at, node.like(low, at)), node.like(2 * span, at))
+    folded = b.subtract(node.like(span, at), b.abs(b.subtract(inside, node.like(span, at))))
+    return b.add(folded, node.like(low, at))
+
+
+def _tap(node: OnnxNode, at: Datum, weight: Datum | None, extent: int, padding: str, aligned: bool) -> _Tap:
+    """A tap whose index is a whole float that may lie outside."""
+    b = node.b
+    if padding == "reflection":
+        at = _reflected(node, at, *((0.0, extent - 1.0) if aligned else (-0.5, extent - 0.5)))
+    if padding == "zeros":
+        inside = b.logical_and(b.greater_equal(at, node.like(0, at)), b.less_equal(at, node.like(extent - 1, at)))
+        inside = cast_to(b, inside, at.type.dtype)
+        weight = inside if weight is None else b.multiply(weight, inside)
+    return _Tap(b.cast(b.clip(at, min=0.0, max=float(extent - 1)), dtype="int64"), weight)
+
+
+def _cubic(node: OnnxNode, t: Datum) -> list[Datum]:
+    """Keys' weights of the four pixels around a point, `t` behind the second."""
+    b, a = node.b, -0.75
+
+    def polynomial(x: Datum, *factors: float) -> Datum:
+        made: Datum = node.like(factors[0], x)
+        for f in factors[1:]:
+            made = b.add(b.multiply(made, x), node.like(f, x))
+        return made
+
+    def near(x: Datum) -> Datum:
+        return polynomial(x, a + 2, -(a + 3), 0, 1)
+
+    def far(x: Datum) -> Datum:
+        return polynomial(x, a, -5 * a, 8 * a, -4 * a)
+
+    one = node.like(1, t)
+    rest = b.subtract(one, t)
+    return [far(b.add(t, one)), near(t), near(rest), far(b.add(rest, one))]
+
+
+def _taps(node: OnnxNode, at: Datum, mode: str, extent: int, padding: str, aligned: bool) -> list[_Tap]:
+    b = node.b
+    if mode == "nearest":
+        return [_tap(node, b.round(at), None, extent, padding, aligned)]
+    base = b.floor(at)
+    t = b.subtract(at, base)
+    weights, first = ([b.subtract(node.like(1, t), t), t], 0) if mode == "linear" else (_cubic(node, t), -1)
+    return [_tap(node, b.add(base, node.like(first + i, base)), w, extent, padding, aligned) for i, w in enumerate(weights)]
+
+
+def _sum_of_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> Datum:
+    """The image, [n, c, pixels], at points [n, p]: the sum over all combinations of taps, [n, c, p]."""
+    b = node.b
+    n, channels, _ = extents(image)
+    points = extents(axes[0][0].at)[-1]
+    total: Datum | None = None
+    for choice in np.ndindex(*[len(taps) for taps in axes]):
+        index: Datum | None = None
+        weight: Datum | None = None
+        for taps, i, extent in zip(axes, choice, spatial, strict=True):
+            tap = taps[i]
+            index = tap.at if index is None else b.add(b.multiply(index, node.like(extent, tap.at)), tap.at)
+            weight = tap.weight if weight is None else weight if tap.weight is None else b.multiply(weight, tap.weight)
+        assert index is not None
+        wide = b.broadcast_to(b.expand_dims(index, axes=(1,)), shape=(n, channels, points))
+        part = b.gather_elements(image, wide, axis=2)
+        if weight is not None:
+            part = b.multiply(part, b.expand_dims(weight, axes=(1,)))
+        total = part if total is None else b.add(total, part)
+    assert total is not None
+    return total
+
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
+
+
+def _grid_sample(node: OnnxNode) -> Converted:
+    x, grid, b = node.input(0), node.input(1), node.b
+    aligned, padding = bool(node.attr("align_corners", 0)), node.attr("padding_mode", "zeros")
+    mode = _MODES[node.attr("mode", "linear")]
+    shape, spatial = extents(x), extents(x)[2:]
+    out = extents(grid, "the grid")[1:-1]
+    points = int(np.prod(out))
+    image = b.reshape(x, shape=(shape[0], shape[1], int(np.prod(spatial))))
+    axes = []
+    for i, extent in enumerate(spatial):
+        last = len(spatial) - 1 - i  # the grid has x first
+        column = b.strided_slice(grid, axes=(rank(grid) - 1,), begin=(last,), end=(last + 1,))
+        column = cast_to(b, b.reshape(column, shape=(shape[0], points)), x.type.dtype)
+        unit = b.multiply(b.add(column, node.like(1, column)), node.like(0.5, column))
+        if aligned:
+            at = b.multiply(unit, node.like(extent - 1, unit))
+        else:
+            at = b.subtract(b.multiply(unit, node.like(extent, unit)), node.like(0.5, unit))
+        axes.append(_taps(node, at, mode, extent, padding, aligned))
+    return b.reshape(_sum_of_taps(node, image, spatial, axes), shape=(shape[0], shape[1], *out))
+
+
+def _roi_align(node: OnnxNode) -> Converted:
+    """A grid of points in each bin of each region, averaged; the number of points must be given (sampling_ratio)."""
+    x, rois, b = node.input(0), node.input(1), node.b
+    ratio = node.attr("sampling_ratio", 0)
+    if ratio < 1 or node.attr("mode", "avg") != "avg":
+        raise UnsupportedNode("sampling_ratio 0, and the mode max")
+    _, channels, height, width = extents(x)
+    regions = extents(rois, "the regions")[0]
+    half = node.version >= 16 and node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    bins = (node.attr("output_height", 1), node.attr("output_width", 1))
+    image = b.take(x, cast_to(b, node.input(2), "int64"), axis=0)
+    image = b.reshape(image, shape=(regions, channels, height * width))
+    points = (regions, bins[0] * ratio, bins[1] * ratio)
+    axes = []
+    for i, (extent, bin_count) in enumerate(((height, bins[0]), (width, bins[1]))):
+        at = _bin_points(node, rois, 1 - i, bin_count, ratio, half)
+        shape = (regions, points[1], 1) if i == 0 else (regions, 1, points[2])
+        at = b.broadcast_to(b.reshape(at, shape=shape), shape=points)
+        at = b.reshape(at, shape=(regions, points[1] * points[2]))
+        axes.append(_inner_taps(node, at, extent))
+    made = b.reshape(_sum_of_taps(node, image, (height, width), axes), shape=(regions, channels, bins[0], ratio, bins[1], ratio))
+    return b.mean(made, axes=(3, 5))
+
+
+def _bin_points(node: OnnxNode, rois: Datum, column: int, bins: int, ratio: int, half: bool) -> Datum:
+    """Coordinates of the points along one axis, [regions, bins * ratio]."""
+    b = node.b
+    scale = node.attr("spatial_scale", 1.0)
+    start, end = (
+        b.multiply(b.strided_slice(rois, axes=(1,), begin=(c,), end=(c + 1,)), node.like(scale, rois)) for c in (column, column + 2)
+    )
+    if half:
+        start, end = (b.subtract(v, node.like(0.5, v)) for v in (start, end))
+    span = b.subtract(end, start)
+    if not half:
+        span = b.maximum(span, node.like(1, span))
+    steps = (np.arange(bins * ratio) + 0.5) / (bins * ratio)
+    return b.add(start, b.multiply(span, b.constant(steps[None, :], rois.type.dtype)))
+
+
+def _inner_taps(node: OnnxNode, at: Datum, extent: int) -> list[_Tap]:
+    """Two taps for points inside; none, by weights of 0, for those more than a pixel outside."""
+    b = node.b
+    inside = b.logical_and(b.greater_equal(at, node.like(-1, at)), b.less_equal(at, node.like(extent, at)))
+    inside = cast_to(b, inside, at.type.dtype)
+    at = b.clip(at, min=0.0, max=float(extent - 1))
+    base = b.floor(at)
+    t = b.subtract(at, base)
+    taps = []
+    for i, weight in enumerate((b.subtract(node.like(1, t), t), t)):
+        index = b.clip(b.add(base, node.like(i, base)), min=0.0, max=float(extent - 1))
+        taps.append(_Tap(b.cast(index, dtype="int64"), b.multiply(weight, inside)))
+    return taps
+
+
+CONVERTERS: Mapping[str, Converter] = {"GridSample": _grid_sample, "RoiAlign": _roi_align}

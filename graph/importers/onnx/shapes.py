@@ -1,0 +1,328 @@
+"""ONNX operators that move elements, and those that make shapes; shapes that they want as tensors are known when they are converted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, dtype_of, extents, is_float, normalised, rank, shape_of
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, known_ints, least, sizes
+from tunesmith.graph.ir.node import Constant
+from tunesmith.ir.poly import Index, Poly, below, ceildiv, floordiv, maximum, minimum, poly, product
+from tunesmith.support import dtype as dt
+
+_FAR = 1 << 31
+"""A slice bound beyond this stands for an end of the axis."""
+
+
+def _plain_int(p: Index) -> Poly | int:
+    q = poly(p)
+    return q if q.const is None else q.const
+
+
+def _shape(node: OnnxNode) -> Converted:
+    shape = shape_of(node.input(0))
+    n = len(shape)
+    start, end = node.attr("start", 0), node.attr("end", n)
+    start, end = (min(max(v + n if v < 0 else v, 0), n) for v in (start, end))
+    return sizes(list(shape[start:end]) if end > start else np.zeros(0, dtype=object))
+
+
+def _size(node: OnnxNode) -> Converted:
+    return sizes(np.array(product(node.input(0).type.shape), dtype=object))
+
+
+def _constant(node: OnnxNode) -> Converted:
+    for name, value in node.attributes.items():
+        if name == "value":
+            return node.b.constant(value)
+        if name in ("value_float", "value_floats"):
+            return node.b.constant(np.asarray(value, dtype=np.float32))
+        if name in ("value_int", "value_ints"):
+            return node.b.constant(np.asarray(value, dtype=np.int64))
+    raise node.refuse(f"a constant given by {', '.join(node.attributes) or 'nothing'}")
+
+
+def _constant_of_shape(node: OnnxNode) -> Converted:
+    shape = node.ints(0, "shape")
+    value = np.asarray(node.attr("value", np.zeros(1, dtype=np.float32))).ravel()
+    if any(e == 0 for e in shape):
+        return node.b.constant(np.zeros([0 if isinstance(e, Poly) else e for e in shape], dtype=value.dtype))
+    return node.b.full(shape=shape, value=value[0].item(), dtype=dt.from_numpy(value.dtype))
+
+
+def _reshape(node: OnnxNode) -> Converted:
+    x, asked = node.input(0), node.ints(1, "shape")
+    old = x.type.shape
+    shape: list[Index] = []
+    for i, e in enumerate(asked):
+        if e == 0 and not node.attr("allowzero", 0):
+            if i >= len(old):
+                raise node.refuse(f"0 at place {i} of a shape for {x.type}")
+            e = old[i]
+        shape.append(e)
+    unknown = [i for i, e in enumerate(shape) if e == -1]
+    if unknown:
+        rest = product([e for e in shape if e != -1])
+        shape[unknown[0]] = _plain_int(floordiv(product(old), rest))
+    return node.b.reshape(x, shape=tuple(shape))
+
+
+def _flatten(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    axis = node.attr("axis", 1)
+    if not -rank(x) <= axis <= rank(x):
+        raise UnsupportedNode(f"axis {axis} of a tensor with {rank(x)} dimensions")
+    axis = axis + rank(x) if axis < 0 else axis
+    shape = x.type.shape
+    return node.b.reshape(x, shape=(_plain_int(product(shape[:axis])), _plain_int(product(shape[axis:]))))
+
+
+def _transpose(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    return node.b.permute_dims(x, axes=tuple(node.attr("perm", range(rank(x))[::-1])))
+
+
+def _squeeze(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    axes = node.axes(1, 13)
+    if axes is None:
+        axes = tuple([i for i, e in enumerate(x.type.shape) if e.const == 1])
+    if not axes:
+        return x
+    return node.b.squeeze(x, axes=tuple([normalised(a, rank(x)) for a in axes]))
+
+
+def _unsqueeze(node: OnnxNode) -> Converted:
+    x, axes = node.input(0), node.axes(1, 13)
+    if axes is None:
+        raise node.refuse("no axes")
+    if not axes:
+        return x
+    return node.b.expand_dims(x, axes=tuple(sorted([normalised(a, rank(x) + len(axes)) for a in axes])))
+
+
+def _concat(node: OnnxNode) -> Converted:
+    parts = [node.input(i) for i in range(len(node.inputs))]
+    axis = normalised(node.attr("axis", 1), rank(parts[0]))
+    full = [p for p in parts if p.type.shape[axis] != 0] or parts[:1]
+    return full[0] if len(full) == 1 else node.b.concat(*full, axis=axis)
+
+
+def _split(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    axis = normalised(node.attr("axis", 0), rank(x))
+    extent, count = x.type.shape[axis], len(node.outputs)
+    if node.version >= 13 and node.has(1):
+        parts = node.ints(1, "split")
+    elif node.version < 13 and node.attr("split") is not None:
+        parts = tuple(node.attr("split"))
+    else:
+        step = ceildiv(extent, count)
+        parts = tuple([_plain_int(step)] * (count - 1) + [_plain_int(extent - step * (count - 1))])
+    full = tuple([p for p in parts if p != 0])
+    made = (x,) if len(full) == 1 and len(parts) > 1 else node.b.split(x, sizes=full, axis=axis)
+    rest = iter(made if isinstance(made, tuple) else (made,))
+    return tuple([_empty(node, x, axis) if p == 0 else next(rest) for p in parts])
+
+
+def _empty(node: OnnxNode, x: Datum, axis: int) -> Datum:
+    """A part of `x` without elements: it is known."""
+    shape = [0 if i == axis else e for i, e in enumerate(extents(x))]
+    return node.b.constant(np.zeros(shape, dtype=dt.to_numpy(x.type.dtype)))
+
+
+def _slice(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    if node.version >= 10:
+        starts, ends = node.ints(1, "starts"), node.ints(2, "ends")
+        axes = node.numbers(3, "axes") if node.has(3) else tuple(range(len(starts)))
+        steps = node.numbers(4, "steps") if node.has(4) else (1,) * len(starts)
+    else:
+        starts, ends = tuple(node.attr("starts")), tuple(node.attr("ends"))
+        axes, steps = tuple(node.attr("axes", range(len(starts)))), (1,) * len(starts)
+    axes = tuple([normalised(a, rank(x)) for a in axes])
+    bounds = [_bounds(node, s, e, step, x.type.shape[a], f"axis {a}") for s, e, step, a in zip(starts, ends, steps, axes, strict=True)]
+    begin, end = tuple([b for b, _ in bounds]), tuple([e for _, e in bounds])
+    if isinstance(x, Constant) and all(isinstance(v, int) for v in (*begin, *end)):
+        at = [slice(None)] * rank(x)
+        for a, b, e, step in zip(axes, begin, end, steps, strict=True):
+            assert isinstance(b, int) and isinstance(e, int)
+            at[a] = slice(b, None if step < 0 and e < 0 else e, step)
+        return node.b.constant(x.data[tuple(at)])
+    for b, e, step, a in zip(begin, end, steps, axes, strict=True):
+        if isinstance(b, int) and isinstance(e, int) and (e - b) * (1 if step > 0 else -1) <= 0:
+            return _empty(node, x, a)
+    return node.b.strided_slice(x, axes=axes, begin=begin, end=end, strides=tuple(steps))
+
+
+def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, where: str) -> tuple[Index, Index]:
+    """Bounds inside the axis, as numpy clamps them."""
+    low, high = (poly(0), extent) if step > 0 else (poly(-1), extent - 1)
+
+    def clamped(v: Index) -> Index:
+        p = poly(v)
+        if p.const is not None and abs(p.const) >= _FAR:
+            return _plain_int(high if p.const > 0 else low)
+        if (least(p) or 0) < 0 or least(p) is None:
+            if p.const is None and (least(-p) or 0) < 1:
+                raise UnsupportedNode(f"whether a slice of {where} begins or ends at {p} from the front or from the back is not known")
+            p = p + extent
+        if not _is_natural(p - low):
+            p = maximum(p, low)
+        # A table cut to a size: what is added to the part needs all of it, so that a size beyond the table is an error of the caller.
+        if not _is_natural(high - p) and not (high.const is not None and node.b.assume(below(p, high + 1))):
+            p = minimum(p, high)
+        return _plain_int(p)
+
+    return clamped(start), clamped(end)
+
+
+def _is_natural(p: Poly) -> bool:
+    bound = least(p)
+    return bound is not None and bound >= 0
+
+
+def _pad(node: OnnxNode) -> Converted:
+    x, n = node.input(0), rank(node.input(0))
+    if node.version >= 11:
+        pads = node.numbers(1, "pads")
+        axes = [normalised(a, n) for a in node.numbers(3, "axes")] if node.has(3) else list(range(n))
+        value = node.array(2, "constant_value").item() if node.has(2) else 0
+    else:
+        pads, axes, value = tuple(node.attr("pads")), list(range(n)), node.attr("value", 0.0)
+    if len(pads) != 2 * len(axes):
+        raise UnsupportedNode(f"pads has {len(pads)} elements; for {len(axes)} axes it has {2 * len(axes)}")
+    before, after = [0] * n, [0] * n
+    for i, a in enumerate(axes):
+        before[a], after[a] = pads[i], pads[len(axes) + i]
+    return padded(node, x, before, after, node.attr("mode", "constant"), value)
+
+
+def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: float = 0) -> Datum:
+    """`x` with elements added; negative counts take elements away."""
+    b, axes = node.b, range(rank(x))
+    if any(p < 0 for p in (*before, *after)):
+        shape = shape_of(x)
+        cut = tuple([a for a in axes if before[a] < 0 or after[a] < 0])
+        end = [_plain_int(poly(shape[a]) + min(after[a], 0)) for a in cut]
+        x = b.strided_slice(x, axes=cut, begin=tuple([max(-before[a], 0) for a in cut]), end=tuple(end))
+        before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    if not any((*before, *after)):
+        return x
+    kind = float if is_float(x) else int
+    return b.pad(x, before=tuple(before), after=tuple(after), mode=mode, value=kind(value))
+
+
+def _expand(node: OnnxNode) -> Converted:
+    x, asked = node.input(0), node.ints(1, "shape")
+    old = shape_of(x)
+    n = max(len(old), len(asked))
+    one, other = (1,) * (n - len(old)) + tuple(old), (1,) * (n - len(asked)) + tuple(asked)
+    shape = tuple([b if a == 1 else a for a, b in zip(one, other, strict=True)])
+    if any(e == 0 for e in shape) and isinstance(x, Constant):
+        return node.b.constant(np.broadcast_to(x.data, [e for e in shape if isinstance(e, int)]))
+    return x if shape == tuple(old) else node.b.broadcast_to(x, shape=shape)
+
+
+def _tile(node: OnnxNode) -> Converted:
+    repeats, n = node.numbers(1, "repeats"), rank(node.input(0))
+    if len(repeats) != n:
+        raise UnsupportedNode(f"repeats has {len(repeats)} elements; for {n} dimensions it has {n}")
+    return node.b.tile(node.input(0), repeats=repeats)
+
+
+def _range(node: OnnxNode) -> Converted:
+    first = node.input(0)
+    dtype = first.type.dtype
+    bounds: list[float | Index] = []
+    for i, what in enumerate(("start", "limit", "delta")):
+        known = known_ints(node.input(i)) if dt.is_int(dtype) else None
+        bounds.append(known[0] if known else node.array(i, what).item())
+    start, stop, step = bounds
+    if not any(isinstance(v, Poly) for v in bounds) and dtype != "bfloat16":
+        made = np.arange(start, stop, step, dtype=dt.to_numpy(dtype))  # type: ignore[arg-type]
+        if made.size < _FAR >> 15:
+            return node.b.constant(made)
+    return node.b.arange(start=start, stop=stop, step=step, dtype=dtype)
+
+
+def _eye_like(node: OnnxNode) -> Converted:
+    x = node.input(0)
+    dtype = dtype_of(node.attr("dtype")) if node.attr("dtype") else x.type.dtype
+    n, m = shape_of(x)
+    return node.b.eye(n=n, m=m, k=node.attr("k", 0), dtype=dtype)
+
+
+def _trilu(node: OnnxNode) -> Converted:
+    k = node.numbers(1, "k")[0] if node.has(1) else 0
+    return node.b.trilu(node.input(0), upper=bool(node.attr("upper", 1)), k=k)
+
+
+def _depth_to_space(node: OnnxNode) -> Converted:
+    return node.b.depth_to_space(node.input(0), block=node.attr("blocksize"), mode=node.attr("mode", "DCR"))
+
+
+def _space_to_depth(node: OnnxNode) -> Converted:
+    return node.b.space_to_depth(node.input(0), block=node.attr("blocksize"), mode=node.attr("mode", "DCR"))
+
+
+def _column_to_image(node: OnnxNode) -> Converted:
+    """Blocks are added where they were taken from: a scatter whose indices are known."""
+    x, b = node.input(0), node.b
+    image, block = node.numbers(1, "image_shape"), node.numbers(2, "block_shape")
+    n = len(image)
+    strides, dilations, pads = (node.attr(k, d) for k, d in (("strides", [1] * n), ("dilations", [1] * n), ("pads", [0] * 2 * n)))
+    for name, given, wanted in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
+        if len(given) != wanted:
+            raise UnsupportedNode(f"{name} has {len(given)} elements; for {n} dimensions it has {wanted}")
+    if min((*image, *block, *strides, *dilations)) < 1 or min(pads) < 0:
+        raise UnsupportedNode("sizes of images and blocks, strides and dilations are at least 1, pads at least 0")
+    shape = extents(x)
+    if len(shape) != 3 or shape[1] % int(np.prod(block)):
+        raise UnsupportedNode(f"columns of shape {list(shape)}; their second size is a multiple of that of a block, {int(np.prod(block))}")
+    channels = shape[1] // int(np.prod(block))
+    wide = [image[i] + pads[i] + pads[n + i] for i in range(n)]
+    steps = [(wide[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(n)]
+    if min(steps) < 1 or shape[2] != int(np.prod(steps)):
+        raise UnsupportedNode(f"{shape[2]} columns, where the image has {' x '.join(map(str, steps))} places for a block")
+    at = np.zeros((*block, *steps), dtype=np.int64)
+    for i in range(n):
+        inner = np.arange(block[i]).reshape([-1 if j == i else 1 for j in range(2 * n)]) * dilations[i]
+        outer = np.arange(steps[i]).reshape([-1 if j == n + i else 1 for j in range(2 * n)]) * strides[i]
+        at = at * wide[i] + inner + outer
+    many = shape[0] * channels
+    updates = b.reshape(x, shape=(many, at.size))
+    indices = b.constant(np.broadcast_to(at.reshape(1, -1), (many, at.size)))
+    zeros = b.full(shape=(many, int(np.prod(wide))), value=0, dtype=x.type.dtype)
+    made = b.scatter_elements(zeros, indices, updates, axis=1, reduction="add")
+    made = b.reshape(made, shape=(shape[0], channels, *wide))
+    axes = tuple(range(2, 2 + n))
+    end = tuple([pads[i] + image[i] for i in range(n)])
+    return b.strided_slice(made, axes=axes, begin=tuple(pads[:n]), end=end) if any(pads) else made
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "Col2Im": _column_to_image,
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
+    "EyeLike": _eye_like,
+    "Flatten": _flatten,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Size": _size,
+    "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Trilu": _trilu,
+    "Unsqueeze": _unsqueeze,
+}

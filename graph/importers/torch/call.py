@@ -1,0 +1,204 @@
+"""What a converter of a torch operator sees of the node that it converts, and the registry of the converters.
+
+    @TORCH_OPERATORS.registers("mylib.scaled_relu.default")
+    def scaled_relu(call, x, factor):
+        return call.emit("multiply", call.emit("relu", x), call.operand(factor))
+
+A converter is called with all arguments in the order of the operator's schema, defaults filled in.  Tensors are operands of the graph,
+sizes are ints or index expressions (`ir.poly.Poly`), the rest is as torch has it.  It returns an operand, or a list of them for an
+operator with several results (None for one that it cannot give and hopes that nobody wants).  A registered operator is kept whole:
+torch's decomposition of it is not applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from types import ModuleType
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from tunesmith.graph.importers.torch.sizes import Sizes
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
+from tunesmith.ir.poly import Poly, poly
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import MissingExtraError, ModelImportError
+from tunesmith.support.registry import Registry
+
+Converted = Operand | Sequence[Operand | None] | None
+Converter = Callable[..., Converted]
+Fn = TypeVar("Fn", bound=Converter)
+
+TORCH_OPERATORS: Registry[Converter] = Registry("torch operator")
+"""Converters by the name of the operator, overload included: `aten.conv2d.default`."""
+
+
+def converts(*names: str) -> Callable[[Fn], Fn]:
+    """Decorator: register a function under several names, and leave its type as it is."""
+
+    def register(convert: Fn) -> Fn:
+        for name in names:
+            TORCH_OPERATORS.register(name, convert)
+        return convert
+
+    return register
+
+
+def import_torch() -> ModuleType:
+    """The module torch.  MissingExtraError, which says how to install it, where it is missing."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch", "importing a torch model") from None
+    return torch
+
+
+@dataclass(frozen=True, slots=True)
+class SizeNumber:
+    """A floating-point number computed from sizes, as a sympy expression (`n**-0.5`)."""
+
+    expr: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCall:
+    """One node of an exported program, while it is converted.
+
+    Attributes:
+        name: of the node.
+        builder: where the graph is built.
+        sizes: symbols of the program.
+        types: of its results, as torch has them.
+        region: converts a sub-graph: called with its module, what its inputs stand for and a builder, it returns the results.
+    """
+
+    name: str
+    builder: RegionBuilder
+    sizes: Sizes
+    types: tuple[TensorType, ...]
+    region: Callable[[Any, Sequence[Any], RegionBuilder], tuple[Any, ...]] | None = None
+
+    @property
+    def shape(self) -> tuple[Poly, ...]:
+        """Of the (first) result."""
+        return self.types[0].shape
+
+    @property
+    def dtype(self) -> str:
+        """Of the (first) result."""
+        return self.types[0].dtype
+
+    def emit(self, operator: str, *args: Operand, **attrs: Any) -> Any:
+        """The result of a graph operator."""
+        return self.builder.call(operator, *args, name=self.name, **attrs)
+
+    def cast(self, x: Operand, dtype: str) -> Operand:
+        """`x` in another element type; `x` itself where it has it.  A bool tells whether an element is not zero."""
+        if x.type.dtype == dtype:
+            return x
+        if dtype == "bool":
+            return self.emit("not_equal", x, self.number(0, x.type.dtype))
+        return self.emit("cast", x, dtype=dtype)
+
+    def number(self, value: bool | int | float, dtype: str) -> Constant:
+        """A scalar constant.  An integer that the type cannot hold wraps, and a float becomes infinite, as in torch."""
+        if dt.is_int(dtype) and isinstance(value, int):
+            value = wrapped(value, dtype)
+        with np.errstate(over="ignore"):
+            return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
+
+    def operand(self, x: Any, dtype: str | None = None) -> Operand:
+        """`x`, which may also be a number or a size, as a tensor of a type; by default that of the result."""
+        dtype = dtype or self.dtype
+        if isinstance(x, (bool, int, float)):
+            return self.number(x, dtype)
+        if isinstance(x, Poly):
+            return self.cast(self.emit("size_value", value=x, dtype="int64"), dtype)
+        if isinstance(x, SizeNumber):
+            return self.cast(self._float(x.expr), dtype)
+        return self.cast(x, dtype)
+
+    def operands(self, *xs: Any) -> tuple[Operand, ...]:
+        """All of `xs` in the type to which torch promotes them together."""
+        dtype = self.promoted(*xs)
+        return tuple([self.operand(x, dtype) for x in xs])
+
+    def promoted(self, *xs: Any) -> str:
+        """The type that torch computes in with these operands: tensors decide before scalar tensors, and those before numbers."""
+        tensors = [x.type for x in xs if isinstance(x, (Value, Constant))]
+        numbers = [x for x in xs if not isinstance(x, (Value, Constant))]
+        groups = (
+            [t.dtype for t in tensors if t.shape],
+            [t.dtype for t in tensors if not t.shape],
+            ["bool" if isinstance(x, bool) else "int64" if isinstance(x, (int, Poly)) else "float32" for x in numbers],
+        )
+        decided = ""
+        for group in groups:
+            found = reduce(_promote, group) if group else ""
+            if not decided:
+                decided = found
+            elif found and not dt.is_float(decided) and (decided == "bool" or dt.is_float(found)):
+                decided = _promote(decided, found)
+        return decided
+
+    def product_type(self, *xs: Any) -> str:
+        """The type to compute a product or a quotient in.  Torch multiplies halves with a number, or with a scalar tensor of another type,
+        in float32 and rounds the result once; in other arithmetic it rounds the number first."""
+        scalars = [x for x in xs if not isinstance(x, (Value, Constant)) or (not x.type.shape and x.type.dtype != "float16")]
+        return "float32" if self.dtype == "float16" and scalars else self.dtype
+
+    def axis(self, dim: int, rank: int) -> int:
+        """A dimension counted from the front."""
+        return dim % max(rank, 1)
+
+    def reshaped(self, x: Operand, shape: Sequence[Any]) -> Operand:
+        """`x` in another shape; `x` itself where it has it."""
+        shape = tuple([poly(e) for e in shape])
+        return x if x.type.shape == shape else self.emit("reshape", x, shape=shape)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """End the conversion of this node; the import goes on to find what else cannot be converted, and then fails."""
+        raise ModelImportError(reason)
+
+    def _float(self, expr: Any) -> Operand:
+        """A number computed from sizes, as float64[]."""
+        kind = type(expr).__name__
+        if expr.is_number:
+            return self.number(float(expr), "float64")
+        if kind == "ToFloat":
+            return self.operand(self.sizes.of_sympy(expr.args[0]), "float64")
+        if kind == "IntTrueDiv":
+            return self.emit("divide", *[self.operand(self.sizes.of_sympy(a), "float64") for a in expr.args])
+        if kind not in _FLOAT_FUNCTIONS:
+            self.refuse(f"the number {expr} has {kind} in it, which is not converted; compute it as a tensor in the model")
+        made = [self._float(a) for a in expr.args]
+        while len(made) > 2:
+            made[:2] = [self.emit(_FLOAT_FUNCTIONS[kind], *made[:2])]
+        return self.emit(_FLOAT_FUNCTIONS[kind], *made)
+
+
+def wrapped(value: int, dtype: str) -> int:
+    """An integer modulo 2**bits, as a value of the type."""
+    bits = dt.bits(dtype)
+    value = int(value) % 2**bits
+    return value if dt.is_unsigned(dtype) or value < 2 ** (bits - 1) else value - 2**bits
+
+
+_FLOAT_FUNCTIONS = {
+    "Add": "add",
+    "Mul": "multiply",
+    "Pow": "power",
+    "FloatPow": "power",
+    "FloatTrueDiv": "divide",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_exp": "exp",
+    "OpaqueUnaryFn_log": "log",
+}
+
+
+def _promote(a: str, b: str) -> str:
+    torch = import_torch()
+    return str(torch.promote_types(getattr(torch, a), getattr(torch, b))).removeprefix("torch.")

@@ -1,0 +1,300 @@
+"""Torch's elementwise operators: arithmetic with torch's promotion written as casts, comparisons, activations, selection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converter, TorchCall, converts, wrapped
+from tunesmith.graph.ir.node import Operand
+from tunesmith.support import dtype as dt
+
+
+def _register(names: str, convert: Converter) -> None:
+    for name in names.split():
+        TORCH_OPERATORS.register(f"aten.{name}", convert)
+
+
+# ---- one operand ------------------------------------------------------------------------------------------------------------------------
+
+
+def _unary(operator: str, **attrs: Any) -> Converter:
+    """The operator on the operand in the type of the result: torch computes exp of ints in float32."""
+    return lambda call, x, *_: call.emit(operator, call.operand(x), **attrs)
+
+
+for _name in (
+    "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc reciprocal relu silu square"
+).split():
+    _register(f"{_name}.default", _unary(_name))
+_register("round.default", _unary("round"))
+_register("hardswish.default", _unary("hard_swish"))
+_register("hardsigmoid.default", _unary("hard_sigmoid"))
+_register("relu6.default", _unary("clip", min=0.0, max=6.0))
+_register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805))
+
+
+@converts("aten.sign.default")
+def sign(call: TorchCall, x: Operand) -> Operand:
+    """-1, 0 or 1; torch has 0 for NaN, and for both zeros."""
+    if not dt.is_float(call.dtype):
+        return x if call.dtype == "bool" else call.emit("sign", x)
+    sides = [call.cast(call.emit(side, x, call.operand(0)), call.dtype) for side in ("greater", "less")]
+    return call.emit("subtract", *sides)
+
+
+TORCH_OPERATORS.register("aten.sgn.default", sign)
+
+
+@converts("aten.log10.default")
+def log10(call: TorchCall, x: Operand) -> Operand:
+    """In float64, with whole numbers for powers of ten."""
+    made = call.emit("multiply", call.emit("log", call.operand(x, "float64")), call.number(1 / math.log(10), "float64"))
+    if call.dtype != "float64":
+        return call.cast(made, call.dtype)
+    near = call.emit("round", made)
+    exact = call.emit("equal", call.emit("power", call.operand(10), near), call.operand(x))
+    return call.emit("where", exact, near, made)
+
+
+@converts("aten.gelu.default")
+def gelu(call: TorchCall, x: Operand, approximate: str) -> Operand:
+    """Exact, or by tanh."""
+    return call.emit("gelu", x, approximate=approximate)
+
+
+@converts("aten.leaky_relu.default")
+def leaky_relu(call: TorchCall, x: Operand, slope: float) -> Operand:
+    """x, or slope * x where it is negative."""
+    return call.emit("leaky_relu", x, slope=float(slope))
+
+
+@converts("aten.elu.default")
+def elu(call: TorchCall, x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
+    """Torch has three factors; selu and celu use them."""
+    scaled = x if input_scale == 1 else call.emit("multiply", x, call.operand(input_scale))
+    made = call.emit("elu", scaled, alpha=float(alpha))
+    if input_scale != 1:  # the branch above zero is scaled by `scale` alone
+        made = call.emit("where", call.emit("greater", x, call.operand(0)), x, made)
+    return made if scale == 1 else call.emit("multiply", made, call.operand(scale))
+
+
+@converts("aten.softplus.default")
+def softplus(call: TorchCall, x: Operand, beta: float, threshold: float) -> Operand:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    if beta == 1 and threshold >= _SOFTPLUS_IS_LINEAR.get(call.dtype, math.inf):
+        return call.emit("softplus", x)
+    scaled = x if beta == 1 else call.emit("multiply", x, call.operand(beta))
+    made = call.emit("softplus", scaled)
+    if beta != 1:
+        made = call.emit("divide", made, call.operand(beta))
+    return call.emit("where", call.emit("greater", scaled, call.operand(threshold)), x, made)
+
+
+_SOFTPLUS_IS_LINEAR = {"float16": 12.0, "float32": 18.0, "float64": 40.0}
+"""From here on, log(1 + exp(x)) - x is less than half a unit in the last place of x."""
+
+
+@converts("aten.clamp.default")
+def clamp(call: TorchCall, x: Any, least: Any = None, most: Any = None) -> Operand:
+    """Between numbers, either of which may be missing."""
+    if dt.is_int(call.dtype):
+        least, most = [wrapped(b, call.dtype) if isinstance(b, int) else b for b in (least, most)]
+    if all(b is None or (isinstance(b, (int, float)) and not math.isnan(b)) for b in (least, most)):
+        return call.emit("clip", call.operand(x), min=least, max=most)
+    made = call.operand(x)
+    if least is not None:
+        made = call.emit("maximum", made, call.operand(least))
+    return made if most is None else call.emit("minimum", made, call.operand(most))
+
+
+_register("hardtanh.default clamp_min.default clamp_min.Tensor clamp.Tensor", clamp)
+_register("clamp_max.default clamp_max.Tensor", lambda call, x, most: clamp(call, x, None, most))
+
+
+@converts("aten.bitwise_not.default")
+def bitwise_not(call: TorchCall, x: Operand) -> Operand:
+    """Of a bool its negation, of an int -x - 1."""
+    if call.dtype == "bool":
+        return call.emit("logical_not", x)
+    return call.emit("subtract", call.emit("neg", x), call.operand(1))
+
+
+_register("logical_not.default", lambda call, x: call.emit("logical_not", call.cast(x, "bool")))
+
+
+@converts("aten.isnan.default")
+def isnan(call: TorchCall, x: Operand) -> Operand:
+    """False for all ints."""
+    return call.emit("isnan", x if dt.is_float(x.type.dtype) else call.cast(x, "float64"))
+
+
+@converts("aten.isinf.default")
+def isinf(call: TorchCall, x: Operand) -> Operand:
+    """|x| = infinity."""
+    real = x if dt.is_float(x.type.dtype) else call.cast(x, "float64")
+    return call.emit("equal", call.emit("abs", real), call.number(math.inf, real.type.dtype))
+
+
+_register(
+    "alias.default detach.default clone.default contiguous.default lift_fresh_copy.default lift_fresh.default"
+    " _to_copy.default to.dtype to.device to.dtype_layout to.other type_as.default",
+    lambda call, x, *_: call.cast(x, call.dtype),
+)
+
+
+@converts("aten.dropout.default")
+def dropout(call: TorchCall, x: Operand, p: float, train: bool) -> Operand:
+    """Nothing in evaluation."""
+    if train and p > 0:
+        call.refuse("it drops elements at random; call model.eval() before the import")
+    return x
+
+
+# ---- two operands -----------------------------------------------------------------------------------------------------------------------
+
+
+def _arithmetic(operator: str, of_bools: str | None = None) -> Converter:
+    """Both operands in the type of the result."""
+
+    def convert(call: TorchCall, a: Any, b: Any) -> Operand:
+        name = of_bools if of_bools and call.dtype == "bool" else operator
+        wide = call.product_type(a, b) if name == "multiply" else call.dtype
+        return call.cast(call.emit(name, call.operand(a, wide), call.operand(b, wide)), call.dtype)
+
+    return convert
+
+
+_register("mul.Tensor mul.Scalar", _arithmetic("multiply", "logical_and"))
+_register("maximum.default max.other", _arithmetic("maximum", "logical_or"))
+_register("minimum.default min.other", _arithmetic("minimum", "logical_and"))
+
+
+@converts("aten.remainder.Tensor")
+def remainder(call: TorchCall, a: Any, b: Any) -> Operand:
+    """With the sign of b; a remainder of zero has the sign of a."""
+    x, y = call.operand(a), call.operand(b)
+    if not dt.is_float(call.dtype):
+        return call.emit("mod", x, y)
+    made, zero = call.emit("fmod", x, y), call.operand(0)
+    opposite = call.emit("not_equal", call.emit("less", made, zero), call.emit("less", y, zero))
+    moved = call.emit("logical_and", opposite, call.emit("not_equal", made, zero))
+    return call.emit("where", moved, call.emit("add", made, y), made)
+
+
+_register("remainder.Scalar remainder.Scalar_Tensor", remainder)
+_register("fmod.Tensor fmod.Scalar", _arithmetic("fmod"))
+_register("pow.Tensor_Tensor pow.Scalar", _arithmetic("power"))
+
+
+def _sum(operator: str, swapped: bool = False, of_bools: str | None = None) -> Converter:
+    """a + alpha * b and its kin."""
+
+    def convert(call: TorchCall, a: Any, b: Any, alpha: Any = 1) -> Operand:
+        wide = "float32" if call.dtype == "float16" and alpha != 1 else call.dtype
+        x, y = call.operand(a, wide), call.operand(b, wide)
+        if of_bools and call.dtype == "bool":
+            return call.emit(of_bools, x, y)
+        if swapped:  # b - alpha * a
+            x, y = y, x
+        if alpha != 1:
+            y = call.emit("multiply", y, call.number(alpha, wide))
+        return call.cast(call.emit(operator, x, y), call.dtype)
+
+    return convert
+
+
+_register("add.Tensor add.Scalar", _sum("add", of_bools="logical_or"))
+_register("sub.Tensor sub.Scalar", _sum("subtract"))
+_register("rsub.Tensor rsub.Scalar", _sum("subtract", swapped=True))
+
+
+@converts("aten.div.Tensor")
+def divide(call: TorchCall, a: Any, b: Any, rounding_mode: str | None = None) -> Operand:
+    """True division, also of ints, or rounded to zero or minus infinity."""
+    wide = call.product_type(a, b)
+    x, y = call.operand(a, wide), call.operand(b, wide)
+    if rounding_mode == "floor":  # of floats, too, it is not the quotient rounded down: 1 // 0.1 is 9
+        return call.cast(call.emit("floor_divide", x, y), call.dtype)
+    made = call.emit("divide", x, y)
+    if rounding_mode and dt.is_float(wide):
+        made = call.emit(rounding_mode, made)
+    return call.cast(made, call.dtype)
+
+
+_register("div.Scalar true_divide.Tensor true_divide.Scalar", divide)
+_register("div.Tensor_mode div.Scalar_mode", divide)
+_register("floor_divide.default floor_divide.Scalar", lambda call, a, b: divide(call, a, b, "floor"))
+
+
+@converts("aten.pow.Tensor_Scalar")
+def pow_scalar(call: TorchCall, x: Operand, exponent: Any) -> Operand:
+    """Small and half powers have operators that are faster and more exact."""
+    simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
+    if simple and (simple == "square" or dt.is_float(call.dtype)):
+        return call.emit(simple, call.operand(x))
+    return call.operand(x) if exponent == 1 else call.emit("power", call.operand(x), call.operand(exponent))
+
+
+def _comparison(operator: str) -> Callable[..., Operand]:
+    def convert(call: TorchCall, a: Any, b: Any) -> Operand:
+        x, y = call.operands(a, b)
+        if x.type.dtype == "bool" and operator not in ("equal", "not_equal"):  # False is less than True
+            x, y = call.emit("cast", x, dtype="uint8"), call.emit("cast", y, dtype="uint8")
+        return call.emit(operator, x, y)
+
+    return convert
+
+
+for _name, _operator in {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}.items():
+    _register(f"{_name}.Tensor {_name}.Scalar", _comparison(_operator))
+
+
+def _logical(operator: str) -> Converter:
+    return lambda call, a, b: call.emit(operator, call.operand(a, "bool"), call.operand(b, "bool"))
+
+
+for _name in ("and", "or", "xor"):
+    _register(f"logical_{_name}.default", _logical(f"logical_{_name}"))
+
+
+def _bitwise(operator: str) -> Converter:
+    def convert(call: TorchCall, a: Any, b: Any) -> Operand:
+        if call.dtype != "bool":
+            call.refuse(f"bits of {call.dtype} cannot be combined; only bools can")
+        return call.emit(operator, call.operand(a), call.operand(b))
+
+    return convert
+
+
+for _name in ("and", "or", "xor"):
+    _register(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar", _bitwise(f"logical_{_name}"))
+
+
+@converts("aten.prelu.default")
+def prelu(call: TorchCall, x: Operand, slope: Operand) -> Operand:
+    """One slope, or one for each channel."""
+    rank = len(x.type.shape)
+    shape = tuple([slope.type.shape[0] if axis == 1 else 1 for axis in range(rank)]) if rank > 1 else slope.type.shape
+    return call.emit("prelu", x, call.reshaped(slope, shape))
+
+
+# ---- selection --------------------------------------------------------------------------------------------------------------------------
+
+
+@converts("aten.where.self")
+def where(call: TorchCall, condition: Operand, a: Any, b: Any) -> Operand:
+    """Either side may be a number."""
+    return call.emit("where", call.cast(condition, "bool"), call.operand(a), call.operand(b))
+
+
+_register("where.ScalarSelf where.ScalarOther where.Scalar", where)
+_register("masked_fill.Scalar masked_fill.Tensor", lambda call, x, mask, value: where(call, mask, value, x))

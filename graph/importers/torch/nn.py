@@ -1,0 +1,246 @@
+"""Torch's operators of neural networks: matrix products, attention, norms, softmax; and torch.cond.
+
+Transposes of weights are left as calls: constants are folded by a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, converts
+from tunesmith.graph.ir.node import Operand, TensorType
+from tunesmith.ir.poly import Poly
+
+# ---- products ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _transposed(call: TorchCall, x: Operand) -> Operand:
+    """The last two axes exchanged."""
+    rank = len(x.type.shape)
+    return call.emit("permute_dims", x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+
+@converts("aten.linear.default")
+def linear(call: TorchCall, x: Operand, weight: Operand, bias: Operand | None) -> Operand:
+    """x @ weight.T + bias."""
+    made = call.emit("matmul", x, _transposed(call, weight) if len(weight.type.shape) == 2 else weight)
+    return made if bias is None else call.emit("add", made, bias)
+
+
+for _name in "matmul mm bmm mv dot".split():
+    TORCH_OPERATORS.register(f"aten.{_name}.default", lambda call, a, b: call.emit("matmul", a, b))
+
+
+@converts("aten.addmm.default")
+def addmm(call: TorchCall, c: Operand, a: Operand, b: Operand, beta: Any, alpha: Any) -> Operand:
+    """beta * c + alpha * a @ b."""
+    made = call.emit("matmul", a, b)
+    if alpha != 1:
+        made = call.emit("multiply", made, call.operand(alpha))
+    if beta == 0:
+        return made
+    return call.emit("add", made, c if beta == 1 else call.emit("multiply", c, call.operand(beta)))
+
+
+TORCH_OPERATORS.register("aten.baddbmm.default", addmm)
+
+
+@converts("aten.scaled_dot_product_attention.default")
+def attention(
+    call: TorchCall,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Operand | None,
+    dropout: float,
+    causal: bool,
+    scale: Any = None,
+    grouped: bool = False,
+) -> Operand:
+    """softmax(query @ key.T * scale + mask) @ value.
+
+    A row that a mask hides entirely, by False or by -inf, gives zeros, as in torch.
+    """
+    if dropout > 0:
+        call.refuse("it drops elements at random; call model.eval() before the import")
+    if grouped:
+        heads = query.type.shape[-3]
+        key, value = [_with_heads(call, x, heads) for x in (key, value)]
+    width = query.type.shape[-1]
+    if scale is None and width.const is None:
+        call.refuse("the number of channels in a head varies; give scale=")
+    factor = call.operand(1 / math.sqrt(width.as_int()) if scale is None else scale)
+    scores = call.emit("multiply", call.emit("matmul", query, _transposed(call, key)), factor)
+    if causal:
+        mask = _causal_mask(call, query.type.shape[-2], key.type.shape[-2])
+    if mask is None:
+        weights = call.emit("softmax", scores, axis=-1)
+    elif causal:  # no row is hidden: each sees at least the first column
+        weights = call.emit("softmax", call.emit("where", mask, scores, call.operand(-math.inf)), axis=-1)
+    else:
+        weights = _masked_softmax(call, scores, mask)
+    return call.emit("matmul", weights, value)
+
+
+def _masked_softmax(call: TorchCall, scores: Operand, mask: Operand) -> Operand:
+    """Softmax of scores + mask along the last axis, where False is -inf; zeros for rows that are hidden entirely.  Which these are
+    is found in the mask alone, which is smaller than the scores, and often a constant."""
+    if mask.type.dtype == "bool":
+        mask = call.emit("where", mask, call.operand(0.0), call.operand(-math.inf))
+    mask = call.operand(mask)
+    hidden = call.emit("equal", call.emit("max", mask, axes=(-1,), keepdims=True), call.operand(-math.inf))
+    weights = call.emit("softmax", call.emit("add", scores, mask), axis=-1)
+    return call.emit("where", hidden, call.operand(0.0), weights)
+
+
+def _causal_mask(call: TorchCall, rows: Poly, columns: Poly) -> Operand:
+    """bool[rows, columns], true where the column is not after the row."""
+    row = call.emit("expand_dims", call.emit("arange", start=0, stop=rows, step=1, dtype="int64"), axes=(1,))
+    return call.emit("less_equal", call.emit("arange", start=0, stop=columns, step=1, dtype="int64"), row)
+
+
+def _with_heads(call: TorchCall, x: Operand, heads: Poly) -> Operand:
+    """Each head of keys or values repeated for the queries that share it."""
+    *lead, own, length, width = x.type.shape
+    if heads.const is None or own.const is None or heads.const % own.const:
+        call.refuse(f"{heads} heads of queries do not share {own} heads of keys evenly")
+    if heads == own:
+        return x
+    each = call.emit("expand_dims", x, axes=(len(lead) + 1,))
+    wide = call.emit("broadcast_to", each, shape=(*lead, own, heads.const // own.const, length, width))
+    return call.reshaped(wide, (*lead, heads, length, width))
+
+
+# ---- norms ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _filled(call: TorchCall, given: Operand | None, value: float, like: Operand) -> Operand:
+    return given if given is not None else call.emit("full", shape=like.type.shape, value=value, dtype=like.type.dtype)
+
+
+def _batch_norm(
+    call: TorchCall, x: Operand, weight: Operand | None, bias: Operand | None, mean: Operand, var: Operand, _: float, eps: float
+) -> Operand:
+    gamma, beta = _filled(call, weight, 1.0, mean), _filled(call, bias, 0.0, mean)
+    return call.emit("batch_norm", x, gamma, beta, mean, var, eps=eps, axis=1)
+
+
+TORCH_OPERATORS.register("aten._native_batch_norm_legit_no_training.default", lambda call, *args: [_batch_norm(call, *args), None, None])
+
+
+@converts("aten.batch_norm.default")
+def batch_norm(
+    call: TorchCall,
+    x: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Operand | None,
+    var: Operand | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
+) -> Operand:
+    """In inference; refused in training, where it computes and updates statistics."""
+    if training or mean is None or var is None:
+        call.refuse("it computes statistics of the batch; call model.eval(), and keep track_running_stats on")
+    return _batch_norm(call, x, weight, bias, mean, var, momentum, eps)
+
+
+def _with_affine(call: TorchCall, operator: str, x: Operand, weight: Operand | None, bias: Operand | None, **attrs: Any) -> Operand:
+    """A norm with or without factors and offsets."""
+    if weight is None and bias is not None:
+        weight = _filled(call, None, 1.0, bias)
+    return call.emit(operator, x, *[t for t in (weight, bias) if t is not None], **attrs)
+
+
+@converts("aten.layer_norm.default")
+def layer_norm(
+    call: TorchCall, x: Operand, shape: Sequence[Any], weight: Operand | None, bias: Operand | None, eps: float, *_: Any
+) -> Operand:
+    """Over the last axes."""
+    return _with_affine(call, "layer_norm", x, weight, bias, axes=tuple(range(-len(shape), 0)), eps=eps)
+
+
+TORCH_OPERATORS.register("aten.native_layer_norm.default", lambda call, *args: [layer_norm(call, *args), None, None])
+
+
+@converts("aten.rms_norm.default")
+def rms_norm(call: TorchCall, x: Operand, shape: Sequence[Any], weight: Operand | None, eps: float | None) -> Operand:
+    """Over the last axes; without eps, that of the type."""
+    small = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}[call.dtype] if eps is None else eps
+    return _with_affine(call, "rms_norm", x, weight, None, axes=tuple(range(-len(shape), 0)), eps=small)
+
+
+@converts("aten.group_norm.default")
+def group_norm(call: TorchCall, x: Operand, groups: int, weight: Operand | None, bias: Operand | None, eps: float, *_: Any) -> Operand:
+    """Over groups of channels."""
+    return _with_affine(call, "group_norm", x, weight, bias, groups=groups, eps=eps, layout="NCHW")
+
+
+TORCH_OPERATORS.register(
+    "aten.native_group_norm.default",
+    lambda call, x, weight, bias, n, c, hw, groups, eps: [group_norm(call, x, groups, weight, bias, eps), None, None],
+)
+
+
+@converts("aten.instance_norm.default")
+def instance_norm(
+    call: TorchCall,
+    x: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Any,
+    var: Any,
+    own: bool,
+    momentum: Any,
+    eps: float,
+    *_: Any,
+) -> Operand:
+    """With the statistics of each image, or those of training."""
+    if not own:
+        return batch_norm(call, x, weight, bias, mean, var, False, momentum, eps)
+    return _with_affine(call, "instance_norm", x, weight, bias, eps=eps)
+
+
+def _softmax(operator: str) -> Any:
+    def convert(call: TorchCall, x: Operand, dim: int, *_: Any) -> Operand:
+        made = call.operand(x)
+        if not x.type.shape:
+            return call.emit("reshape", call.emit(operator, call.reshaped(made, (1,)), axis=0), shape=())
+        return call.emit(operator, made, axis=call.axis(dim, len(x.type.shape)))
+
+    return convert
+
+
+for _name in ("softmax", "log_softmax"):
+    TORCH_OPERATORS.register(f"aten.{_name}.int", _softmax(_name))
+    TORCH_OPERATORS.register(f"aten._{_name}.default", _softmax(_name))
+
+
+# ---- control flow -----------------------------------------------------------------------------------------------------------------------
+
+
+@converts("higher_order.cond")
+def cond(call: TorchCall, condition: Any, then: Any, otherwise: Any, args: Sequence[Any] = ()) -> Sequence[Operand]:
+    """torch.cond: an `if` of two regions that take what they need from outside."""
+    if isinstance(condition, (bool, int, SizeNumber, Poly)):
+        call.refuse("its condition is a comparison of sizes; write it as a Python `if`, which torch.export decides for a range of sizes")
+    flag = call.cast(condition, "bool")
+    flag = flag if flag.type == TensorType((), "bool") else call.emit("reshape", flag, shape=())
+    region = call.region
+    if region is None:
+        call.refuse("it has sub-graphs, which cannot be reached from here")
+    made = call.builder.branch(flag, lambda b: region(then, args, b), lambda b: region(otherwise, args, b), name=call.name)
+    return made if isinstance(made, tuple) else (made,)
+
+
+@converts("higher_order.wrap_with_set_grad_enabled")
+def without_gradients(call: TorchCall, enabled: bool, body: Any, *args: Any) -> Sequence[Operand]:
+    """`with torch.no_grad()`: the sub-graph itself."""
+    region = call.region
+    if region is None:
+        call.refuse("it has sub-graphs, which cannot be reached from here")
+    return region(body, args, call.builder)

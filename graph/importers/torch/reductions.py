@@ -1,0 +1,135 @@
+"""Torch's reductions: over all axes, some, or one with the place of the extreme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converter, TorchCall, converts
+from tunesmith.graph.ir.node import Operand
+from tunesmith.ir.poly import product
+
+
+def _axes(call: TorchCall, x: Operand, dims: Any) -> tuple[int, ...]:
+    """Dimensions as torch gives them: one, several, or none for all."""
+    rank = len(x.type.shape)
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    return tuple([call.axis(d, rank) for d in (dims if isinstance(dims, (list, tuple)) else [dims])])
+
+
+def reduced(call: TorchCall, operator: str, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
+    """`operator` over `dims`; a scalar tensor is its own reduction.  The largest of bools is whether any is true."""
+    axes = _axes(call, x, dims)
+    operator = {"max": "any", "min": "all"}.get(operator, operator) if x.type.dtype == "bool" else operator
+    return call.emit(operator, x, axes=axes, keepdims=keepdim) if x.type.shape else x
+
+
+def _reduction(operator: str, in_bool: bool = False) -> Converter:
+    """Over dims, by default all; computed in the type of the result (torch sums bools as int64)."""
+
+    def convert(call: TorchCall, x: Operand, dims: Any = None, keepdim: bool = False, *_: Any) -> Operand:
+        return call.operand(reduced(call, operator, call.operand(x, "bool" if in_bool else call.dtype), dims, keepdim))
+
+    return convert
+
+
+def _total(operator: str) -> Converter:
+    """Over all axes; torch's other arguments are the type, which the result tells."""
+    return lambda call, x, *_: _reduction(operator)(call, x)
+
+
+for _operator in ("sum", "mean", "prod"):
+    TORCH_OPERATORS.register(f"aten.{_operator}.default", _total(_operator))
+TORCH_OPERATORS.register("aten.sum.dim_IntList", _reduction("sum"))
+TORCH_OPERATORS.register("aten.mean.dim", _reduction("mean"))
+TORCH_OPERATORS.register("aten.prod.dim_int", _reduction("prod"))
+for _operator in ("max", "min"):
+    TORCH_OPERATORS.register(f"aten.{_operator}.default", _reduction(_operator))
+    TORCH_OPERATORS.register(f"aten.a{_operator}.default", _reduction(_operator))
+for _operator in ("any", "all"):
+    for _overload in ("default", "dim", "dims"):
+        TORCH_OPERATORS.register(f"aten.{_operator}.{_overload}", _reduction(_operator, in_bool=True))
+
+
+def _place(operator: str) -> Callable[..., Operand]:
+    def convert(call: TorchCall, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
+        if x.type.dtype == "bool":
+            x = call.cast(x, "uint8")
+        if dim is None:
+            found = call.emit(operator, call.reshaped(x, (product(x.type.shape),)), axis=0, keepdims=False)
+            return call.reshaped(found, call.shape)
+        if not x.type.shape:
+            return call.number(0, "int64")
+        return call.emit(operator, x, axis=call.axis(dim, len(x.type.shape)), keepdims=keepdim)
+
+    return convert
+
+
+TORCH_OPERATORS.register("aten.argmax.default", _place("argmax"))
+TORCH_OPERATORS.register("aten.argmin.default", _place("argmin"))
+
+
+def _extreme(operator: str) -> Converter:
+    """The extreme along an axis and where it is first."""
+
+    def convert(call: TorchCall, x: Operand, dim: int, keepdim: bool = False) -> Sequence[Operand]:
+        return [reduced(call, operator, x, dim, keepdim), _place(f"arg{operator}")(call, x, dim, keepdim)]
+
+    return convert
+
+
+TORCH_OPERATORS.register("aten.max.dim", _extreme("max"))
+TORCH_OPERATORS.register("aten.min.dim", _extreme("min"))
+
+
+def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: bool) -> tuple[Operand, Operand]:
+    """Mean of squared distances from the mean, for n - correction, or 0 if that is less, instead of n; and the mean.  Halves are
+    computed in float32, as squares of theirs overflow."""
+    wide = _wide(call)
+    x = call.operand(x, wide)
+    mean = reduced(call, "mean", x, dims, True)
+    distance = call.emit("subtract", x, mean)
+    axes = _axes(call, x, dims)
+    total = reduced(call, "sum", call.emit("square", distance), axes, keepdim)
+    count, less = product([x.type.shape[a] for a in axes]), 1 if correction is None else correction
+    if count.const is not None:
+        divisor: Operand = call.number(max(count.const - less, 0), wide)
+    else:
+        known = call.emit("subtract", call.operand(count, wide), call.number(less, wide))
+        divisor = call.emit("maximum", known, call.number(0, wide))
+    variance = call.emit("divide", total, divisor)
+    return call.cast(variance, call.dtype), call.cast(reduced(call, "mean", x, dims, keepdim), call.dtype)
+
+
+def _wide(call: TorchCall) -> str:
+    """The type to accumulate in."""
+    return "float32" if call.dtype == "float16" else call.dtype
+
+
+TORCH_OPERATORS.register("aten.var.correction", lambda call, x, dims, correction, keepdim: _variance(call, x, dims, correction, keepdim)[0])
+TORCH_OPERATORS.register(
+    "aten.var_mean.correction", lambda call, x, dims, correction, keepdim: list(_variance(call, x, dims, correction, keepdim))
+)
+
+
+@converts("aten.linalg_vector_norm.default")
+def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: bool, *_: Any) -> Operand:
+    """Of order 1, 2 or infinity."""
+    made = call.operand(x, _wide(call))
+    if order == 2:
+        norm = call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
+    elif order in (1, math.inf, -math.inf):
+        name = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
+        norm = reduced(call, name, call.emit("abs", made), dims, keepdim)
+    else:
+        call.refuse(f"norms are converted of order 1, 2 and infinity, not {order}")
+    return call.cast(norm, call.dtype)
+
+
+@converts("aten.cumsum.default")
+def cumsum(call: TorchCall, x: Operand, dim: int, *_: Any) -> Operand:
+    """Sums of all elements up to each."""
+    made = call.operand(x)
+    return call.emit("cumsum", made, axis=call.axis(dim, len(x.type.shape))) if x.type.shape else made

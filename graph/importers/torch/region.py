@@ -1,0 +1,211 @@
+"""A graph of torch, node by node, into a region of a graph function; the bodies of torch.cond in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
+from tunesmith.graph.importers.torch.faults import Faults
+from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ModelImportError, UserError
+
+_ASSERTIONS = ("aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten._assert_async.msg")
+
+
+class Owner(Protocol):
+    """The import that a region belongs to."""
+
+    sizes: Sizes
+    faults: Faults
+    torch: Any
+
+    def constant(self, node: Any, name: str, tensor: Any) -> Any:
+        """A tensor of the program as a constant."""
+
+    def type_of(self, tensor: Any) -> TensorType:
+        """The type of a tensor of the program."""
+
+    def assume(self, condition: Any) -> None:
+        """A sympy condition on sizes that the program asserts."""
+
+
+class _Missing:
+    """What a node would have computed, had its operator been supported."""
+
+
+_MISSING = _Missing()
+
+
+class RegionImport:
+    """One graph module on its way into a region.
+
+    Args:
+        owner: sizes, constants and faults of the whole program.
+        module: the torch.fx.GraphModule.
+        env: what its placeholders stand for; placeholders that are not in it are numbers, and traced as such.
+        builder: where the bindings go.
+    """
+
+    def __init__(self, owner: Owner, module: Any, env: dict[Any, Any], builder: RegionBuilder) -> None:
+        self.owner, self.module, self.env, self.builder = owner, module, env, builder
+
+    def run(self) -> tuple[Any, ...]:
+        """Convert all nodes; what the graph returns: operands, sizes, numbers, None."""
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                self.env.setdefault(node, _MISSING)
+            elif node.op == "get_attr":
+                self.env[node] = self._attribute(node)
+            elif node.op == "call_function":
+                self.env[node] = self._node(node)
+            elif node.op == "output":
+                returned = self._value(node.args[0])
+                return tuple(returned) if isinstance(returned, list) else (returned,)
+        raise ModelImportError("the graph of the program has no output")
+
+    def _attribute(self, node: Any) -> Any:
+        found = self.module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        return self.owner.constant(node, node.target, found) if isinstance(found, self.owner.torch.Tensor) else found
+
+    def _node(self, node: Any) -> Any:
+        """What a node computes; after a fault an unknown of its type, so that the import can go on."""
+        name = operator_name(node.target)
+        try:
+            if name in _ASSERTIONS:
+                return self._assertion(node)
+            if name == "_operator.getitem" and not isinstance(node.meta.get("val"), self._numbers):
+                return self._item(node)
+            if not node.users:
+                return _MISSING
+            if (empty := self._without_elements(node)) is not None:
+                return empty
+            if isinstance(node.meta.get("val"), self._numbers) and (not name.startswith("aten.") or name.startswith("aten.sym_")):
+                return self._number(node.meta["val"])
+            if name not in TORCH_OPERATORS:
+                self.owner.faults.add(name, node, None)
+                return self._unknown(node)
+            args = self._arguments(node)
+            if _is_missing(args):
+                return self._unknown(node)
+            return self._converted(node, name, args)
+        except UserError as error:
+            self.owner.faults.add(name, node, str(error), error.__cause__)
+            return self._unknown(node)
+
+    def _without_elements(self, node: Any) -> Constant | None:
+        """The result of a node that has none: there is nothing to compute."""
+        value = node.meta.get("val")
+        if not isinstance(value, self.owner.torch.Tensor) or any(type(e) is not int for e in value.shape) or 0 not in value.shape:
+            return None
+        (type_,) = self._types(node)
+        return Constant(node.name, np.zeros(tuple(value.shape), dt.to_numpy(type_.dtype)))
+
+    def _converted(self, node: Any, name: str, args: Sequence[Any]) -> Converted:
+        call = TorchCall(node.name, self.builder, self.owner.sizes, self._types(node), self._subregion)
+        try:
+            made = TORCH_OPERATORS.get(name)(call, *args)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise ModelImportError(f"its converter does not take these arguments ({type(error).__name__}: {first})") from error
+        for i, (value, type_) in enumerate(zip(made if isinstance(made, (list, tuple)) else [made], call.types, strict=False)):
+            if isinstance(value, (Value, Constant)) and not _fits(value.type, type_):
+                raise ModelImportError(f"its converter made {value.type} of result {i}, which is {type_} in torch; correct the converter")
+        return made
+
+    def _arguments(self, node: Any) -> list[Any]:
+        """All arguments in the order of the schema, defaults filled in."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not hasattr(schema, "arguments"):
+            return [*map(self._value, node.args), *map(self._value, node.kwargs.values())]
+        values = []
+        for i, argument in enumerate(schema.arguments):
+            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+            values.append(self._value(given))
+        return values
+
+    def _value(self, arg: Any) -> Any:
+        if isinstance(arg, self.owner.torch.fx.Node):
+            return self.env[arg]
+        if isinstance(arg, (list, tuple)):
+            return [self._value(a) for a in arg]
+        return arg
+
+    def _item(self, node: Any) -> Any:
+        of = self.env[node.args[0]]
+        if isinstance(of, _Missing) or not node.users:
+            return self._unknown(node)
+        if of[node.args[1]] is None:
+            raise ModelImportError(
+                f"result {node.args[1]} of {operator_name(node.args[0].target)} is not converted; write the model without it"
+            )
+        return of[node.args[1]]
+
+    @property
+    def _numbers(self) -> tuple[type, ...]:
+        torch = self.owner.torch
+        return (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
+
+    def _number(self, value: Any) -> Any:
+        torch = self.owner.torch
+        if isinstance(value, torch.SymInt):
+            try:
+                made = self.owner.sizes.poly(value)
+            except ModelImportError:
+                # Either the operator that made the symbol is a fault itself, or the type of an input is.
+                return _MISSING
+            return made if made.const is None else made.const
+        return SizeNumber(value.node.expr) if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
+
+    def _assertion(self, node: Any) -> None:
+        """What the program asserts of sizes becomes an assumption; what it asserts of types is known."""
+        if operator_name(node.target) == "aten._assert_scalar.default":
+            condition = self._value(node.args[0])
+            if isinstance(condition, SizeNumber) and not any(is_unbacked(str(s)) for s in condition.expr.free_symbols):
+                self.owner.assume(condition.expr)
+        elif operator_name(node.target) == "aten._assert_async.msg":
+            raise ModelImportError("it asserts something of data; take the assertion out of the model")
+
+    def _types(self, node: Any) -> tuple[TensorType, ...]:
+        value = node.meta.get("val")
+        tensors = value if isinstance(value, (list, tuple)) else [value]
+        return tuple([self.owner.type_of(t) for t in tensors if isinstance(t, self.owner.torch.Tensor)])
+
+    def _unknown(self, node: Any) -> Any:
+        try:
+            types = self._types(node)
+        except UserError:
+            return _MISSING
+        made = [Value(node.name, t) for t in types]
+        return made if isinstance(node.meta.get("val"), (list, tuple)) else made[0] if made else _MISSING
+
+    def _subregion(self, module: Any, args: Sequence[Any], builder: RegionBuilder) -> tuple[Operand, ...]:
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        return RegionImport(self.owner, module, dict(zip(placeholders, args, strict=True)), builder).run()
+
+
+def operator_name(target: Any) -> str:
+    """The name by which a converter is registered: `aten.add.Tensor`, `higher_order.cond`, `_operator.mul`."""
+    if hasattr(target, "_schema") and hasattr(target, "overloadpacket"):
+        return str(target)
+    if hasattr(target, "namespace") and hasattr(target, "name"):
+        return f"higher_order.{target.name()}"
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+
+
+def _fits(made: TensorType, wanted: TensorType) -> bool:
+    """Whether two types agree as far as numbers tell; two expressions of sizes may be equal without looking so."""
+    if made.dtype != wanted.dtype or len(made.shape) != len(wanted.shape):
+        return False
+    return all((a - b).const in (None, 0) for a, b in zip(made.shape, wanted.shape, strict=True))
+
+
+def _is_missing(args: Any) -> bool:
+    return any(_is_missing(a) for a in args) if isinstance(args, list) else isinstance(args, _Missing)

@@ -1,0 +1,1 @@
+"""Graph functions as data: nodes, operators, script, verifier, interpreter."""

@@ -1,0 +1,263 @@
+"""Operators of graph functions: each is a tensor expression, its numpy reference, and how it may be fused.
+
+One definition serves three purposes.  Types are inferred by applying the expression to placeholders and looking at what comes
+out; a call, or a fused group of calls, becomes a TIR function by applying it to real inputs; and constants are folded with the
+numpy reference, which is also the oracle of the tests.  Attributes are the keyword-only parameters of the expression.
+
+An operator is added by a line in `_LIBRARY`, by `GRAPH_OPERATORS.register(name, operator)`, or by another distribution's entry point in
+the group `tunesmith.graph_operator`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.ir.node import Attribute, Attributes, TensorType
+from tunesmith.ir.poly import Poly, Var, evaluate, poly
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError, UserError
+from tunesmith.support.registry import Registry
+
+ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, FUSABLE, OPAQUE = KINDS = (
+    "elementwise",
+    "broadcast",
+    "injective",
+    "reduction",
+    "fusable",
+    "opaque",
+)
+"""How an operator may be fused, as TVM divides them (kElemWise, kBroadcast, kInjective, kCommReduce, kOutEWiseFusable, kOpaque), from the
+most to the least willing: elementwise, element i from elements i; broadcast, the same with repeated operands; injective, an element
+from one element of each operand, wherever it is; reduction; fusable, a contraction that takes elementwise ones behind it; and opaque."""
+
+_REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class GraphOperator:
+    """One operator.
+
+    Attributes:
+        name: in calls and scripts.
+        kind: one of `KINDS`.
+        compute: called with the operands as tensors and all attributes as keywords; the results, one tensor or several.  Its keyword-only
+            parameters are the attributes, with their defaults; `*args` takes any number of operands; a positional parameter
+            with the default None is an operand that may be left out.  It raises ScriptError for operands that do not fit.
+        reference: called with arrays in the same way; the resulting arrays, of the types of `compute`.  A size in an attribute is an int.
+        wide: floats of 16 bits are computed in float32 and rounded once, as sums of many must be.
+        view: the results have the elements of the first operand in their order, so no code is needed to make them (reshape).
+    """
+
+    name: str
+    kind: str
+    compute: Callable[..., Tensor | Sequence[Tensor]]
+    reference: Callable[..., np.ndarray | Sequence[np.ndarray]]
+    view: bool = False
+    wide: bool = False
+
+    @cached_property
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
+        return tuple(inspect.signature(self.compute).parameters.values())
+
+    @cached_property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the greatest number of operands; None for any."""
+        positional = [p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY]
+        least = sum(p.default is _REQUIRED for p in positional)
+        return least, None if any(p.kind is p.VAR_POSITIONAL for p in self._parameters) else len(positional)
+
+    def operand_name(self, position: int) -> str:
+        """What the operand at a position is called; that of `*xs` is `xs`."""
+        names = [p.name for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
+        return names[min(position, len(names) - 1)]
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Name -> default value; `inspect.Parameter.empty` for those that must be given."""
+        return {p.name: p.default for p in self._parameters if p.kind is p.KEYWORD_ONLY}
+
+    def bind(self, given: Mapping[str, Any]) -> Attributes:
+        """All attributes in order, lists made tuples, defaults filled in.
+
+        Raises:
+            ScriptError: one is unknown (the message names the nearest), missing, or no attribute value.
+        """
+        wrong = [f"attribute {key} is unknown{self._nearest(key)}" for key in given if key not in self.attributes]
+        wrong += [f"attribute {key} is missing" for key, d in self.attributes.items() if d is _REQUIRED and key not in given]
+        if wrong:
+            raise ScriptError(f"{self.name}: {'; '.join(wrong)}. It is spelled {self.usage()}")
+        return tuple([(key, self._checked(key, given.get(key, default))) for key, default in self.attributes.items()])
+
+    def infer(self, args: Sequence[TensorType], attrs: Attributes = ()) -> tuple[TensorType, ...]:
+        """The types of the results.
+
+        Raises:
+            ScriptError: the operands do not fit the operator; the message names it and their types.
+        """
+        tensors = [te.placeholder(t.shape, t.dtype, f"arg{i}") for i, t in enumerate(args)]
+        return tuple([TensorType(t.shape, t.dtype) for t in self.apply(tensors, attrs)])
+
+    def apply(self, args: Sequence[Tensor], attrs: Attributes = ()) -> tuple[Tensor, ...]:
+        """The results as tensors over `args`; errors as in `infer`."""
+        least, most = self.arity
+        if len(args) < least or (most is not None and len(args) > most):
+            many = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
+            raise ScriptError(f"{self.name}: it takes {many} operands, got {len(args)}. It is spelled {self.usage()}")
+        try:
+            half = self.wide and bool(args) and all(dt.is_float(a.dtype) and dt.bits(a.dtype) == 16 for a in args)
+            made = self.compute(*([_cast(a, "float32") for a in args] if half else args), **dict(attrs))
+        except UserError as error:
+            types = ", ".join([f"{a.dtype}[{', '.join(map(repr, a.shape))}]" for a in args])
+            raise ScriptError(f"{self.name}({types}): {error}") from error
+        results = (made,) if isinstance(made, Tensor) else tuple(made)
+        return tuple([_cast(r, args[0].dtype) for r in results]) if half else results
+
+    def evaluate(
+        self, args: Sequence[np.ndarray], attrs: Attributes = (), sizes: Mapping[Var, int] | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """The results that numpy computes; `sizes` are the values of variables in attributes."""
+        made = self.reference(*args, **{key: _number(value, sizes or {}) for key, value in attrs})
+        many = isinstance(made, (list, tuple))
+        return tuple([np.asarray(m) for m in (made if many else [made])])
+
+    def usage(self) -> str:
+        """`name(x, y, *, key, key=default)`."""
+        return f"{self.name}({', '.join([str(p.replace(annotation=_REQUIRED)) for p in self._parameters])})"
+
+    def _checked(self, key: str, value: Any) -> Attribute:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Poly):
+            return value if value.const is None else value.const
+        if isinstance(value, Var):
+            return poly(value)
+        if isinstance(value, (list, tuple)):
+            return tuple([self._checked(key, v) for v in value])
+        if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float)):
+            return value.item()
+        raise ScriptError(
+            f"{self.name}: attribute {key} is a {type(value).__name__}; it may be a number, a text, a size, None, or a list of those"
+        )
+
+    def _nearest(self, key: str) -> str:
+        near = difflib.get_close_matches(key, self.attributes, n=1, cutoff=0.5)
+        return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _cast(x: Tensor, dtype: str) -> Tensor:
+    return te.compute(x.shape, lambda *i: te.cast(dtype, x[i]), f"{x.name}_{dtype}")
+
+
+def _number(value: Attribute, sizes: Mapping[Var, int]) -> Any:
+    if isinstance(value, Poly):
+        return evaluate(value, sizes)
+    return tuple([_number(v, sizes) for v in value]) if isinstance(value, tuple) else value
+
+
+_LIBRARY: dict[str, tuple[str, ...]] = {
+    "elementwise": (
+        "abs",
+        "cast",
+        "ceil",
+        "clip",
+        "cos",
+        "elu",
+        "erf",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "gelu",
+        "hard_sigmoid",
+        "hard_swish",
+        "identity",
+        "isnan",
+        "leaky_relu",
+        "log",
+        "log1p",
+        "log2",
+        "logical_not",
+        "neg",
+        "reciprocal",
+        "relu",
+        "round",
+        "rsqrt",
+        "selu",
+        "sigmoid",
+        "sign",
+        "silu",
+        "sin",
+        "softplus",
+        "sqrt",
+        "square",
+        "tanh",
+        "trunc",
+    ),
+    "broadcast": (
+        "add",
+        "divide",
+        "equal",
+        "floor_divide",
+        "fmod",
+        "greater",
+        "greater_equal",
+        "less",
+        "less_equal",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "maximum",
+        "minimum",
+        "mod",
+        "multiply",
+        "not_equal",
+        "power",
+        "prelu",
+        "subtract",
+        "where",
+    ),
+    "reductions": ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum"),
+    "creation": ("arange", "eye", "full", "size_value"),
+    "shapes": (
+        "broadcast_to",
+        "concat",
+        "expand_dims",
+        "flip",
+        "pad",
+        "permute_dims",
+        "reshape",
+        "split",
+        "squeeze",
+        "strided_slice",
+        "tile",
+    ),
+    "indexing": (
+        "gather_elements",
+        "gather_nd",
+        "index_put_rows",
+        "one_hot",
+        "scatter_elements",
+        "scatter_nd",
+        "take",
+        "trilu",
+    ),
+    "image": ("depth_to_space", "resize2d", "space_to_depth"),
+    "nn": ("conv2d", "conv2d_transpose", "einsum", "matmul"),
+    "norms": ("batch_norm", "group_norm", "instance_norm", "layer_norm", "log_softmax", "rms_norm", "softmax"),
+    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d"),
+}
+"""Module of `graph.operators` -> operators in it, each a constant named like the operator in capitals."""
+
+GRAPH_OPERATORS: Registry[GraphOperator] = Registry(
+    "graph operator", {name: f"tunesmith.graph.operators.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names}
+)
+"""All operators by name."""

@@ -1,0 +1,98 @@
+"""Outlining: a group of calls becomes a function of the module, and a call of it stands in the group's place.
+
+Functions are named after what they do and their parameters after what they are to their operators, not after values, so that equal groups
+are equal to the letter and share one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tunesmith.graph.ir import structural
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, Operand, Region, Value, used
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.ir.poly import poly
+from tunesmith.support.errors import InternalError
+
+
+class Outlined:
+    """The functions made of groups so far; equal ones are kept once.
+
+    Args:
+        taken: names that the module has already.
+    Attributes:
+        functions: by their names in the module.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.functions: dict[str, GraphFunc] = {}
+        self._taken = set(taken)
+        self._names: dict[str, str] = {}
+
+    def call(
+        self, members: Sequence[Binding], name: str, mark: tuple[str, str], inside: Callable[[Operand], bool] = lambda o: False
+    ) -> Binding:
+        """A group as a call of its function, with the results of its last call.
+
+        Args:
+            members: bindings of calls of operators, in order; only results of the last one are used elsewhere.
+            name: of the function, if it is free.
+            mark: an attribute of the function.  It also has the attribute "constants" where operands are constants in this call: the
+                positions of those parameters.
+            inside: constants that stay in the function; all others are passed to it.
+        """
+        made = {v for b in members for v in b.results}
+        params: dict[Operand, Value] = {}
+        for call in map(_call_of, members):
+            for i, o in enumerate(call.args):
+                if o not in made and not inside(o) and o not in params:
+                    params[o] = Value(_fresh(GRAPH_OPERATORS.get(call.operator).operand_name(i), params.values()), o.type)
+        held = " ".join(str(i) for i, o in enumerate(params) if isinstance(o, Constant))
+        env: dict[Operand, Operand] = dict(params)
+        bindings = []
+        for b in members:
+            call = _call_of(b)
+            results = tuple([Value(v.name, v.type) for v in b.results])
+            bindings.append(Binding(results, Call(call.operator, tuple([env.get(a, a) for a in call.args]), call.attrs)))
+            env.update(zip(b.results, results, strict=True))
+        attrs = tuple(sorted([*([("constants", held)] if held else []), mark]))
+        func = GraphFunc(name, tuple(params.values()), Region(tuple(bindings), bindings[-1].results), attrs)
+        return Binding(members[-1].results, CallFunction(self._add(func), tuple(params), tuple([poly(v) for v in func.sizes])))
+
+    def _add(self, func: GraphFunc) -> str:
+        """The name under which the module has `func`."""
+        key = structural.digest(func.with_(name=""))
+        if key not in self._names:
+            name, count = func.name, 0
+            while name in self._taken:
+                count += 1
+                name = f"{func.name}_{count}"
+            self._taken.add(name)
+            self._names[key] = name
+            self.functions[name] = func.with_(name=name)
+        return self._names[key]
+
+
+def _call_of(b: Binding) -> Call:
+    if not isinstance(b.operation, Call):
+        raise InternalError(f"a {type(b.operation).__name__} is to move into a function of operators")
+    return b.operation
+
+
+def _fresh(name: str, taken: Iterable[Value]) -> str:
+    names, fresh, count = {v.name for v in taken}, name, 1
+    while fresh in names:
+        count += 1
+        fresh = f"{name}{count}"
+    return fresh
+
+
+def users_of(region: Region) -> list[list[int]]:
+    """For each binding the positions of those that use its results; what the region returns is used at the position behind the last."""
+    made = {v: i for i, b in enumerate(region.bindings) for v in b.results}
+    users: list[list[int]] = [[] for _ in region.bindings]
+    for i, operands in enumerate([*[used(b.operation) for b in region.bindings], region.results]):
+        for j in sorted({made[o] for o in operands if isinstance(o, Value) and o in made}):
+            users[j].append(i)
+    return users

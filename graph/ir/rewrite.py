@@ -1,0 +1,113 @@
+"""Rewriter: the base of passes that replace operations of a graph function one at a time, in order.
+
+    class Fold(Rewriter):
+        def visit(self, operation, build):
+            if isinstance(operation, Call) and operation.operator == "identity":
+                return [operation.args[0]]
+            return None
+
+    func = Fold()(func)
+
+A pass sees an operation when its operands are replaced and its regions rewritten, so one pass over the function does all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, If, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.verify import infer
+from tunesmith.support.errors import ScriptError
+
+
+class Rewriter:
+    """Rewrites functions; what a subclass changes is said by `visit`."""
+
+    def __init__(self) -> None:
+        self._new: dict[Operand, Operand] = {}
+
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """What replaces the results of an operation.
+
+        Args:
+            operation: its operands are replaced already, its regions rewritten.
+            build: appends new bindings in front of what follows.
+        Returns:
+            One operand for each result, of any type; None to keep the operation.
+        """
+        return None
+
+    def __call__(self, func: GraphFunc) -> GraphFunc:
+        """The rewritten function; `func` itself when nothing changed, and when an external code generator owns it.
+
+        Types of results are inferred again where types of operands changed; calls of functions keep theirs.
+
+        Raises:
+            ScriptError: an operation does not take the new operands, or the regions of an `if` have got results of different types.
+        """
+        if func.codegen is not None:
+            return func
+        self._new = {}
+        body = self._region(func.body)
+        return func if body is func.body else func.with_(body=body)
+
+    def operand(self, o: Operand) -> Operand:
+        """What stands for `o` now."""
+        return self._new.get(o, o)
+
+    def _operands(self, old: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        new = tuple([self.operand(o) for o in old])
+        return new if _differ(new, old) else old
+
+    def _region(self, region: Region) -> Region:
+        build = RegionBuilder()
+        for b in region.bindings:
+            self._binding(b, build)
+        results = self._operands(region.results)
+        if results is region.results and not _differ(build.bindings, region.bindings):
+            return region
+        return Region(tuple(build.bindings), results)
+
+    def _binding(self, b: Binding, build: RegionBuilder) -> None:
+        operation = self._operation(b.operation)
+        made = self.visit(operation, build)
+        if made is None:
+            kept = b if operation is b.operation else _with_types(b, operation)
+            build.bindings.append(kept)
+            made = kept.results
+        if len(made) != len(b.results):
+            raise ScriptError(
+                f"{type(self).__name__}: {len(made)} operands are to replace {len(b.results)} results ({b.results[0].name}, ...)"
+            )
+        self._new.update((old, new) for old, new in zip(b.results, made, strict=True) if old is not new)
+
+    def _operation(self, old: Operation) -> Operation:
+        """The operation on what stands for its operands now; `old` itself when that is the same."""
+        args = self._operands(old.args)
+        if isinstance(old, If):
+            then, otherwise = self._region(old.then), self._region(old.otherwise)
+            same = args is old.args or args[0] is old.condition
+            return old if same and then is old.then and otherwise is old.otherwise else If(args[0], then, otherwise)
+        if args is old.args:
+            return old
+        return Call(old.operator, args, old.attrs) if isinstance(old, Call) else CallFunction(old.function, args, old.sizes)
+
+
+def _with_types(b: Binding, new: Operation) -> Binding:
+    """`b` with an operation in place of its own: its values stay unless their types change."""
+    old = b.operation
+    types: Sequence[TensorType] = [v.type for v in b.results]
+    if isinstance(new, Call) and [a.type for a in new.args] != [a.type for a in old.args]:
+        types = infer(new.operator, [a.type for a in new.args], new.attrs)
+    elif isinstance(new, If):
+        types, others = [[r.type for r in region.results] for region in (new.then, new.otherwise)]
+        if types != others:
+            raise ScriptError(f"the regions of the `if` for {b.results[0].name} have results of different types: {types} and {others}")
+    results = tuple([v if v.type == t else Value(v.name, t) for v, t in zip(b.results, types, strict=True)])
+    return Binding(results, new)
+
+
+def _differ(new: Sequence[object], old: Sequence[object]) -> bool:
+    return len(new) != len(old) or any(a is not b for a, b in zip(new, old, strict=True))

@@ -1,0 +1,242 @@
+"""Graph functions as script text: Python that looks like a program and that `script_parser.parse` reads back to an equal function.
+
+    @G.function(sizes=("n",))
+    def main(x: G.Tensor((n, 64), "float32"), c: G.Tensor((), "bool")):
+        G.assume(n <= 512)
+        weight = G.constant("ab12cd34ab12cd34", (64, 64), "float32")
+        two = G.constant(2.0, (), "float32")
+        y = G.matmul(x, weight)
+        a, b = G.split(y, sizes=(32, 32), axis=1)
+        z = G.call("fused_add", (a, b), G.Tensor((n, 32), "float32"), sizes=(n,))
+        if c:
+            t = G.relu(z)
+            r = t
+        else:
+            r = two
+        return r
+
+The last statement of a branch names what the `if` results in; both branches assign the same names.  Attributes that have their default
+value are left out.  Constants of more than 16 elements are named by their digest: their data are kept elsewhere (`large_constants`).
+Index arithmetic is that of TIR scripts (`T.min(n, 64)`).
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tunesmith.graph.ir.node import (
+    Attribute,
+    Call,
+    CallFunction,
+    Constant,
+    If,
+    Operand,
+    Region,
+    TensorType,
+    all_bindings,
+    constants,
+    expressions,
+)
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.ir.expr import conjunction
+from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.script.naming import Names, free_names, identifier
+from tunesmith.ir.script.printer import quoted
+from tunesmith.ir.script.printer_expr import ExprPrinter
+
+if TYPE_CHECKING:
+    from tunesmith.graph.ir.function import GraphFunc
+
+WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "nan", "operator"})
+"""What `G.` means besides operators; one that is named so is spelled `G.operator("call")(x)`."""
+_INLINE = 16
+_WRAP = 120
+
+
+def script_of(func: GraphFunc) -> str:
+    """The program text of `func`."""
+    return "\n".join(lines(func))
+
+
+def lines(func: GraphFunc, depth: int = 0) -> list[str]:
+    """The lines of `script_of`, indented by `depth` steps."""
+    printer = _Printer()
+    printer.function(func, depth)
+    return printer.lines
+
+
+def large_constants(func: GraphFunc) -> dict[str, np.ndarray]:
+    """The data that the text of `func` does not hold, by digest: what a parser of the text must be given."""
+    return {c.digest: c.data for c in constants(func.body) if _elements(c.data) is None}
+
+
+class _Names(Names):
+    """Names that are never released, and none of them `G`; thousands may ask for the same one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._used.add("G")
+        self._next: dict[str, int] = {}
+
+    def bind(self, thing: Any) -> str:
+        base = word = identifier(thing.name)
+        n = self._next.get(base, 0)
+        while word in self._used:
+            n += 1
+            word = f"{base}_{n}"
+        self._next[base] = n
+        self._used.add(word)
+        self.name[thing] = word
+        return word
+
+
+class _Printer(ExprPrinter):
+    """Prints one function; `lines` grows."""
+
+    names: _Names
+
+    def __init__(self) -> None:
+        super().__init__(frozenset())
+        self.names = _Names()
+        self.lines: list[str] = []
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def function(self, f: GraphFunc, depth: int) -> None:
+        """The whole of `f`."""
+        sizes = [self.bind_var(v, size=True) for v in _sizes(f)]
+        name = identifier(f.name)
+        options = [] if name == f.name else [f"name={quoted(f.name)}"]
+        if sizes:
+            options.append(f"sizes={_tuple([quoted(s) for s in sizes])}")
+        if f.attrs:
+            options.append("attrs={" + ", ".join([f"{quoted(k)}: {quoted(v)}" for k, v in f.attrs]) + "}")
+        self._line(depth, f"@G.function({', '.join(options)})" if options else "@G.function")
+        params = [f"{self.names.bind(p)}: {self.type(p.type)}" for p in f.params]
+        line = f"def {name}({', '.join(params)}):"
+        if len(line) > _WRAP:
+            self._line(depth, f"def {name}(")
+            for p in params:
+                self._line(depth + 1, f"{p},")
+            line = "):"
+        self._line(depth, line)
+        depth += 1
+        for condition in f.assumptions:
+            self._line(depth, f"G.assume({self.value(condition)})")
+        for c in constants(f.body):
+            self._line(depth, f"{self.names.bind(c)} = {self.constant(c)}")
+        self.region(f.body, depth)
+        self._line(depth, f"return {self.operands(f.results)}")
+
+    def region(self, region: Region, depth: int) -> None:
+        """The bindings of a region."""
+        for b in region.bindings:
+            names = ", ".join([self.names.bind(v) for v in b.results])
+            op = b.operation
+            if isinstance(op, If):
+                for head, inner in ((f"if {self.operand(op.condition)}:", op.then), ("else:", op.otherwise)):
+                    self._line(depth, head)
+                    self.region(inner, depth + 1)
+                    self._line(depth + 1, f"{names} = {self.operands(inner.results)}")
+            else:
+                types = tuple([v.type for v in b.results])
+                self._line(depth, f"{names} = {self.call(op) if isinstance(op, Call) else self.call_function(op, types)}")
+
+    # ---- operations --------------------------------------------------------------------------------------------------
+
+    def call(self, op: Call) -> str:
+        """An operator applied to tensors, with the attributes that are not what they are by default."""
+        defaults = GRAPH_OPERATORS.get(op.operator).attributes if op.operator in GRAPH_OPERATORS else {}
+        given = [(key, self.attribute(v)) for key, v in op.attrs]
+        options = [f"{key}={text}" for key, text in given if key not in defaults or text != self.attribute(defaults[key])]
+        plain = op.operator == identifier(op.operator) and op.operator not in WORDS and not keyword.iskeyword(op.operator)
+        head = f"G.{op.operator}" if plain else f"G.operator({quoted(op.operator)})"
+        return f"{head}({', '.join([*map(self.operand, op.args), *options])})"
+
+    def call_function(self, op: CallFunction, types: tuple[TensorType, ...]) -> str:
+        """A function of the module applied to tensors: its name, operands, result types and sizes."""
+        made = [self.type(t) for t in types]
+        parts = [quoted(op.function), _tuple([self.operand(a) for a in op.args]), made[0] if len(made) == 1 else _tuple(made)]
+        if op.sizes:
+            parts.append(f"sizes={_tuple([self.index(s) for s in op.sizes])}")
+        return f"G.call({', '.join(parts)})"
+
+    def operand(self, o: Operand) -> str:
+        """Its name; that of one which is bound nowhere is its own."""
+        return self.names.name.get(o) or identifier(o.name)
+
+    def operands(self, values: Iterable[Operand]) -> str:
+        """Their names."""
+        return ", ".join([self.operand(o) for o in values])
+
+    def type(self, t: TensorType) -> str:
+        """`G.Tensor((n, 64), "float32")`."""
+        return f"G.Tensor({_tuple([self.index(e) for e in t.shape])}, {quoted(t.dtype)})"
+
+    def constant(self, c: Constant) -> str:
+        """Its elements, or its digest, and its type."""
+        inner = _elements(c.data)
+        return f"G.constant({quoted(c.digest) if inner is None else inner}, {_tuple(map(str, c.data.shape))}, {quoted(c.type.dtype)})"
+
+    def attribute(self, value: Attribute | object) -> str:
+        """An attribute; also a default value, which may be a list, or the mark of those that have none."""
+        if isinstance(value, (tuple, list)):
+            return _tuple([self.attribute(v) for v in value])
+        if isinstance(value, Poly):
+            return self.index(value)
+        return quoted(value) if isinstance(value, str) else _number(value)
+
+
+def _sizes(f: GraphFunc) -> tuple[Var, ...]:
+    """The sizes that a call binds, then those of a faulty function that nothing binds."""
+    used = [e for p in f.params for e in p.type.shape]
+    for b in all_bindings(f.body):
+        op = b.operation
+        used += [e for v in b.results for e in v.type.shape]
+        used += op.sizes if isinstance(op, CallFunction) else expressions(tuple([v for _, v in op.attrs])) if isinstance(op, Call) else ()
+    bound = f.bound_sizes
+    return (*bound, *free_names(conjunction(f.assumptions), bound, used)[0])
+
+
+def _tuple(items: Iterable[str]) -> str:
+    parts = list(items)
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _number(x: object) -> str:
+    if isinstance(x, float) and not math.isfinite(x):
+        return "G.nan" if x != x else "G.inf" if x > 0 else "-G.inf"
+    return repr(x)
+
+
+def _elements(data: np.ndarray) -> str | None:
+    """The elements of a small array as nested lists of numbers that give exactly these elements; None for others."""
+    if data.size > _INLINE or any(e > _INLINE for e in data.shape):
+        return None
+    texts = np.empty(data.shape, dtype=object)
+    for i, x in np.ndenumerate(data):
+        text = _element(x)
+        if text is None:
+            return None
+        texts[i] = text
+    return _nested(texts.tolist())
+
+
+def _nested(x: str | list[Any]) -> str:
+    return x if isinstance(x, str) else f"[{', '.join([_nested(y) for y in x])}]"
+
+
+def _element(x: Any) -> str | None:
+    """The shortest text that reads back to the very bits of `x`; None for a NaN with bits of its own."""
+    if not isinstance(x, np.floating):
+        return repr(x.item())
+    if not np.isfinite(x):
+        return _number(float(x)) if type(x)(float(x) if x == x else math.nan).tobytes() == x.tobytes() else None
+    short = str(x)  # the shortest decimal of this type; it is read as float64 first, which could round to a neighbour
+    return repr(float(short)) if type(x)(float(short)).tobytes() == x.tobytes() else repr(float(x))

@@ -1,0 +1,137 @@
+"""Equality of graph functions up to names, the place of the first difference, and the digest that agrees with it.
+
+A function is written down part by part (a type, an operator, an operand, ...) with values and sizes as their numbers in program order and
+constants as their digests.  Two functions are equal when all parts are; the digest is the hash of the parts.  The order of bindings
+matters, and so do the names of called functions; names of values, sizes and the function itself do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, If, Operand, Operation, Region, TensorType
+from tunesmith.ir.script.printer import script
+from tunesmith.ir.structural_digest import Structure, Writer
+
+_FORMAT = "tunesmith.graph.ir.structural.1"
+"""Part of every digest: a change of the parts below must change this line."""
+
+
+def digest(func: GraphFunc) -> str:
+    """32 hexadecimal digits that depend on what `equal` compares and on nothing else; the same in every process."""
+    text = "\n".join([_FORMAT, *[f"{p.kind} {p.key}" for p in _Walk().function(func)]])
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def equal(a: GraphFunc, b: GraphFunc) -> bool:
+    """True when `a` and `b` are the same function up to the names of values, sizes and the function."""
+    return difference(a, b) is None
+
+
+def difference(a: GraphFunc, b: GraphFunc) -> str | None:
+    """Where `a` and `b` first differ and how, such as `/binding 3 (y).operator: relu != neg`; None when they are equal.
+
+    The place is told in the names of `a`.
+    """
+    # Each number of parts stands before the parts, so up to the first difference both have the same parts.
+    for x, y in zip(_Walk().function(a), _Walk().function(b), strict=False):
+        if x.kind != y.kind or x.key != y.key:
+            left, right = x.shown, y.shown
+            return f"{x.place or '/'}.{x.kind}: {left} != {right}" if left != right else f"{x.place}.{x.kind}: {x.key} != {y.key}"
+    return None
+
+
+STRUCTURE = Structure(digest, difference)
+"""For modules that hold graph functions beside TIR functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One thing that equal functions have in common.
+
+    Attributes:
+        place: the way to it, for people.
+        kind: what it is.
+        key: what is compared.
+        shown: what people read of it.
+    """
+
+    place: str
+    kind: str
+    key: str
+    shown: str
+
+
+class _Walk:
+    """Yields the parts of one function."""
+
+    def __init__(self) -> None:
+        self.index = Writer()
+        self.numbers: dict[Operand, str] = {}
+        self.place = ""
+
+    def function(self, f: GraphFunc) -> Iterator[_Part]:
+        for v in f.bound_sizes:
+            self.index.bind(v)
+        yield self.part("attributes", repr(f.attrs))
+        yield self.part("parameters", str(len(f.params)))
+        for i, p in enumerate(f.params):
+            yield self.type(p.type, f"/parameter {i} ({p.name})")
+            self.number(p)
+        yield self.part("assumptions", str(len(f.assumptions)))
+        for condition in f.assumptions:
+            yield self.part("assumption", self.index.value(condition), script(condition))
+        yield from self.region(f.body)
+
+    def part(self, kind: str, key: str, shown: str = "") -> _Part:
+        return _Part(self.place, kind, key, shown or key)
+
+    def type(self, t: TensorType, inside: str = "") -> _Part:
+        return _Part(self.place + inside, "type", f"{t.dtype}{self.index.value(t.shape)}", repr(t))
+
+    def number(self, o: Operand) -> None:
+        self.numbers[o] = f"value {len(self.numbers)}"
+
+    def operand(self, o: Operand, kind: str) -> _Part:
+        if isinstance(o, Constant):
+            return self.part(kind, f"constant {o.digest}")
+        key = self.numbers.get(o, f"free {o.name!r}")
+        return self.part(kind, key, f"{o.name} ({key})")
+
+    def region(self, region: Region) -> Iterator[_Part]:
+        outside = self.place
+        yield self.part("bindings", str(len(region.bindings)))
+        for i, b in enumerate(region.bindings):
+            self.place = f"{outside}/binding {i} ({', '.join([v.name for v in b.results])})"
+            yield from self.operation(b.operation)
+            yield self.part("results", str(len(b.results)))
+            for v in b.results:
+                yield self.type(v.type)
+                self.number(v)
+            self.place = outside
+        yield self.part("results", str(len(region.results)))
+        for i, o in enumerate(region.results):
+            yield self.operand(o, f"result {i}")
+
+    def operation(self, op: Operation) -> Iterator[_Part]:
+        yield self.part("operation", type(op).__name__)
+        if not isinstance(op, If):
+            yield self.part("operator", repr(op.operator)) if isinstance(op, Call) else self.part("function", repr(op.function))
+        yield self.part("operands", str(len(op.args)))
+        for i, o in enumerate(op.args):
+            yield self.operand(o, f"operand {i}")
+        if isinstance(op, Call):
+            yield self.part("attributes", repr([key for key, _ in op.attrs]))
+            for key, value in op.attrs:
+                yield self.part(f"attribute {key}", self.index.value(value), repr(value))
+        elif isinstance(op, If):
+            outside = self.place
+            for word, region in (("then", op.then), ("else", op.otherwise)):
+                self.place = f"{outside}/{word}"
+                yield from self.region(region)
+            self.place = outside
+        else:
+            yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

@@ -1,0 +1,284 @@
+"""Is a graph function well formed?  `verify` says no with the first thing that is wrong, and where it stands.
+
+Every value is bound once, before its uses and in a region around them; stored types are those that the operators infer; and every size is
+bound by a call, because some parameter has it as an extent by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Attributes, Binding, Call, CallFunction, Constant, If, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param, Poly, Var, divisors, substitute
+from tunesmith.ir.stmt import Evaluate
+from tunesmith.ir.verify import verify as verify_tir
+from tunesmith.support.errors import ScriptError, UserError
+
+BOOL = TensorType((), "bool")
+"""The type of a condition."""
+
+
+def verify(func: GraphFunc, mod: Mapping[str, Any] | None = None) -> None:
+    """Raise ScriptError, naming the place, when `func` is not well formed; return None when it is.
+
+    Args:
+        func: the function.
+        mod: the module it belongs to; without it, calls of functions are checked for their form only.
+    """
+    if not isinstance(func, GraphFunc):
+        raise ScriptError(f"graph.ir.verify takes a GraphFunc, got {type(func).__name__}")
+    _Verifier(func, mod).function()
+
+
+def sizes_of_call(func: GraphFunc, types: Iterable[TensorType], given: Sequence[Poly]) -> dict[Var, Poly]:
+    """What the sizes of `func` are in a call with operands of these types and these `sizes`; their number must fit."""
+    if func.is_primitive:
+        return dict(zip(func.sizes, given, strict=True))
+    sizes: dict[Var, Poly] = {}
+    for p, t in zip(func.params, types, strict=True):
+        for wanted, extent in zip(p.type.shape, t.shape, strict=False):
+            v = wanted.as_var()
+            if v is not None:
+                sizes.setdefault(v, extent)
+    return sizes
+
+
+def infer(operator: str, types: Sequence[TensorType], attrs: Attributes) -> tuple[TensorType, ...]:
+    """The result types of an operator, for operands and attributes that may be anything.
+
+    Raises:
+        ScriptError: there is no such operator, or they do not fit it.
+    """
+    try:
+        return GRAPH_OPERATORS.get(operator).infer(types, attrs)
+    except ScriptError:
+        raise
+    except Exception as e:  # expressions of operators are any code, and are not written for attributes of a wrong kind
+        text = str(e) if isinstance(e, UserError) else f"{operator} cannot be applied: {type(e).__name__}: {e}"
+        raise ScriptError(text) from e
+
+
+def same_attribute(a: object, b: object) -> bool:
+    """Whether two attribute values are the same: 1, 1.0 and True are three, all NaNs are one."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(same_attribute(x, y) for x, y in zip(a, b, strict=True))
+    return a == b or (a != a and b != b)
+
+
+class _Verifier:
+    """The walk: values in scope, and the way from the function to the binding at hand, for messages."""
+
+    def __init__(self, func: GraphFunc, mod: Mapping[str, Any] | None) -> None:
+        self.func = func
+        self.mod = mod
+        self.place: list[str] = []
+        self.sizes: frozenset[Var] = frozenset()
+        self.scope: set[Value] = set()
+        self.bound: set[Value] = set()
+
+    def fail(self, message: str) -> ScriptError:
+        return ScriptError(f"{message}\nin the graph function {self.func.name}{''.join([', ' + p for p in self.place])}")
+
+    def function(self) -> None:
+        f = self.func
+        if not isinstance(f.name, str) or not f.name:
+            raise self.fail(f"a function has a name that is not empty, got {f.name!r}")
+        keys = [a[0] for a in f.attrs]
+        if any(len(a) != 2 or not isinstance(a[0], str) or not isinstance(a[1], str) for a in f.attrs):
+            raise self.fail(f"attributes of a function are pairs of texts, got {f.attrs!r}")
+        if any(a >= b for a, b in pairwise(keys)):
+            raise self.fail(f"attributes must be sorted by key, each key once, got {', '.join(keys)}")
+        for p in f.params:
+            self.form(p, "parameter")
+        self.sizes = frozenset(f.bound_sizes)
+        if any(isinstance(v, Param) for v in self.sizes):
+            raise self.fail("a size of a graph function is a Var, not a Param")
+        for p in f.params:
+            self.bind(p)
+        for condition in f.assumptions:
+            self.assumption(condition)
+        self.region(f.body)
+
+    # ---- small checks
+
+    def index(self, p: object, what: str) -> None:
+        if type(p) is not Poly:
+            raise self.fail(f"{what} must be an index expression (Poly), got {type(p).__name__}")
+        for v in sorted(p.vars - self.sizes, key=lambda v: v.key):
+            raise self.fail(f"{what}, {p}, uses the size {v}, which no parameter has as an extent by itself, so no call binds it")
+
+    def attribute(self, value: object, what: str) -> None:
+        if isinstance(value, tuple):
+            for v in value:
+                self.attribute(v, what)
+        elif isinstance(value, Poly):
+            self.index(value, what)
+
+    def form(self, v: object, what: str) -> None:
+        if type(v) is not Value or not isinstance(v.name, str):
+            raise self.fail(f"a {what} is a Value with a name, got {v!r}")
+        t = v.type
+        if type(t) is not TensorType or type(t.shape) is not tuple or any(type(e) is not Poly for e in t.shape):
+            raise self.fail(f"the type of {v.name} must be a TensorType with a tuple of index expressions (Poly) as its shape, got {t!r}")
+        try:
+            TensorType.of(t.shape, t.dtype)
+        except ScriptError as e:
+            raise self.fail(f"the type of {v.name}: {e}") from None
+
+    def bind(self, v: Value) -> None:
+        if v in self.bound:
+            raise self.fail(f"the value {v.name} is bound twice; a copied binding needs new values")
+        for e in v.type.shape:
+            self.index(e, f"an extent of {v.name}")
+        self.bound.add(v)
+        self.scope.add(v)
+
+    def operand(self, o: object, what: str) -> None:
+        if type(o) is Constant:
+            return
+        if type(o) is not Value:
+            raise self.fail(f"{what} is a Value or a Constant, got {type(o).__name__}")
+        if o not in self.scope:
+            why = "used outside the region that binds it" if o in self.bound else "which is not bound before"
+            raise self.fail(f"{what} is {o.name}, {why}")
+
+    def assumption(self, condition: object) -> None:
+        if not isinstance(condition, Expr) or condition.dtype != "bool":
+            got = condition.dtype if isinstance(condition, Expr) else repr(condition)
+            raise self.fail(f"an assumption is a condition of type bool, got {got}")
+        sizes = tuple(sorted(self.sizes, key=lambda v: v.key))
+        try:
+            verify_tir(PrimFunc("assumption", sizes, (), Evaluate(condition)))
+        except ScriptError as e:
+            raise self.fail(f"an assumption is not well formed: {str(e).partition(chr(10))[0]}") from None
+
+    # ---- bindings
+
+    def region(self, region: Region) -> None:
+        for i, b in enumerate(region.bindings):
+            self.place.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
+            self.binding(b)
+            self.place.pop()
+        if not region.results:
+            raise self.fail("a function, or a region of an `if`, has at least one result")
+        for i, o in enumerate(region.results):
+            self.operand(o, f"result {i}")
+        for b in region.bindings:
+            self.scope.difference_update(b.results)
+
+    def binding(self, b: Binding) -> None:
+        op = b.operation
+        if not isinstance(op, (Call, CallFunction, If)):
+            raise self.fail(f"an operation is a Call, a CallFunction or an If, got {type(op).__name__}")
+        for v in b.results:
+            self.form(v, "result")
+        for i, o in enumerate(op.args):
+            self.operand(o, "the condition" if isinstance(op, If) else f"operand {i}")
+        if isinstance(op, Call):
+            self.results(b.results, self.call(op), op.operator)
+        elif isinstance(op, If):
+            self.results(b.results, self.branches(op), "the `if`")
+        elif not b.results:
+            raise self.fail(f"the call of {op.function} has no results")
+        for v in b.results:
+            self.bind(v)
+        if isinstance(op, CallFunction):
+            self.call_function(op, b.results)
+
+    def results(self, values: tuple[Value, ...], types: Sequence[TensorType], what: str) -> None:
+        if len(values) != len(types):
+            raise self.fail(f"{what} has {len(types)} results, and {len(values)} values are bound to them")
+        for i, (v, t) in enumerate(zip(values, types, strict=True)):
+            if v.type != t:
+                raise self.fail(f"result {i} of {what} is {t}, and the value {v.name} bound to it is {v.type}")
+
+    def call(self, op: Call) -> tuple[TensorType, ...]:
+        for key, value in op.attrs:
+            self.attribute(value, f"the attribute {key}")
+        try:
+            bound = GRAPH_OPERATORS.get(op.operator).bind(dict(op.attrs))
+            types = infer(op.operator, [a.type for a in op.args], op.attrs)
+        except UserError as e:
+            raise self.fail(str(e)) from None
+        if not same_attribute(bound, op.attrs):
+            raise self.fail(
+                f"{op.operator} must have all its attributes in their order, {bound!r}, got {op.attrs!r}; use GraphOperator.bind"
+            )
+        return types
+
+    def branches(self, op: If) -> tuple[TensorType, ...]:
+        if op.condition.type != BOOL:
+            raise self.fail(f"the condition of an `if` must be {BOOL}, got {op.condition.type}")
+        types = []
+        for word, region in (("then", op.then), ("else", op.otherwise)):
+            self.place.append(f"the {word} region")
+            self.region(region)
+            self.place.pop()
+            types.append(tuple([r.type for r in region.results]))
+        if types[0] != types[1]:
+            raise self.fail(f"the regions of an `if` have results of the same types, got {_types(types[0])} and {_types(types[1])}")
+        return types[0]
+
+    def call_function(self, op: CallFunction, results: tuple[Value, ...]) -> None:
+        for s in op.sizes:
+            self.index(s, f"a size given to {op.function}")
+        if self.mod is None:
+            return
+        if op.function not in self.mod:
+            raise self.fail(f"the module has no function {op.function!r}; it has {', '.join(self.mod) or 'none'}")
+        f = self.mod[op.function]
+        if isinstance(f, PrimFunc):
+            self.call_tir(op, results, f)
+        elif isinstance(f, GraphFunc):
+            self.call_graph(op, results, f)
+        else:
+            raise self.fail(f"{op.function} is a {type(f).__name__}; a graph function calls a PrimFunc or a GraphFunc")
+
+    def call_tir(self, op: CallFunction, results: tuple[Value, ...], f: PrimFunc) -> None:
+        buffers = [p for p in f.params if isinstance(p, Buffer)]
+        scalars = [p for p in f.params if isinstance(p, Var)]
+        if list(f.params) != [*buffers, *scalars]:
+            raise self.fail(f"{op.function} must have its scalar parameters behind its buffers to be called from a graph function")
+        if len(buffers) != len(op.args) + len(results):
+            names = ", ".join([b.name for b in buffers])
+            raise self.fail(f"{op.function} takes {len(buffers)} buffers ({names}), got {len(op.args)} operands and {len(results)} results")
+        if len(scalars) != len(op.sizes):
+            raise self.fail(f"{op.function} takes {len(scalars)} sizes ({', '.join(map(repr, scalars))}), got {len(op.sizes)}")
+        sizes = dict(zip(scalars, op.sizes, strict=True))
+        for b, given in zip(buffers, (*op.args, *results), strict=True):
+            self.same_type(f"the buffer {b.name} of {op.function}", TensorType(b.shape, b.dtype), sizes, given)
+
+    def call_graph(self, op: CallFunction, results: tuple[Value, ...], f: GraphFunc) -> None:
+        wanted = len(f.sizes) if f.is_primitive else 0
+        if len(op.sizes) != wanted:
+            raise self.fail(f"{op.function} takes {wanted} sizes (parameters bind those of a graph function), got {len(op.sizes)}")
+        if len(op.args) != len(f.params) or len(results) != len(f.results):
+            raise self.fail(
+                f"{op.function} takes {len(f.params)} operands and has {len(f.results)} results, got {len(op.args)} and {len(results)}"
+            )
+        sizes = sizes_of_call(f, [a.type for a in op.args], op.sizes)
+        for p, given in zip(f.params, op.args, strict=True):
+            self.same_type(f"the parameter {p.name} of {op.function}", p.type, sizes, given)
+        for i, (r, value) in enumerate(zip(f.results, results, strict=True)):
+            self.same_type(f"result {i} of {op.function}", r.type, sizes, value)
+
+    def same_type(self, what: str, declared: TensorType, sizes: Mapping[Var, Poly], given: Operand) -> None:
+        for d in [substitute(d, sizes) for e in declared.shape for d in divisors(e)]:
+            if d.const is not None and d.const < 1:
+                raise self.fail(f"{what}: division by {d.const} in its shape {declared}; divisors of extents must be >= 1")
+        wanted = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
+        if given.type != wanted:
+            raise self.fail(f"{what} is {wanted} here, and {given.name} is {given.type}")
+
+
+def _types(types: Iterable[TensorType]) -> str:
+    return ", ".join(map(repr, types)) or "none"

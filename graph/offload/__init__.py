@@ -1,0 +1,1 @@
+"""External code generators: the interface, and BLAS."""

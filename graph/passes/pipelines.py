@@ -1,0 +1,50 @@
+"""The compiler of models, as a list of passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tunesmith.graph.offload.external_codegen import Codegen, find_codegen
+from tunesmith.graph.passes.common_subexpressions import common_subexpressions
+from tunesmith.graph.passes.convert_layout import convert_layout
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.flatten_rows import flatten_rows
+from tunesmith.graph.passes.fold_constants import fold_constants
+from tunesmith.graph.passes.fold_permutes import fold_permutes
+from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
+from tunesmith.graph.passes.fuse_operators import fuse_operators
+from tunesmith.graph.passes.legalise import legalise
+from tunesmith.graph.passes.partition import partition
+from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
+from tunesmith.graph.passes.simplify_inference import simplify_inference
+
+GRAPH = ModulePipeline(
+    module_pass(simplify_inference),
+    module_pass(fold_constants),
+    module_pass(fold_scale_axis),
+    module_pass(convert_layout),
+    module_pass(flatten_rows),
+    ModulePass("fold_layouts", lambda mod, target: fold_constants(simplify_inference(mod))),
+    module_pass(common_subexpressions),
+    module_pass(fold_permutes),
+    module_pass(dead_code),
+    ModulePass("fuse_operators", lambda mod, target: fuse_operators(mod)),
+    module_pass(legalise),
+)
+"""From an imported model to TIR functions that wait for their schedules, and a graph function that calls them."""
+
+
+def offloading(codegens: Iterable[Codegen], pipeline: ModulePipeline = GRAPH) -> ModulePipeline:
+    """The pipeline with a partition for each external code generator, in order, behind `fold_constants`.
+
+    Rows are flattened and dead calls dropped before, so that layers over batches of rows are products of matrices there already.
+
+    Raises:
+        UserError: there is no such code generator, or the pipeline has no pass `fold_constants`.
+    """
+    found = [find_codegen(c) for c in codegens]
+    if not found:
+        return pipeline
+    rows = ModulePass("offload_rows", lambda mod, target: dead_code(flatten_rows(mod)))
+    passes = [ModulePass(f"partition_{c.name}", lambda mod, target, c=c: partition(mod, c)) for c in found]  # type: ignore[misc]
+    return pipeline.insert_after("fold_constants", rows, *passes)

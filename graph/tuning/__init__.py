@@ -1,0 +1,1 @@
+"""Extract tuning tasks from models, and apply records to them."""

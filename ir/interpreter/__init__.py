@@ -1,0 +1,1 @@
+"""Run functions in Python: the reference that compiled code is compared with."""

@@ -1,0 +1,1 @@
+"""Describe the machine that code is generated for."""

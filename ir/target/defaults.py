@@ -1,0 +1,261 @@
+"""From what the user said of a target to every attribute of it: tables, this machine, and derived rates fill the gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, Value, suggestion
+from tunesmith.ir.target.cpus import CPUS, CpuModel, vector_width
+from tunesmith.ir.target.detect import detect_host, nvidia_gpus
+from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
+from tunesmith.support.errors import TargetError
+
+TAGS: dict[str, dict[str, Value]] = {f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS}
+"""Named targets; those of other distributions are in `target_attributes.TARGET_TAGS`."""
+
+LAUNCH_US = 4.0
+"""A kernel launch, until calibrated: 3-5 us on current drivers."""
+
+# Estimates that stand in until rates are measured, from 2020s server parts: bytes a cycle and core from L2 and L3, GB/s from memory.
+_L2_BYTES_PER_CLOCK = 48.0
+_L3_BYTES_PER_CLOCK = 16.0
+_DRAM_GBS_CORE = 15.0
+_DRAM_GBS_SOCKET = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A complete target.
+
+    Attributes:
+        values: every attribute of the kind.
+        given: what the user or detection stated; the rest of `values` follows from it.
+        features: instruction sets of a CPU.
+    """
+
+    values: dict[str, Value]
+    given: dict[str, Value]
+    features: frozenset[str]
+
+
+def resolve(kind: str, given: Mapping[str, Value], where: str) -> Resolved:
+    """Fill in what was not said.
+
+    Args:
+        kind: a known kind.
+        given: checked attributes.
+        where: the target as the user wrote it, for messages.
+    """
+    if kind not in KINDS:
+        made = TARGET_KINDS.get(kind)
+        kind, given = made.like, {**made.defaults, **given}
+    if kind in CPU_KINDS:
+        return _resolve_cpu(dict(given), where)
+    return _resolve_cuda(dict(given), where) if kind == "cuda" else _resolve_opencl(dict(given))
+
+
+def known_tags() -> list[str]:
+    """The names of all tags."""
+    return [*TAGS, *TARGET_TAGS]
+
+
+def tagged(text: str) -> dict[str, Value] | None:
+    """Kind and attributes of a tag, None if there is no such tag.
+
+    The vendor of a built-in one may be left out or spelled as TVM does (`nvidia/geforce-rtx-4090`).
+    """
+    card = text.lower().removeprefix("nvidia/").removeprefix("nvidia-").removeprefix("geforce-")
+    tag = f"nvidia/{card}"
+    if tag in TAGS:
+        return TAGS[tag]
+    return dict(TARGET_TAGS.get(text)) if text in TARGET_TAGS else None
+
+
+def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
+    if given.get("mcpu", "native") == "native":
+        given = {**_host_attributes(given, where), **{name: value for name, value in given.items() if name != "mcpu"}}
+    if given["mcpu"] == "generic" and _triple_arch(str(given.get("mtriple", "x86_64")), where) == "x86_64":
+        given["mcpu"] = "x86-64"
+    row = _cpu_row(given, where)
+    if "num_cores" not in given:
+        raise TargetError(
+            f"{where}: num_cores is missing. A processor's name does not say how many threads a program may use: add -num-cores=N "
+            f"(this machine: -num-cores={detect_host().num_cores}), or say -mcpu=native."
+        )
+    triple = str(given.get("mtriple") or _default_triple(str(given["mcpu"]), row))
+    if _triple_arch(triple, where) != row.arch:
+        raise TargetError(
+            f"{where}: mtriple {triple!r} does not fit mcpu {given['mcpu']!r}, which is {row.arch}. "
+            "Leave mtriple out, or name another processor."
+        )
+    features = _with_mattr(row.features, str(given.get("mattr", "")))
+    bits, registers = vector_width(row.arch, features)
+    _check_vector_bits(given, bits, where)
+    values: dict[str, Value] = {
+        "mattr": "",
+        "vector_bits": bits,
+        "vector_registers": registers,
+        "l1_bytes": row.l1_bytes,
+        "l2_bytes": row.l2_bytes,
+        "l3_bytes": row.l3_bytes,
+        "cache_line": row.cache_line,
+        "clock_ghz": row.clock_ghz,
+        **given,
+        "mtriple": triple,
+    }
+    return Resolved({**_estimated_rates(row, values), **values}, given, features)
+
+
+def _host_attributes(given: Mapping[str, Value], where: str) -> dict[str, Value]:
+    """What detection states of this machine."""
+    host = detect_host()
+    triple = str(given.get("mtriple", ""))
+    if triple and _triple_arch(triple, where) != host.arch:
+        raise TargetError(
+            f"{where}: mtriple {triple!r} is not this machine's ({host.arch}), so the processor must be named: add -mcpu=NAME."
+        )
+    return {
+        "mcpu": host.mcpu,
+        "num_cores": host.num_cores,
+        "l1_bytes": host.l1_bytes,
+        "l2_bytes": host.l2_bytes,
+        "l3_bytes": host.l3_bytes,
+        "cache_line": host.cache_line,
+    }
+
+
+def _cpu_row(given: Mapping[str, Value], where: str) -> CpuModel:
+    """The table's row; for a processor that is not in it, the generic level of its stated vector width."""
+    name = str(given["mcpu"])
+    if name in CPUS:
+        return CPUS[name]
+    if "vector_bits" not in given or "mtriple" not in given:
+        raise TargetError(
+            f"{where}: unknown mcpu {name!r}.{suggestion(name, CPUS)} Known: native, {', '.join(CPUS)}. "
+            "For another processor that LLVM knows, add -mtriple=... and -vector-bits=..."
+        )
+    if _triple_arch(str(given["mtriple"]), where) == "aarch64":
+        return CPUS["generic"]
+    bits = cast(int, given["vector_bits"])
+    return CPUS["x86-64-v4" if bits >= 512 else "x86-64-v3" if bits >= 256 else "x86-64"]
+
+
+def _default_triple(name: str, row: CpuModel) -> str:
+    return "arm64-apple-darwin" if name.startswith("apple-") else f"{row.arch}-unknown-linux-gnu"
+
+
+def _triple_arch(triple: str, where: str) -> str:
+    found = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}.get(triple.split("-")[0])
+    if found is None:
+        raise TargetError(f"{where}: mtriple {triple!r} names an architecture that is not supported. Known: x86_64, aarch64, arm64.")
+    return found
+
+
+def _with_mattr(features: frozenset[str], mattr: str) -> frozenset[str]:
+    flags = [flag for flag in mattr.split(",") if flag]
+    added = {flag[1:] for flag in flags if flag[0] == "+"}
+    removed = {flag[1:] for flag in flags if flag[0] == "-"}
+    # As in LLVM, a feature goes with those that build on it.
+    if "avx512f" in removed:
+        removed |= {feature for feature in features if feature.startswith("avx512")}
+    if removed & {"avx", "avx2"}:
+        removed |= {feature for feature in features if feature.startswith("avx512")}
+    if "avx" in removed:
+        removed |= {"avx2", "fma", "f16c", "avxvnni", "vaes", "vpclmulqdq"}
+    return (features | added) - removed
+
+
+def _check_vector_bits(given: Mapping[str, Value], widest: int, where: str) -> None:
+    bits = cast(int, given.get("vector_bits", widest))
+    if bits > widest or bits < 64 or bits & (bits - 1):
+        raise TargetError(
+            f"{where}: vector_bits {bits} is not possible on {given['mcpu']}: a power of two from 64 to {widest} (its registers)."
+        )
+
+
+def _estimated_rates(row: CpuModel, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Rates of a CPU nobody has measured; stated rates of one core scale to all."""
+    clock, cores, bits = cast(float, values["clock_ghz"]), cast(int, values["num_cores"]), cast(int, values["vector_bits"])
+    core = {
+        "peak_gflops": 2.0 * row.fma_pipes * min(bits, row.datapath_bits) / 32 * clock,
+        "l2_gbs": _L2_BYTES_PER_CLOCK * clock,
+        "l3_gbs": _L3_BYTES_PER_CLOCK * clock,
+        "dram_gbs": _DRAM_GBS_CORE,
+    }
+    rates: dict[str, Value] = {"fork_join_us": 0.5 + 0.1 * cores}
+    for name, estimate in core.items():
+        one = cast(float, values.get(f"{name}_core", estimate))
+        rates[f"{name}_core"] = one
+        rates[name] = min(one * cores, max(one, _DRAM_GBS_SOCKET)) if name == "dram_gbs" else one * cores
+    return rates
+
+
+def _resolve_cuda(given: dict[str, Value], where: str) -> Resolved:
+    if "arch" not in given and "model" not in given:
+        given = {**_first_gpu(given, where), **given}
+    model = str(given.get("model", ""))
+    if model and model not in CARDS and not {"arch", "num_cores"} <= given.keys():
+        raise TargetError(
+            f"{where}: unknown model {model!r}.{suggestion(model, CARDS)} Known: {', '.join(CARDS)}. "
+            "For another card, add -arch=sm_.. and -num-cores=N."
+        )
+    arch = str(given.get("arch") or CARDS[model].arch)
+    if base_arch(arch) not in ARCHITECTURES:
+        raise TargetError(
+            f"{where}: unknown arch {arch!r}.{suggestion(arch, ARCHITECTURES)} Known: {', '.join(ARCHITECTURES)} (and sm_90a)."
+        )
+    if model in CARDS and base_arch(arch) != CARDS[model].arch:
+        raise TargetError(f"{where}: model {model!r} is {CARDS[model].arch}, not {arch}. Leave arch out, or name another model.")
+    limits = ARCHITECTURES[base_arch(arch)]
+    card = CARDS[model if model in CARDS else limits.card]
+    cores, clock = cast(int, given.get("num_cores", card.num_cores)), cast(float, given.get("clock_ghz", card.clock_ghz))
+    values: dict[str, Value] = {
+        "arch": arch,
+        "model": model,
+        "num_cores": cores,
+        "l2_bytes": card.l2_bytes,
+        "cache_line": 128,
+        "clock_ghz": clock,
+        "peak_gflops": 2.0 * cores * limits.fma_per_clock * clock,
+        "tensor_gflops": card.tensor_gflops * cores / card.num_cores,
+        "l2_gbs": L2_BYTES_PER_CLOCK * cores * clock,
+        "dram_gbs": card.dram_gbs,
+        "launch_us": LAUNCH_US,
+        "max_threads_per_block": 1024,
+        "warp_size": 32,
+        "shared_memory_per_block": limits.shared_memory_per_block,
+        "static_shared_memory_per_block": 48 * 1024,
+        "shared_memory_per_sm": limits.shared_memory_per_sm,
+        "shared_memory_reserved": limits.shared_memory_reserved,
+        "max_threads_per_sm": limits.max_threads_per_sm,
+        "max_blocks_per_sm": limits.max_blocks_per_sm,
+        "registers_per_sm": 65536,
+        "registers_per_thread": 255,
+        "memory_bytes": card.memory_bytes,
+    }
+    return Resolved({**values, **given}, given, frozenset())
+
+
+def _first_gpu(given: Mapping[str, Value], where: str) -> dict[str, Value]:
+    """What the driver states of this machine's first GPU."""
+    gpus = nvidia_gpus()
+    if not gpus:
+        raise TargetError(
+            f"{where}: no GPU was named and none was found here. Name one: -arch=sm_90, -model=h200, or a tag ({', '.join(TAGS)})."
+        )
+    card = card_of_driver_name(gpus[0].name)
+    if card is not None:
+        return {"model": card}
+    arch = "sm_" + gpus[0].compute_capability.replace(".", "")
+    if "num_cores" not in given:
+        raise TargetError(
+            f"{where}: this machine's {gpus[0].name!r} is not in the table of cards. Say -arch={arch} -num-cores=N (its multiprocessors), "
+            "or -model=NAME of a card like it."
+        )
+    return {"arch": arch, "memory_bytes": gpus[0].memory_bytes}
+
+
+def _resolve_opencl(given: dict[str, Value]) -> Resolved:
+    return Resolved({"arch": "", "model": "", "launch_us": LAUNCH_US, **OPENCL_FLOOR, **given}, given, frozenset())

@@ -1,0 +1,1 @@
+"""The passes of the lowering pipelines, one a file."""

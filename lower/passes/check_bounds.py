@@ -1,0 +1,196 @@
+"""check_bounds: test every index at run time; the first one that is out of bounds is reported, and nothing is accessed after it.
+
+The program runs serially and in its written order: loops lose their kinds, blocks become statements, intermediate buffers live for
+the whole call.  Speed does not matter here.
+
+Rewrite:
+    for i in T.parallel(16):
+        with T.block("C"):
+            vi = T.axis.spatial(12, i)
+            C[vi] = A[vi + 1]
+  ->
+    for i in T.serial(16):
+        if report[0] == 0:
+            if i < 0 or 12 <= i: report[0], report[1], report[2] = 1, i, 12
+        if report[0] == 0:
+            if i + 1 < 0 or 12 <= i + 1: report[0], report[1], report[2] = 2, i + 1, 12
+        if report[0] == 0:
+            C[i] = A[i + 1]
+
+`report` is a new last buffer parameter of three int64, which the entry point sets to 0: the number of the site, the index, the extent.
+The attribute `bounds_sites` holds what each site is, one a line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Call, Const, Expr, Select, compare
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
+from tunesmith.ir.poly import ZERO, Poly, Var, below, poly
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.support.errors import BuildError
+
+SITES = "bounds_sites"
+"""The attribute with the sites of a function that was rewritten."""
+REPORT_ITEMS = 3
+
+
+@function_pass(needs="SCHEDULED", gives="OPAQUE")
+def check_bounds(func: PrimFunc, target: Target) -> PrimFunc:
+    """Rewrite a function for CPUs; see the module's text.  BuildError for programs that are vectors or threads already."""
+    made = _Checker(func)
+    body = made.stmt(func.body) or seq([])
+    for b in func.allocs:
+        body = Allocate(b, body)
+    buffers = [p for p in func.params if isinstance(p, Buffer)]
+    sizes = [p for p in func.params if isinstance(p, Var)]
+    attrs = tuple(sorted([*[a for a in func.attrs if a[0] != SITES], (SITES, "\n".join(made.sites))]))
+    return PrimFunc(func.name, (*buffers, made.report, *sizes), (), body, attrs)
+
+
+def sites_of(func: PrimFunc) -> tuple[str, ...] | None:
+    """The sites of a function that was rewritten, None for others."""
+    text = func.attr(SITES)
+    return tuple([t for t in text.split("\n") if t]) if isinstance(text, str) else None
+
+
+class _Checker:
+    """The rewrite of one function.
+
+    Attributes:
+        sites: what is checked, by number from 1.
+        lookups: around the expression at hand, the outermost first.
+        where: the block at hand, for texts.
+    """
+
+    def __init__(self, func: PrimFunc) -> None:
+        self.func = func
+        self.report = Buffer("report", (REPORT_ITEMS,), "int64")
+        self.sites: list[str] = []
+        self.lookups: list[Lookup] = []
+        self.where = ""
+        self.clean = compare("eq", BufferLoad(self.report, (ZERO,)), Const(0, "int64"))
+
+    # ---- statements
+
+    def stmt(self, s: Stmt) -> Stmt | None:
+        """The statement with its checks; None when nothing is left."""
+        if type(s) is Seq:
+            return seq([self.stmt(x) for x in s.stmts])
+        if type(s) is For:
+            if s.kind == "thread":
+                raise self.refusal(f"the loop {s.var} is bound to {s.thread}")
+            body = self.stmt(s.body)
+            return None if body is None else For(s.var, s.extent, body)
+        if type(s) is Block:
+            return self.block(s)
+        if type(s) is If:
+            then, orelse = self.stmt(s.then), None if s.orelse is None else self.stmt(s.orelse)
+            return seq([*self.of(s.cond, set()), self.unless_failed(If(s.cond, then or seq([]), orelse))])
+        if type(s) is Allocate:
+            body = self.stmt(s.body)
+            return None if body is None else Allocate(s.buffer, body)
+        if type(s) is BufferStore:
+            if s.stride is not None or s.mask is not None:
+                raise self.refusal(f"the store to {s.buffer.name} is a vector")
+            return seq([*self.of(s.value, set()), *self.access(s, "store to"), self.unless_failed(s)])
+        if type(s) is Evaluate and type(s.value) is Call and s.value.name in PREFETCHES:
+            return None
+        raise self.refusal(f"it holds a {type(s).__name__} that is run for its effect")
+
+    def block(self, b: Block) -> Stmt:
+        outer, self.where = self.where, f" in block {b.name}"
+        values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
+        parts: list[Stmt | None] = []
+        for it, e in zip(b.iters, b.bindings, strict=True):
+            parts.append(self.inside(e, it.extent, f"the iteration variable {it.var}{self.where}"))
+        if b.init is not None:
+            init = self.stmt(substitute(b.init, values))
+            for it, e in zip(b.iters, b.bindings, strict=True):
+                if it.kind == "R" and init is not None:
+                    init = If(below(e, 1), init)
+            parts.append(init)
+        parts.append(self.stmt(substitute(b.body, values)))
+        body = seq(parts)
+        for e in reversed(b.predicate):
+            body = If(below(e, 0), body)
+        self.where = outer
+        return body
+
+    def refusal(self, what: str) -> BuildError:
+        return BuildError(
+            f"{self.func.name}: bounds_check=True takes programs of loops and blocks for CPUs, and {what}{self.where}: build the "
+            "program before it was bound or lowered"
+        )
+
+    # ---- checks
+
+    def unless_failed(self, s: Stmt) -> Stmt:
+        return If(self.clean, s)
+
+    def with_lookups(self, e: Expr) -> Expr:
+        """An expression in the scope of the lookups at hand."""
+        for n in reversed(self.lookups):
+            e = Lookup(n.var, n.extent, n.value, e)
+        return e
+
+    def inside(self, value: Expr, extent: Poly, site: str) -> Stmt | None:
+        """Reports the site unless 0 <= value < extent; None when that is certain."""
+        outside = [c for c in (compare("lt", value, poly(0)), compare("ge", value, extent)) if not (type(c) is Const and not c.value)]
+        if not outside:
+            return None
+        self.sites.append(site)
+        items = (poly(len(self.sites)), value, extent)
+        report = seq([store(self.report, (k,), self.with_lookups(item)) for k, item in enumerate(items)])
+        cond = outside[0] if len(outside) == 1 else Binary("or", *outside)
+        return self.unless_failed(If(self.with_lookups(cond), report))
+
+    def access(self, s: BufferStore | BufferLoad, what: str) -> list[Stmt]:
+        """The checks of an access."""
+        found = []
+        for d, (i, n) in enumerate(zip(s.indices, s.buffer.shape, strict=True)):
+            which = f"index {d} of " if len(s.indices) > 1 else "the index of "
+            found.append(self.inside(i, n, f"{which}the {what} {s.buffer.name}{self.where}"))
+        return [c for c in found if c is not None]
+
+    def of(self, e: Expr, seen: set[int]) -> list[Stmt]:
+        """The checks of an expression, in the order of evaluation.
+
+        Args:
+            e: the expression.
+            seen: parts that have been checked where this is evaluated.
+        """
+        if id(e) in seen or type(e) is Poly or type(e) is Const:
+            return []
+        seen.add(id(e))
+        if type(e) is BufferLoad:
+            if e.lanes > 1:
+                raise self.refusal(f"the load of {e.buffer.name} is a vector")
+            return self.access(e, "load of")
+        if type(e) is Select:
+            return [*self.of(e.cond, seen), *self.sides(e, seen)]
+        if type(e) is Lookup:
+            site = f"the value of the lookup {e.var}{self.where}"
+            found = [*self.of(e.value, seen), self.inside(e.value, e.extent, site)]
+            self.lookups.append(e)
+            found += self.of(e.body, set(seen))
+            self.lookups.pop()
+            return [c for c in found if c is not None]
+        if type(e) is Call and INTRINSICS[e.name].shuffle:
+            raise self.refusal(f"it calls {e.name}")
+        parts: list[Any] = []
+        e.each_child(parts.append)
+        return [c for p in parts for c in self.of(p, seen)]
+
+    def sides(self, e: Select, seen: set[int]) -> list[Stmt]:
+        then, orelse = self.of(e.a, set(seen)), self.of(e.b, set(seen))
+        if not then and not orelse:
+            return []
+        return [self.unless_failed(If(self.with_lookups(e.cond), seq(then), seq(orelse) if orelse else None))]

@@ -1,0 +1,62 @@
+"""flatten_buffers: every buffer becomes one-dimensional, every access one index in row-major order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.poly import ZERO, Poly, Var
+from tunesmith.ir.stmt import Allocate, BufferStore, For
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import transform
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+
+
+def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
+    """The row-major position of `indices`, with the padding of rows."""
+    out = ZERO
+    for d, (i, n) in enumerate(zip(indices, buffer.shape, strict=True)):
+        out = out * (n + buffer.pad if d and d == len(indices) - 1 else n) + i
+    return out
+
+
+@function_pass(needs="OPAQUE", gives="FLAT")
+def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
+    """Flatten parameters, allocations and accesses; indices are simplified under the loops' ranges."""
+    s = Simplifier(symbol_ranges(func))
+    flat: dict[Buffer, Buffer] = {b: _flat(b) for b in func.buffers}
+
+    def on_access(n: Any, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        buffer, index = flat[n.buffer], s.index(flat_index(n.buffer, n.indices))
+        return m if buffer is n.buffer and index == n.indices[0] else m.with_(buffer=buffer, indices=(index,))
+
+    def on_allocate(n: Allocate, recurse: Any) -> Allocate:
+        flat[n.buffer] = _flat(n.buffer)
+        body = recurse(n.body)
+        return n if body is n.body and flat[n.buffer] is n.buffer else Allocate(flat[n.buffer], body)
+
+    def on_lookup(n: Lookup, recurse: Any) -> Lookup:
+        s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+        out: Lookup = n.map_children(recurse)
+        del s.ranges[n.var]
+        return out
+
+    def on_for(n: For, recurse: Any) -> For:
+        s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+        out: For = n.map_children(recurse)
+        del s.ranges[n.var]
+        return out
+
+    body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for, Lookup: on_lookup})
+    if body is func.body and all(b is f for b, f in flat.items()):
+        return func
+    params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])
+    return func.with_(params=params, allocs=tuple([flat[b] for b in func.allocs]), body=body)
+
+
+def _flat(b: Buffer) -> Buffer:
+    return b if len(b.shape) == 1 else b.like(shape=(b.size,), pad=0)

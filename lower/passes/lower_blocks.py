@@ -1,0 +1,52 @@
+"""lower_blocks: blocks become plain statements: bindings substituted, predicates become ifs, inits run at the first reduction step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Call, Expr, conjunction
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import LookupVar
+from tunesmith.ir.poly import Poly, Var, below
+from tunesmith.ir.stmt import Block, Evaluate, If, Stmt, annotation, seq
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute, transform, walk, with_body
+from tunesmith.lower.pass_infra import function_pass
+
+
+@function_pass(needs="SCHEDULED", gives="OPAQUE")
+def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
+    """Before: `with block("C"): vi = bind(e); where(p); init: I; body`.  After: `if p: { if reduction starts: I }; body` with e for vi."""
+
+    def on_block(b: Block, recurse: Any) -> Stmt:
+        values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
+        body = _prefetched(b, substitute(recurse(b.body), values), func)
+        if b.init is not None:
+            first = tuple([below(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
+            init = substitute(b.init, values)
+            body = seq([If(conjunction(first), init) if first else init, body])
+        return guarded(tuple([below(e, 0) for e in b.predicate]), body)
+
+    return with_body(func, transform(func.body, {Block: on_block}))
+
+
+def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
+    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch at that distance in elements.
+
+    Loads at an index that only a lookup knows are left out: their place is not known in front of the statement.
+    """
+    distance = annotation(b, "prefetch")
+    if not isinstance(distance, Poly) or distance.const == 0:
+        return body
+    loads = [x for x in walk(body) if type(x) is BufferLoad and x.buffer in func.params and x.indices]
+    known = [x for x in loads if not any(isinstance(v, LookupVar) for i in x.indices for v in i.vars)]
+    ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in known]
+    return seq([*[Evaluate(Call("prefetch", (x,), x.dtype)) for x in ahead], body])
+
+
+def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:
+    """`body` under all of `conds`, one `If` each, so that every guard can be peeled by itself."""
+    for c in reversed(conds):
+        body = If(c, body)
+    return body

@@ -1,0 +1,195 @@
+"""combine_threads: a reduction over a loop of threads becomes an exchange of values, after which all of them have the result.
+
+Where threads of a warp can shuffle values, they do so in log2 steps, and meet in shared memory once if there are several warps.  Elsewhere
+a tree in shared memory does it: half of the threads add what the other half has, then half of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Call, Const, Expr, Lt0, conjunction, select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Index, Poly, Var, below, floordiv, mod, poly, substitute
+from tunesmith.ir.stmt import Block, BufferStore, For, If, Stmt, seq, store
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute as substitute_program
+from tunesmith.lower.identity_element import neutral
+from tunesmith.lower.kernels import AXES
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
+
+WARP = 32
+"""Threads that can shuffle values."""
+
+
+@function_pass(needs="SCHEDULED")
+def combine_threads(func: PrimFunc, target: Target) -> PrimFunc:
+    """Lower reductions over threads; see the module's text (source: TVM's LowerCrossThreadReduction).
+
+    Raises:
+        BuildError: the number of threads is not known; a reduction over threads is none that they can combine.
+    """
+    made: list[Buffer] = []
+
+    def go(n: Any, around: tuple[For, ...]) -> Any:
+        if type(n) is For and n.thread in AXES:
+            if type(n.body) is Block and any(
+                it.kind == "R" and n.var in e.vars for it, e in zip(n.body.iters, n.body.bindings, strict=True)
+            ):
+                return _Combination(func.name, n, n.body, around, target, made).statement()
+            around = (*around, n)
+        if type(n) is Block:
+            _check_alone(func.name, n, around)
+            return n
+        return n.map_children(lambda k: go(k, around) if isinstance(k, Stmt) else k)
+
+    body = go(func.body, ())
+    return func if body is func.body else func.with_(body=body, allocs=(*func.allocs, *made))
+
+
+def _check_alone(name: str, b: Block, around: tuple[For, ...]) -> None:
+    """Refuse reductions over threads of which each would add to the same element without waiting for the others."""
+    for f in around:
+        if any(it.kind == "R" and f.var in e.vars for it, e in zip(b.iters, b.bindings, strict=True)):
+            raise BuildError(
+                f"{name}: block {b.name} reduces over the loop {f.var} of {f.thread}, and does not stand alone in it. Threads combine what "
+                "a block computes if nothing else is in their loop: move other blocks out of it"
+            )
+
+
+class _Combination:
+    """One reduction `C[i] = C[i] op x` over the threads of a loop.
+
+    Args:
+        name: of the function.
+        loop: the loop of threads.
+        block: the reduction, alone in it.
+        around: loops of other thread axes: each of their iterations is a group of threads of its own.
+        target: for which.
+        made: buffers that are needed are appended.
+    """
+
+    def __init__(self, name: str, loop: For, block: Block, around: tuple[For, ...], target: Target, made: list[Buffer]) -> None:
+        if loop.extent.const is None or any(f.extent.const is None for f in around):
+            raise BuildError(f"{name}: block {block.name} is combined by {loop.extent} threads, which is no number")
+        if any(f.thread == loop.thread for f in around):
+            raise BuildError(
+                f"{name}: block {block.name} is combined by the loop {loop.var} of {loop.thread}, which stands in another loop of "
+                f"{loop.thread}. Bind one of them to another axis"
+            )
+        self.loop, self.block, self.around, self.made = loop, block, around, made
+        self.threads = loop.extent.const
+        update = reassociable_update(block)
+        if update is None or block.init is None:
+            raise BuildError(
+                f"{name}: block {block.name} reduces over the loop {loop.var} of {loop.thread} and is no `C[i] = C[i] op x` with an init. "
+                "Decompose reductions over other loops only"
+            )
+        self.out, self.op, self.value = update.store, update.op, update.term
+        self.dtype = self.out.buffer.dtype
+        shuffles = target.base == "cuda" and loop.thread == AXES[0] and dt.is_float(self.dtype) and dt.bits(self.dtype) >= 32
+        whole = self.threads % WARP == 0 or (self.threads < WARP and self.threads & (self.threads - 1) == 0)
+        self.by_shuffles = shuffles and whole
+
+    def statement(self) -> Stmt:
+        """The exchange, and the store of the result."""
+        if self.by_shuffles:
+            return self._shuffled()
+        return self._tree()
+
+    def _each(self, make: Any) -> Stmt:
+        """What each thread does, given its number."""
+        var = Var(self.loop.var.name)
+        return For(var, self.loop.extent, make(poly(var)), "thread", self.loop.thread)
+
+    def _value(self, thread: Poly) -> Expr:
+        """What a thread contributes: nothing where a guard of the block keeps it out."""
+        at = {self.loop.var: thread}
+        values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
+        value = substitute_program(self.value, values)
+        guards = tuple([below(substitute(p, at), 0) for p in self.block.predicate])
+        return select(conjunction(guards), value, neutral(self.op, self.dtype)) if guards else value
+
+    def _result(self, total: Any) -> Stmt:
+        """Store the result, where the block would: by each thread into memory of its own, else by the first one."""
+        init: Any = self.block.init
+
+        def make(thread: Poly) -> Stmt:
+            at = {self.loop.var: poly(0)}
+            values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
+            start = substitute_program(init.value, values)
+            value = total(thread) if _is_neutral(start, self.op) else Binary(self.op, start, total(thread))
+            indices = tuple([substitute(i, values) for i in self.out.indices])
+            out: Stmt = BufferStore(self.out.buffer, indices, value)
+            if self.out.buffer.scope != "local":
+                out = If(Lt0(thread - 1), out)
+            for p in reversed(self.block.predicate):
+                out = If(below(substitute(p, at), 0), out)
+            return out
+
+        return self._each(make)
+
+    def _buffer(self, name: str, shape: tuple[Index, ...], scope: str) -> Buffer:
+        b = Buffer(f"{self.out.buffer.name}_{name}", shape, self.dtype, scope)
+        self.made.append(b)
+        return b
+
+    def _group(self) -> tuple[Poly, ...]:
+        return tuple([poly(f.var) for f in self.around])
+
+    def _extents(self) -> tuple[Poly, ...]:
+        return tuple([f.extent for f in self.around])
+
+    def _shuffled(self) -> Stmt:
+        own = self._buffer("part", (self.threads,), "local")
+        steps = [self._each(lambda t: store(own, (t,), self._value(t)))]
+        distance = min(self.threads, WARP) // 2
+        while distance:
+            name = f"shuffle_xor_{distance}"
+            steps.append(self._each(lambda t, name=name: store(own, (t,), self._with(own[t], Call(name, (own[t],), self.dtype)))))
+            distance //= 2
+        warps = self.threads // WARP
+        if warps > 1:
+            met = self._buffer("warps", (*self._extents(), warps), "shared")
+            group = self._group()
+            steps.append(self._each(lambda t: If(Lt0(mod(t, WARP) - 1), store(met, (*group, floordiv(t, WARP)), own[t]))))
+            steps.append(self._each(lambda t: store(own, (t,), BufferLoad(met, (*group, poly(0))))))
+            w = Var("w")
+
+            def gather(t: Poly) -> Stmt:
+                return For(w, poly(warps - 1), store(own, (t,), self._with(own[t], BufferLoad(met, (*group, poly(w) + 1)))), "unrolled")
+
+            steps.append(self._each(gather))
+        steps.append(self._result(lambda t: own[t]))
+        return seq(steps)
+
+    def _with(self, a: Expr, b: Expr) -> Expr:
+        return Binary(self.op, a, b)
+
+    def _tree(self) -> Stmt:
+        met = self._buffer("threads", (*self._extents(), self.threads), "shared")
+        group = self._group()
+        steps = [self._each(lambda t: store(met, (*group, t), self._value(t)))]
+        left = self.threads
+        while left > 1:
+            half = -(-left // 2)
+
+            def fold(t: Poly, half: int = half, left: int = left) -> Stmt:
+                a, b = BufferLoad(met, (*group, t)), BufferLoad(met, (*group, t + half))
+                return If(Lt0(t - (left - half)), store(met, (*group, t), self._with(a, b)))
+
+            steps.append(self._each(fold))
+            left = half
+        steps.append(self._result(lambda t: BufferLoad(met, (*group, poly(0)))))
+        return seq(steps)
+
+
+def _is_neutral(start: Expr, op: str) -> bool:
+    """Whether combining with it changes nothing."""
+    if type(start) is not Const:
+        return False
+    return start.value == neutral(op, start.dtype).value

@@ -1,0 +1,112 @@
+"""clip_loops: a loop whose whole body stands under a guard on its variable runs only over the iterations that pass it.
+
+`for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`: a tail, or the rows of a
+convolution window that fall into the padding, cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from tunesmith.ir.expr import Lt0
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
+from tunesmith.ir.stmt import For, If, Seq, Stmt
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute, transform, with_body
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+
+
+def coefficient(p: Poly, v: Var) -> tuple[int, Poly] | None:
+    """(c, rest) with p = c * v + rest and v not in rest; None when p is not linear in v with a constant coefficient."""
+    c = 0
+    rest: dict[Any, int] = {}
+    for m, k in p.terms:
+        if m == (v,):
+            c = k
+        elif any(v in a.vars for a in m):
+            return None
+        else:
+            rest[m] = k
+    return c, Poly(tuple(rest.items()))
+
+
+def linear(p: Poly, v: Var, sizes: Collection[Var]) -> tuple[Poly, Poly] | None:
+    """(c, rest) with p = c * v + rest, v not in rest and nothing but `sizes` in c; None when p has no such form."""
+    known = coefficient(p, v)
+    if known is not None:
+        return poly(known[0]), known[1]
+    if not sizes:
+        return None
+    step = ZERO
+    rest: dict[Any, int] = {}
+    for m, k in p.terms:
+        if all(v not in a.vars for a in m):
+            rest[m] = k
+            continue
+        others = tuple([a for a in m if a is not v])
+        if len(others) + 1 != len(m) or any(x not in sizes for a in others for x in a.vars):
+            return None
+        step = step + Poly(((others, k),))
+    return step, Poly(tuple(rest.items()))
+
+
+@function_pass(needs="OPAQUE")
+def clip_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """Clip serial loops, innermost first; see the module's text."""
+    s = Simplifier(symbol_ranges(func))
+
+    def on_for(n: For, recurse: Any) -> Stmt:
+        s.ranges[n.var] = (0, s.bounds(n.extent)[1] - 1)
+        body = recurse(n.body)
+        del s.ranges[n.var]
+        n = n if body is n.body else n.with_(body=body)
+        return _clip(n, s) if n.kind == "serial" else n
+
+    return with_body(func, transform(func.body, {For: on_for}))
+
+
+def _guards(body: Stmt, v: Var) -> list[Poly]:
+    """Guards on `v` that every statement of `body` stands under and that no loop inside takes part in."""
+    if type(body) is If and body.orelse is None:
+        mine: list[Poly] = []
+        if type(body.cond) is Lt0 and body.cond.lanes == 1:
+            split = coefficient(body.cond.index, v)
+            if split is not None and split[0]:
+                mine.append(body.cond.index)
+        return [*mine, *_guards(body.then, v)]
+    if type(body) is For and body.kind != "parallel":
+        return [e for e in _guards(body.body, v) if body.var not in e.vars]
+    if type(body) is Seq:
+        parts = [_guards(k, v) for k in body.stmts]
+        return [e for e in dict.fromkeys(parts[0]) if all(e in p for p in parts[1:])]
+    return []
+
+
+def _clip(n: For, s: Simplifier) -> Stmt:
+    found = [e for e in dict.fromkeys(_guards(n.body, n.var)) if all(x is n.var or x in s.ranges for x in e.vars)]
+    if not found:
+        return n
+
+    def on_if(x: If, recurse: Any) -> Stmt:
+        if type(x.cond) is Lt0 and x.cond.lanes == 1 and x.cond.index in found:
+            return recurse(x.then)
+        return x.map_children(recurse)
+
+    body = transform(n.body, {If: on_if})
+    low, high = ZERO, n.extent
+    for e in found:
+        split = coefficient(e, n.var)
+        assert split is not None
+        c, rest = split
+        if c > 0:  # c * v < -rest
+            high = minimum(high, ceildiv(-rest, c))
+        else:  # v > rest / -c
+            low = maximum(low, floordiv(rest, -c) + 1)
+    low, high = s.index(low), s.index(high)
+    extent = s.index(maximum(high - low, 0)) if s.bounds(high - low)[0] < 0 else s.index(high - low)
+    if low.const != 0:
+        body = substitute(body, {n.var: poly(n.var) + low})
+    return For(n.var, extent, body, n.kind, n.thread, n.annotations)

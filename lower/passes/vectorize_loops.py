@@ -1,0 +1,378 @@
+"""vectorize_loops: loops marked `vectorized` become vector loads, arithmetic and stores of the target's width.
+
+A loop of E iterations is cut into ceil(E / lanes) vectors; the last is masked.  A guard `lane < n` becomes a mask of n
+leading lanes.  A store that all lanes share is a horizontal reduction.  What cannot be a vector is written out lane by lane.
+Strides and counts may be expressions of sizes that come with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import gcd
+from typing import Any
+
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.intrinsics import PREFETCHES
+from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
+from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute, transform, walk, with_body
+from tunesmith.lower.identity_element import neutral
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.passes.tighten_loop_bounds import linear
+from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
+from tunesmith.support import dtype as dt
+
+
+class NotAVector(Exception):
+    """This statement has no vector form; it is written out instead."""
+
+
+@function_pass(needs="FLAT")
+def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """Vectorise; see the module's text."""
+    s = Simplifier(symbol_ranges(func))
+    sizes = [p for p in func.params if isinstance(p, Var)]
+    chosen: dict[Stmt, Versions] = {}
+    exact = exact_buffers(func.body)
+
+    def stmt(made: Versions | Stmt) -> Stmt:
+        if not isinstance(made, Versions):
+            return made
+        out = made.stmt()
+        chosen[out] = made
+        return out
+
+    def on_for(n: For, recurse: Any) -> Stmt:
+        if n.kind == "vectorized":
+            return stmt(_vectorize(n, s, sizes, target, exact))
+        low, high = s.bounds(n.extent)
+        s.ranges[n.var] = (0, max(high - 1, 0))
+        out: For = n.map_children(recurse)
+        del s.ranges[n.var]
+        versions = chosen[out.body].under(out) if out.body in chosen and low > 0 else None
+        return out if versions is None else stmt(versions)
+
+    return with_body(func, transform(func.body, {For: on_for}))
+
+
+def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, exact: Collection[Buffer]) -> Versions | Stmt:
+    extent = n.extent.const
+    if extent is None:
+        return n.with_(kind="serial")
+    widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
+    lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
+    if target.is_gpu:
+        lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
+    one_by_one = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
+    try:
+        if lanes == 1:
+            return one_by_one
+        divide = UniformDivision(n.body, not target.is_gpu, exact)
+        return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
+    except NotAVector:
+        return one_by_one
+
+
+def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> Stmt:
+    parts: list[Stmt | None] = []
+    folded, active = _under_prefix(n, sizes)
+    if type(folded) is BufferStore and _is_shared(folded, n.var):
+        return _horizontal(n, folded, active, extent, lanes, s, sizes, divide)
+    for start in range(0, extent, lanes):
+        lane = Var("lane")
+        s.ranges[lane] = (0, lanes - 1)
+        body = s(substitute(n.body, {n.var: poly(start) + lane}))
+        if body is not None:
+            count = extent - start
+            parts.append(_Lanes(lane, lanes, s, sizes, divide).stmt(body, poly(count) if count < lanes else None))
+        del s.ranges[lane]
+    return seq([p for p in parts if p is not None])
+
+
+def _under_prefix(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
+    """(body, how many leading iterations run it); where nothing is known at the call only, the body as it stands runs in all."""
+    b = n.body
+    if sizes and type(b) is If and b.orelse is None and type(b.cond) is Lt0 and b.cond.lanes == 1:
+        split = linear(b.cond.index, n.var, sizes)
+        if split is not None and split[0] == 1:
+            return b.then, -split[1]
+    return b, None
+
+
+def _count(n: Poly, lanes: int, s: Simplifier) -> Poly:
+    """`n` as a count of lanes; sizes that come with the call may make it larger than 32 bits hold, which masks are made of."""
+    low, high = s.bounds(n)
+    return n if -(2**31) <= low and high < 2**31 else maximum(minimum(n, lanes), 0)
+
+
+def _is_shared(st: BufferStore, var: Var) -> bool:
+    return all(var not in i.vars for i in st.indices)
+
+
+FOLDED = ("add", "max", "min")
+"""Operations with a horizontal form."""
+
+
+def _horizontal(
+    n: For,
+    st: BufferStore,
+    active: Poly | None,
+    extent: int,
+    lanes: int,
+    s: Simplifier,
+    sizes: Collection[Var],
+    divide: UniformDivision,
+) -> Stmt:
+    """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
+    v: Any = st.value
+    own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
+    if not own:
+        raise NotAVector
+    total: Expr | None = None
+    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(v.b, active)
+    for start in range(0, extent, lanes):
+        lane = Var("lane")
+        s.ranges[lane] = (0, lanes - 1)
+        left = poly(min(extent - start, lanes))
+        count = left if active is None else _count(active - start if extent - start >= lanes else minimum(active - start, left), lanes, s)
+        masked = active is not None or extent - start < lanes
+        tool = _Lanes(lane, lanes, s, sizes, divide)
+        tool.exact = st.buffer in divide.exact
+        tool.guards += [] if active is None else [frozenset(active.vars)]
+        part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
+        if masked:
+            nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
+            part = Select(Lt0(-count, lanes, ONE), part, nothing)
+        total = part if total is None else Binary(v.op, total, part)
+        del s.ranges[lane]
+    assert total is not None
+    folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
+    store = BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    return If(Lt0(-active), store) if alone and active is not None else store
+
+
+class _Lanes:
+    """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
+
+    def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
+        self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
+        self._varies: dict[Any, bool] = {}
+        self.exact = False
+        """Whether quotients must be rounded correctly, because an operation around them may turn one ulp into another result."""
+        self.guards: list[frozenset[Var] | None] = []
+        """What the conditions around depend on; None for more than variables."""
+        self._read: set[tuple[Any, ...]] = set()
+        """(buffer, indices) of what every active lane of the present store reads, whatever it chooses."""
+
+    def wide(self, e: Expr) -> Expr:
+        """`e` as a vector."""
+        return e if dt.lanes(e.dtype) > 1 else Broadcast(e, self.lanes)
+
+    def _linear(self, p: Poly) -> tuple[Poly, Poly]:
+        split = linear(p, self.lane, self.sizes)
+        if split is None:
+            raise NotAVector
+        return split
+
+    def _and(self, mask: Poly | None, more: Poly) -> Poly | None:
+        if mask is None:
+            return more
+        if not self.sizes and (mask.const is None or more.const is None):
+            raise NotAVector
+        return minimum(mask, more)
+
+    def prefix(self, cond: Expr) -> Poly | None:
+        """n when `cond` is `lane < n`, else None."""
+        if type(cond) is Lt0 and cond.lanes == 1 and self.lane in cond.index.vars:
+            c, rest = self._linear(cond.index)
+            if c == 1:
+                return _count(-rest, self.lanes, self.s)
+        return None
+
+    def _depends(self, n: Any) -> bool:
+        if type(n) is Poly:
+            return self.lane in n.vars
+        known = self._varies.get(n)
+        if known is None:
+            kids: list[Any] = []
+            n.each_child(kids.append)
+            known = self._varies[n] = any([self._depends(k) for k in kids])
+        return known
+
+    def stmt(self, n: Stmt, mask: Poly | None) -> Stmt:
+        """The vector form of a statement under a mask of leading lanes."""
+        if type(n) is Seq:
+            return seq([self.stmt(k, mask) for k in n.stmts])
+        if type(n) is If:
+            if not self._depends(n.cond):
+                self.guards.append(_variables(n.cond))
+                then, orelse = self.stmt(n.then, mask), None if n.orelse is None else self.stmt(n.orelse, mask)
+                self.guards.pop()
+                return If(n.cond, then, orelse)
+            count = self.prefix(n.cond)
+            if count is None or n.orelse is not None:
+                raise NotAVector
+            self.guards.append(frozenset(count.vars))
+            then = self.stmt(n.then, self._and(mask, count))
+            self.guards.pop()
+            return If(Lt0(-count), then) if self.needs_a_lane(n.then, count) else then
+        if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
+            # One line for each vector: the lane at its start.
+            return substitute(n, {self.lane: poly(0)})
+        if type(n) is not BufferStore:
+            raise NotAVector
+        stride, base = self._linear(n.indices[0])
+        if stride == 0:
+            raise NotAVector
+        self._read = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
+        self.exact = n.buffer in self.divide.exact
+        value = self.wide(self.expr(n.value, mask))
+        return BufferStore(n.buffer, (base,), value, stride, mask)
+
+    def expr(self, e: Expr, mask: Poly | None) -> Expr:
+        """The vector form of an expression, or the scalar when the lane does not matter."""
+        if not self._depends(e):
+            return e
+        outside, self.exact = self.exact, self.exact or wants_exact_operands(e)
+        found = self._vector(e, mask)
+        self.exact = outside
+        return found
+
+    def _vector(self, e: Expr, mask: Poly | None) -> Expr:
+        t = type(e)
+        if t is BufferLoad:
+            stride, base = self._linear(e.indices[0])  # type: ignore[attr-defined]
+            return BufferLoad(e.buffer, (base,), self.lanes, stride, mask)  # type: ignore[attr-defined]
+        if t is Poly:
+            c, rest = self._linear(e)  # type: ignore[arg-type]
+            return Ramp(rest, c, self.lanes)
+        if t is Lt0:
+            c, rest = self._linear(e.index)  # type: ignore[attr-defined]
+            return Lt0(rest, self.lanes, c)
+        if t is Select:
+            return self._select(e, mask)  # type: ignore[arg-type]
+        if t is Cast:
+            a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
+            return Cast(dt.vector(e.dtype, self.lanes), a)
+        if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
+        if t is Binary:
+            return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
+        if t is Not:
+            return Not(self.wide(self.expr(e.a, mask)))  # type: ignore[attr-defined]
+        if t is Call:
+            return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))  # type: ignore[attr-defined]
+        if t is Lookup and not self._depends(e.value) and not self._depends(e.extent):  # type: ignore[attr-defined]
+            self.s.ranges[e.var] = (0, max(self.s.bounds(e.extent)[1] - 1, 0))  # type: ignore[attr-defined]
+            body = self.expr(e.body, mask)  # type: ignore[attr-defined]
+            del self.s.ranges[e.var]  # type: ignore[attr-defined]
+            return Lookup(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
+        raise NotAVector
+
+    def _select(self, e: Select, mask: Poly | None) -> Expr:
+        if not self._depends(e.cond):
+            self.guards.append(_variables(e.cond))
+            sides = [self.wide(self.expr(x, mask)) for x in (e.a, e.b)]
+            self.guards.pop()
+            return Select(e.cond, *sides)
+        count = self.prefix(e.cond)
+        if count is None:
+            # Only a leading group of lanes can be masked, so both sides are read in all of them.
+            if not all(self._is_harmless(x, mask) for x in (*walk(e.a), *walk(e.b))):
+                raise NotAVector
+            return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+        unmasked = [*[x for x in walk(e.a) if not self._depends(x)], *walk(e.b)]
+        if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
+            raise NotAVector
+        a = self.wide(self.expr(e.a, self._and(mask, count)))
+        if type(a) is BufferLoad and a.mask is not None and type(e.b) is Const and e.b.value == 0 and a.buffer.scope != "register":
+            return a  # masked-off lanes of a load are zero
+        return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
+
+    def needs_a_lane(self, n: Any, count: Poly) -> bool:
+        """Whether `n` may only run where the guard of `count` leading lanes leaves one.
+
+        What all lanes share is read once, outside of any mask.  It is in range where the guard lets a lane pass, and so wherever its place
+        does not depend on what the guard depends on.
+        """
+        if self.s.bounds(count)[0] > 0:
+            return False
+        guard = frozenset(count.vars)
+        return any(not self._is_apart(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
+
+    def _can_be_first(self, b: Expr) -> bool:
+        """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
+        if any(isinstance(v, LookupVar) for x in walk(b) if type(x) is Poly for v in x.vars):
+            return False
+        return all(self._is_apart(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
+
+    def _is_apart(self, load: BufferLoad, where: frozenset[Var], guard: frozenset[Var] | None) -> bool:
+        """Whether a load may be run where a guard on these variables fails; `where` is what its place depends on."""
+        free = guard is not None and all(v in self.sizes for v in guard & where)
+        return free or self._in_range(load)
+
+    def _is_harmless(self, n: Any, mask: Poly | None) -> bool:
+        """Whether the lanes under `mask` may evaluate it, also those that want the other side of a choice."""
+        if type(n) is Binary and n.op in ("floordiv", "mod"):
+            return type(n.b) is Const and n.b.value not in (0, -1)
+        if type(n) is not BufferLoad:
+            return type(n) is not Lookup
+        if (n.buffer, *n.indices) in self._read or self._in_range(n):
+            return True
+        split, size = linear(n.indices[0], self.lane, self.sizes), n.buffer.shape[0].const
+        if mask is None or split is None or size is None or split[0].const is None or not self._depends(n):
+            return False
+        step, base = split
+        ends = [self.s.bounds(base), self.s.bounds(base + step * (mask - 1))]
+        return min(low for low, _ in ends) >= 0 and max(high for _, high in ends) < size
+
+    def _in_range(self, load: BufferLoad) -> bool:
+        """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
+        if any(isinstance(v, LookupVar) and v not in self.s.ranges for v in load.indices[0].vars):
+            return False
+        low, high = self.s.bounds(load.indices[0])
+        size = load.buffer.shape[0].const
+        return low >= 0 and size is not None and high < size
+
+
+def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferLoad, frozenset[Var]]]:
+    """Loads of `n`, and the variables that their places depend on, also through lookups."""
+    if type(n) is Poly:
+        return
+    if type(n) is Lookup:
+        inside = frozenset(v for x in walk(n.value) if type(x) is Poly for v in x.vars)
+        lookups = {**lookups, n.var: frozenset(w for v in inside for w in lookups.get(v, (v,)))}
+    if type(n) is BufferLoad:
+        yield n, frozenset(w for v in n.indices[0].vars for w in lookups.get(v, (v,)))
+    kids: list[Any] = []
+    n.each_child(kids.append)
+    for k in kids:
+        yield from _loads(k, lookups)
+
+
+def _variables(cond: Expr) -> frozenset[Var] | None:
+    """What a condition depends on; None where that is more than variables."""
+    parts = list(walk(cond))
+    return None if any(type(x) is BufferLoad for x in parts) else frozenset([v for x in parts if type(x) is Poly for v in x.vars])
+
+
+def _unconditional(e: Expr) -> list[BufferLoad]:
+    """The loads that are evaluated whatever the choices in `e`, and at indices that hold for the whole of it."""
+    found: list[BufferLoad] = []
+    stack: list[Any] = [e]
+    while stack:
+        n = stack.pop()
+        if type(n) is BufferLoad:
+            found.append(n)
+        elif type(n) is Select:
+            stack.append(n.cond)
+        elif type(n) is Lookup:
+            stack.append(n.value)
+        elif type(n) is not Poly:
+            n.each_child(stack.append)
+    return found

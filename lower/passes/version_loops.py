@@ -1,0 +1,260 @@
+"""version_guards: a guard over a tile is decided once for the whole tile, in front of it.
+
+A register tile is written out; a test for every element of it, in the innermost loop, would ruin it.  A guard
+`c * Q + t < k`, with t going over the tile and Q over whole tiles, holds for all of t, for none, or, for exactly one
+value of Q, for the first few t: a constant number.  So the code around the tile becomes: if all pass, the tile without
+the guard; else if some pass, the tile with a constant guard.  Unrolling and vectorising then make a smaller tile of it.
+
+Where k comes with the call, there is a tile for each number of t, if they are few; else the guard stays in the tile of which some pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from tunesmith.ir.expr import Const, Lt0
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Poly, Var, below
+from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import Handler, transform, walk, with_body
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
+from tunesmith.lower.renew_binders import own_binders
+
+MAX_VERSIONS = 24
+"""Copies of one tile at most: past this guards stay where they are, slow but small."""
+MAX_RESTS = 3
+"""Tiles of different sizes for a rest that comes with the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`outer + inner < 0`: outer over loops around the tile, inner over its written-out loops, with their ranges."""
+
+    condition: Poly
+    outer: Poly
+    inner: Poly
+    low: int
+    high: int
+
+
+@function_pass(needs="OPAQUE")
+def version_guards(func: PrimFunc, target: Target) -> PrimFunc:
+    """Version tiles; see the module's text.
+
+    A second run finds nothing to do unless MAX_VERSIONS stopped the first: copies are counted from 1 in each run, because no trace of
+    them is left in the program, so each run would make more.  A pipeline holds this pass once.
+    """
+    body = _Versioner(symbol_ranges(func)).visit(func.body, 1)
+    return with_body(func, seq([]) if body is None else own_binders(body))
+
+
+class _Versioner:
+    def __init__(self, ranges: dict[Var, Range]) -> None:
+        self.s = Simplifier(ranges)
+        self.sized = bool(ranges)
+        self.facts: dict[Poly, Range] = {}
+        self.hidden: list[Poly] = []
+        self._conditions: dict[BufferStore, bool] = {}
+
+    def visit(self, n: Any, copies: int) -> Any:
+        """Version guards whose outer part is fully known at `n`, then go inside."""
+        guard = self._first_guard(n) if isinstance(n, (For, If)) or n.children else None
+        if guard is not None:
+            return self._version(n, guard, copies)
+        if type(n) is For:
+            self.s.ranges[n.var] = (0, max(self.s.bounds(n.extent)[1] - 1, 0))
+            body = self.visit(n.body, copies)
+            del self.s.ranges[n.var]
+            return None if body is None else n if body is n.body else n.with_(body=body)
+        if isinstance(n, Stmt):
+            return _rebuild(n, lambda k: self.visit(k, copies) if isinstance(k, Stmt) else k)
+        return n
+
+    def _first_guard(self, root: Any) -> Guard | None:
+        """A guard below `root` whose outer variables are all bound outside it and whose others are written-out loops inside."""
+        tile: dict[Var, Range] = {}
+
+        def go(n: Any) -> Guard | None:
+            if type(n) is For:
+                if n.kind in ("unrolled", "vectorized") and n.extent.const is not None:
+                    tile[n.var] = (0, n.extent.const - 1)
+                return go(n.body)
+            if type(n) is BufferStore and not self._has_conditions(n):
+                return None
+            if type(n) is Lt0 and n.lanes == 1:
+                found = self._as_guard(n.index, tile)
+                if found is not None:
+                    return found
+            out: list[Guard] = []
+
+            def kid(k: Any) -> None:
+                if not out and type(k) is not Poly:
+                    g = go(k)
+                    if g is not None:
+                        out.append(g)
+
+            n.each_child(kid)
+            return out[0] if out else None
+
+        return go(root)
+
+    def _as_guard(self, e: Poly, tile: dict[Var, Range]) -> Guard | None:
+        if e in self.hidden:
+            return None
+        outer: dict[Any, int] = {}
+        inner: dict[Any, int] = {}
+        for m, c in e.terms:
+            vs = {v for a in m for v in a.vars}
+            if vs and vs <= set(tile):
+                inner[m] = c
+            elif all(v in self.s.ranges for v in vs):
+                outer[m] = c
+            else:
+                return None
+        if not inner or not any(m for m in outer):
+            return None
+        part = Poly(tuple(inner.items()))
+        low, high = Simplifier(tile).bounds(part)
+        return Guard(e, Poly(tuple(outer.items())), part, low, high)
+
+    def _version(self, n: Any, g: Guard, copies: int) -> Any:
+        steps, unit, offset = _in_steps(g.outer)
+        known = self.facts.get(steps) or self.s.bounds(steps)
+        passing, mixed, failing = _spans(unit, offset, g, known)
+        if mixed is not None and copies >= MAX_VERSIONS:
+            return self._keep(n, g, copies)
+        pieces = sum(x is not None for x in (passing, mixed, failing))
+        more = copies * 2 if pieces > 1 and mixed is not None else copies
+        full = none = part = None
+        if passing is not None:
+            full = self._under(steps, passing, self._decide(n, g, True), more)
+        if failing is not None:
+            none = self._under(steps, failing, self._decide(n, g, False), more)
+        if mixed is not None:
+            if mixed[0] == mixed[1]:
+                part = self._under(steps, mixed, self._settle(n, g, unit * mixed[0] + offset), more)
+            elif self.sized and mixed[1] - mixed[0] < MAX_RESTS:
+                rests = range(mixed[0], mixed[1] + 1)
+                settled = [self._under(steps, (q, q), self._settle(n, g, unit * q + offset), more * len(rests)) for q in rests]
+                part = settled.pop()
+                for q, rest in zip(reversed(rests[:-1]), reversed(settled), strict=True):
+                    part = _if(below(steps, q + 1), rest, part)
+            elif self.sized:
+                self.hidden.append(g.condition)
+                part = self._under(steps, mixed, n, more)
+                self.hidden.pop()
+            else:
+                part = self._keep(n, g, more)
+            if failing is not None:
+                part = _if(below(g.outer + g.low, 0), part, none)
+        else:
+            part = none
+        if passing is None:
+            return part
+        return full if mixed is None and failing is None else _if(below(g.outer + g.high, 0), full, part)
+
+    def _keep(self, n: Any, g: Guard, copies: int) -> Any:
+        """Leave this guard where it is and go on with the others."""
+        self.hidden.append(g.condition)
+        try:
+            return self.visit(n, copies)
+        finally:
+            self.hidden.pop()
+
+    def _decide(self, n: Any, g: Guard, value: bool) -> Any:
+        """`n` with the guard replaced by a literal."""
+        return self._replaced(n, lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x)
+
+    def _settle(self, n: Any, g: Guard, outer: int) -> Any:
+        """`n` with the outer part replaced by its value, in this guard and in all others of the same outer part."""
+
+        def on_lt0(x: Lt0, _: Any) -> Any:
+            rest = x.index - g.outer
+            return below(rest + outer, 0) if x.lanes == 1 and rest.vars.isdisjoint(self.s.ranges) else x
+
+        return self._replaced(n, on_lt0)
+
+    def _replaced(self, n: Any, on_lt0: Handler) -> Any:
+        """`n` with other conditions, simplified.  The versions share the statements in which there are none."""
+
+        def on_store(x: BufferStore, recurse: Any) -> Any:
+            return x.map_children(recurse) if self._has_conditions(x) else x
+
+        return self.s(transform(n, {Lt0: on_lt0, BufferStore: on_store}))
+
+    def _has_conditions(self, n: BufferStore) -> bool:
+        known = self._conditions.get(n)
+        if known is None:
+            known = self._conditions[n] = any(type(x) is Lt0 for x in walk(n))
+        return known
+
+    def _under(self, steps: Poly, span: Range | None, n: Any, copies: int) -> Any:
+        if n is None or span is None:
+            return None
+        old = self.facts.get(steps)
+        self.facts[steps] = span
+        out = self.visit(n, copies)
+        if old is None:
+            del self.facts[steps]
+        else:
+            self.facts[steps] = old
+        return out
+
+
+def _rebuild(n: Stmt, f: Any) -> Any:
+    """Children through `f`; a statement that vanished takes its parent along unless the parent is a sequence or has another branch."""
+    if type(n) is Seq:
+        kept = [r for k in n.stmts if (r := f(k)) is not None]
+        return n if len(kept) == len(n.stmts) and all(a is b for a, b in zip(kept, n.stmts, strict=True)) else seq(kept) if kept else None
+    if type(n) is If:
+        return _if(n.cond, f(n.then), None if n.orelse is None else f(n.orelse), n)
+    gone = False
+
+    def kid(k: Any) -> Any:
+        nonlocal gone
+        r = f(k)
+        gone = gone or r is None
+        return k if r is None else r
+
+    out = n.map_children(kid)
+    return None if gone else out
+
+
+def _if(cond: Any, then: Stmt | None, orelse: Stmt | None, same: If | None = None) -> Stmt | None:
+    if same is not None and then is same.then and orelse is same.orelse:
+        return same
+    if type(cond) is Const:
+        return then if cond.value else orelse
+    if then is None:
+        return None if orelse is None else If(Lt0(-cond.index - 1), orelse)
+    return If(cond, then, orelse)
+
+
+def _in_steps(outer: Poly) -> tuple[Poly, int, int]:
+    """(Q, c, k) with outer = c * Q + k, c the signed gcd of the coefficients."""
+    k = dict(outer.terms).get((), 0)
+    terms = [(m, c) for m, c in outer.terms if m]
+    unit = gcd(*[c for _, c in terms])
+    unit = unit if terms[0][1] > 0 else -unit
+    return Poly(tuple([(m, c // unit) for m, c in terms])), unit, k
+
+
+def _spans(unit: int, offset: int, g: Guard, known: Range) -> tuple[Range | None, Range | None, Range | None]:
+    """Which steps q let all of the tile pass, some of it, none of it: unit * q + offset + t < 0 for t in [low, high]."""
+    low, high = known
+
+    def clip(a: int, b: int) -> Range | None:
+        a, b = max(a, low), min(b, high)
+        return (a, b) if a <= b else None
+
+    if unit > 0:
+        all_end = (-offset - g.high - 1) // unit
+        some_end = (-offset - g.low - 1) // unit
+        return clip(low, all_end), clip(all_end + 1, some_end), clip(some_end + 1, high)
+    all_start = (offset + g.high) // -unit + 1
+    some_start = (offset + g.low) // -unit + 1
+    return clip(all_start, high), clip(some_start, all_start - 1), clip(low, some_start - 1)

@@ -1,0 +1,325 @@
+"""torch: eager, with oneDNN's and MKL's packed weights where it has them, and compiled by Inductor; on the CPU, or on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.operators import OperatorCall
+
+_Run = Callable[[], Any]
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
+
+
+class TorchPeer(Peer):
+    """torch without its compiler.  Convolutions and dense layers have several variants; the fastest competes."""
+
+    name: ClassVar[str] = "torch"
+    package: ClassVar[str] = "torch"
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """All ways torch has for this operator and dtype."""
+        if call.dtype not in _DTYPES:
+            return []
+        import torch
+
+        torch.set_num_threads(self.threads)
+        return _variants(call, "cpu")
+
+
+class TorchCudaPeer(Peer):
+    """torch on the first NVIDIA GPU without its compiler: cuBLAS and cuDNN, which choose their fastest algorithm; float32 without tf32."""
+
+    name: ClassVar[str] = "torch_cuda"
+    package: ClassVar[str] = "torch"
+
+    def available(self) -> str | None:
+        """None if torch is there, was built for CUDA, and finds a GPU."""
+        return super().available() or _without_cuda()
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """All ways torch has for this operator and dtype."""
+        if call.dtype not in _DTYPES:
+            return []
+        _exact()
+        return [_on_gpu(v) for v in _variants(call, "cuda")]
+
+
+class TorchCompileCudaPeer(Peer):
+    """torch.compile on the first NVIDIA GPU: Inductor makes Triton kernels, and calls cuBLAS and cuDNN."""
+
+    name: ClassVar[str] = "torch_compile_cuda"
+    package: ClassVar[str] = "torch"
+
+    def available(self) -> str | None:
+        """None if torch finds a GPU, and Triton is there."""
+        missing = super().available() or _without_cuda()
+        return missing or (None if importlib.util.find_spec("triton") else "torch.compile needs triton on a GPU, which is not installed")
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """One way for each operator; for convolutions both memory formats."""
+        if call.dtype not in _DTYPES:
+            return []
+        _exact()
+        return [_on_gpu(v) for v in _compiled_variants(call, "cuda")]
+
+
+class TorchCompilePeer(Peer):
+    """torch.compile with frozen weights (Inductor makes C++ and calls oneDNN and MKL).  Needs a C++ compiler."""
+
+    name: ClassVar[str] = "torch_compile"
+    package: ClassVar[str] = "torch"
+
+    def available(self) -> str | None:
+        """None if torch and a C++ compiler are there."""
+        if not any(shutil.which(compiler) for compiler in ("g++", "clang++", "c++")):
+            return "torch.compile needs a C++ compiler, and there is none on the path"
+        return super().available()
+
+    def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """One way for each operator; for convolutions both memory formats."""
+        if call.dtype not in _DTYPES:
+            return []
+        import torch
+
+        torch.set_num_threads(self.threads)
+        return _compiled_variants(call, "cpu")
+
+
+def _without_cuda() -> str | None:
+    """Why torch has no GPU here; None if it has."""
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no NVIDIA GPU here"
+
+
+def _exact() -> None:
+    """float32 is float32, and cuDNN tries its algorithms."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+
+def _on_gpu(v: PreparedCall) -> PreparedCall:
+    """The same call, which is complete when the GPU says so."""
+    import torch
+
+    return PreparedCall(v.variant, v.run, v.output, torch.cuda.synchronize)
+
+
+def _variants(call: OperatorCall, device: str) -> list[PreparedCall]:
+    """Without the compiler."""
+    if call.name == "conv2d":
+        return _conv2d(call, device)
+    if call.name == "dense":
+        return [PreparedCall(variant, run, _array) for variant, run in _dense(call, device)]
+    run = _eager(call, device)
+    return [] if run is None else [PreparedCall("eager", run, _array)]
+
+
+def _compiled_variants(call: OperatorCall, device: str) -> list[PreparedCall]:
+    import torch
+
+    if call.name == "conv2d":
+        formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+        return [_compiled(call, name, memory, device) for name, memory in formats.items()]
+    return [_compiled(call, "compiled", None, device)]
+
+
+def _tensors(call: OperatorCall, device: str) -> dict[str, Any]:
+    """Copies in torch's own memory, which is aligned for vectors."""
+    import torch
+
+    return {name: torch.from_numpy(value).clone().to(device) for name, value in call.inputs.items()}
+
+
+def _array(value: Any) -> np.ndarray:
+    array: np.ndarray = value.cpu().numpy()
+    return array
+
+
+def _eager(call: OperatorCall, device: str) -> _Run | None:
+    """Operators with one eager function; outputs go to memory allocated before, where the function allows it."""
+    import torch
+
+    t = _tensors(call, device)
+    out = torch.from_numpy(np.empty(call.output, call.dtype)).clone().to(device)
+    if call.name == "matmul":
+        return lambda: torch.mm(t["A"], t["B"], out=out)
+    if call.name == "batch_matmul":
+        return lambda: torch.bmm(t["A"], t["B"], out=out)
+    if call.name == "add":
+        return lambda: torch.add(t["A"], t["B"], out=out)
+    if call.name == "relu":
+        return lambda: torch.clamp_min(t["X"], 0, out=out)
+    if call.name == "softmax":
+        return lambda: torch.softmax(t["X"], -1, out=out)
+    if call.name == "sum":
+        if call.text("axis") == "all":
+            return lambda: torch.sum(t["X"], dtype=out.dtype)
+        axis = call.number("axis")
+        return lambda: torch.sum(t["X"], axis, dtype=out.dtype, out=out)
+    if call.name == "layer_norm":
+        shape, eps = (call.number("n"),), float(call.text("eps"))
+        return lambda: torch.nn.functional.layer_norm(t["X"], shape, t["gamma"], t["beta"], eps)
+    return None
+
+
+def _activate(name: str) -> Callable[[Any], Any]:
+    """The activation in place, as far as torch has it so."""
+    import torch
+
+    known: dict[str, Callable[[Any], Any]] = {"relu": torch.relu_, "gelu": torch.nn.functional.gelu}
+    return known.get(name, lambda y: y)
+
+
+def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
+    """Linear on W[n,k], addmm on W[k,n], and both libraries' linear on packed weights."""
+    import torch
+
+    t = _tensors(call, device)
+    x, w, bias = t["X"], t["W"], t.get("bias")
+    w_nk = w.t().contiguous()
+    activation = call.text("activation")
+    activate = _activate(activation)
+    out = torch.empty(call.output, dtype=x.dtype, device=device)
+    linear = torch.nn.functional.linear
+    variants: list[tuple[str, _Run]] = [("eager linear", lambda: activate(linear(x, w_nk, bias)))]
+    if bias is None:
+        variants.append(("eager mm", lambda: activate(torch.mm(x, w, out=out))))
+    else:
+        variants.append(("eager addmm", lambda: activate(torch.addmm(bias, x, w, out=out))))
+    if call.dtype != "float32" or device != "cpu":
+        return variants
+    onednn, mkl, rows = torch.ops.mkldnn, torch.ops.mkl, call.number("m")
+    if torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise") and hasattr(onednn, "_reorder_linear_weight"):
+        packed = onednn._reorder_linear_weight(w_nk, rows)
+        algorithm = "none" if activation == "gelu" else ""  # exact gelu
+        variants.append(("oneDNN, weights packed ahead", lambda: onednn._linear_pointwise(x, packed, bias, activation, [], algorithm)))
+    if torch.backends.mkl.is_available() and hasattr(mkl, "_mkl_linear") and hasattr(mkl, "_mkl_reorder_linear_weight"):
+        packed_mkl = mkl._mkl_reorder_linear_weight(w_nk, rows)
+        variants.append(("MKL, weights packed ahead", lambda: activate(mkl._mkl_linear(x, packed_mkl, w_nk, bias, rows))))
+    return variants
+
+
+def _conv2d_tensors(call: OperatorCall, memory: Any, device: str) -> tuple[Any, Any, Any]:
+    """X and W with the axes in torch's order and the memory in the format given, and the bias or None."""
+    t = _tensors(call, device)
+    x, w = t["X"], t["W"]
+    if call.text("layout") == "NHWC":
+        x, w = x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1)
+    return x.contiguous(memory_format=memory), w.contiguous(memory_format=memory), t.get("bias")
+
+
+def _conv2d_array(call: OperatorCall) -> Callable[[Any], np.ndarray]:
+    if call.text("layout") == "NHWC":
+        return lambda y: _array(y.permute(0, 2, 3, 1))
+    return _array
+
+
+def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
+    """Eager and packed, in both memory formats."""
+    import torch
+
+    stride, pad, dilation = ([call.number(name)] * 2 for name in ("stride", "pad", "dilation"))
+    groups, relu = call.number("groups"), call.number("relu")
+    activate = _activate("relu" if relu else "none")
+    output = _conv2d_array(call)
+    fused = "relu" if relu else "none"
+    onednn = torch.ops.mkldnn
+    has_packed = (
+        device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
+    )
+    variants: list[PreparedCall] = []
+    for name, memory in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
+        x, w, bias = _conv2d_tensors(call, memory, device)
+
+        def eager(x: Any = x, w: Any = w, bias: Any = bias) -> Any:
+            return activate(torch.conv2d(x, w, bias, stride, pad, dilation, groups))
+
+        variants.append(PreparedCall(f"eager, {name}", eager, output))
+        if not has_packed:
+            continue
+        reorder = torch._C._nn.mkldnn_reorder_conv2d_weight
+        packed = reorder(w.contiguous().to_mkldnn(), pad, stride, dilation, groups, list(x.shape))
+
+        def prepacked(x: Any = x, packed: Any = packed, bias: Any = bias) -> Any:
+            return onednn._convolution_pointwise(x, packed, bias, pad, stride, dilation, groups, fused, [], "")
+
+        variants.append(PreparedCall(f"oneDNN, weights packed ahead, {name}", prepacked, output))
+    return variants
+
+
+def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> PreparedCall:
+    """The operator as a module, so that its constants can be frozen, compiled for its very shapes."""
+    import torch
+
+    output = _conv2d_array(call) if call.name == "conv2d" else _array
+    if memory is None:
+        t = _tensors(call, device)
+    else:
+        x, w, bias = _conv2d_tensors(call, memory, device)
+        t = {"X": x, "W": w, **({} if bias is None else {"bias": bias})}
+    names = [name for name in t if name in ("W", "bias", "gamma", "beta")]
+    module = _module(call, {name: t.pop(name) for name in names}).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(module, dynamic=False, options={"freezing": True})
+    arguments = list(t.values())
+
+    def run() -> Any:
+        with torch.no_grad():
+            return compiled(*arguments)
+
+    return PreparedCall(variant, run, output)
+
+
+def _module(call: OperatorCall, constants: dict[str, Any]) -> Any:
+    import torch
+
+    function = _formula(call)
+
+    class Operator(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in constants.items():
+                self.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
+
+        def forward(self, *arguments: Any) -> Any:
+            return function(*arguments, **dict(self.named_parameters()))
+
+    return Operator()
+
+
+def _formula(call: OperatorCall) -> Callable[..., Any]:
+    """The operator as users write it."""
+    import torch
+    import torch.nn.functional as F
+
+    single: dict[str, Callable[..., Any]] = {"matmul": torch.matmul, "batch_matmul": torch.matmul, "add": torch.add, "relu": torch.relu}
+    if call.name in single:
+        return single[call.name]
+    if call.name == "softmax":
+        return lambda X: torch.softmax(X, -1)
+    if call.name == "sum":
+        axes = (0, 1) if call.text("axis") == "all" else call.number("axis")
+        return lambda X: torch.sum(X, axes, dtype=X.dtype)
+    if call.name == "layer_norm":
+        shape, eps = (call.number("n"),), float(call.text("eps"))
+        return lambda X, gamma, beta: F.layer_norm(X, shape, gamma, beta, eps)
+    if call.name == "dense":
+        known: dict[str, Callable[[Any], Any]] = {"relu": torch.relu, "gelu": F.gelu}
+        activation = known.get(call.text("activation"), lambda y: y)
+        return lambda X, W, bias=None: activation(F.linear(X, W.t(), bias))
+    stride, pad, dilation, groups, relu = (call.number(name) for name in ("stride", "pad", "dilation", "groups", "relu"))
+
+    def conv2d(X: Any, W: Any, bias: Any = None) -> Any:
+        y = torch.conv2d(X, W, bias, stride, pad, dilation, groups)
+        return torch.relu(y) if relu else y
+
+    return conv2d

@@ -1,0 +1,1 @@
+"""Measure the rates of CPUs and GPUs, for cost models."""

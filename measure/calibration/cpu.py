@@ -1,0 +1,271 @@
+"""How fast this machine is: peak arithmetic, bandwidth of each memory level, cost of a parallel region; measured once and remembered.
+
+The numbers stand for what tuned code can reach, so each is the best of many short runs: other processes only ever make a run slower.
+They are facts of a `Target`, not part of its identity: measuring again changes no database key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.codegen.llvm.host import check_runs_here
+from tunesmith.codegen.llvm.probe import OUT_BYTES, ProbeKernels, load_probe
+from tunesmith.ir.target.detect import detect_host
+from tunesmith.ir.target.target import Target
+from tunesmith.runtime.threads import pin_threads
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.worker_pool import WorkerPool
+
+PROBE_VERSION = 1
+"""Raised when the probes change, so that remembered numbers of older ones are measured again."""
+
+_CHUNK_S = 0.004
+_LEAST_RATE = 5e9
+"""Operations or bytes a second of one thread: a chunk holds at least what takes its time at this rate."""
+_BUDGET_S = 0.12
+_FORK_JOINS = 200
+_PAGE = 4096
+_DRAM_BYTES = (128 << 20, 256 << 20)
+_TIMEOUT_S = 120.0
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """Measured rates; the names are those of the target's attributes.
+
+    Attributes:
+        peak_gflops_core, peak_gflops: float32 multiply-adds on the widest vectors, one core alone and all cores, GFLOP/s.
+        l2_gbs_core, l2_gbs: reading data that fits half the L2 cache of each core, GB/s.
+        l3_gbs_core, l3_gbs: reading data that fits the L3 but not the L2; where there is no L3, memory.
+        dram_gbs_core, dram_gbs: reading more than the caches hold (at most 256 MB, so that a larger L3 answers for a part).
+        fork_join_us: an empty parallel region on all cores with its threads awake, microseconds.
+    """
+
+    peak_gflops_core: float
+    peak_gflops: float
+    l2_gbs_core: float
+    l2_gbs: float
+    l3_gbs_core: float
+    l3_gbs: float
+    dram_gbs_core: float
+    dram_gbs: float
+    fork_join_us: float
+
+    def to_json(self) -> dict[str, float]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> MachineRates:
+        """What `to_json` wrote.
+
+        Raises:
+            RecordError: a rate is missing, unknown, or no positive number.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(data, Mapping) or set(data) != set(names):
+            raise RecordError(
+                f"machine rates need exactly {', '.join(names)}; got {data!r}. Measure again with machine_rates(refresh=True)"
+            )
+        bad = [name for name in names if isinstance(data[name], bool) or not isinstance(data[name], int | float)]
+        bad = bad or [name for name in names if not 0 < data[name] < math.inf]
+        if bad:
+            raise RecordError(
+                f"machine rates: {bad[0]} is {data[bad[0]]!r}, not a positive number. Measure again with machine_rates(refresh=True)"
+            )
+        return cls(**{name: float(data[name]) for name in names})
+
+
+def machine_rates(target: Target | None = None, *, refresh: bool = False, progress: Callable[[str], None] | None = None) -> MachineRates:
+    """The rates of this machine, measured on the first call (about 2 s, in a process of its own) and remembered.
+
+    They are kept in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file for each processor, target and probe version.
+
+    Args:
+        target: an `llvm` or `c` target of this machine; vector width and number of threads are its.  Default: `Target.detect()`.
+        refresh: measure even if numbers are remembered.
+        progress: told what goes on when it takes longer than a second; default: one line on standard error.
+
+    Raises:
+        UserError: the target is a GPU.
+        BuildError: the target's code cannot run here.
+        RunError: the probes failed.
+    """
+    target = _checked(target)
+    path = _cache_path(target)
+    if not refresh:
+        remembered = _load(path)
+        if remembered is not None:
+            return remembered
+    rates = _measure_in_worker(target, progress or _say)
+    _store(path, target, rates)
+    return rates
+
+
+def remembered_rates(target: Target | None = None) -> MachineRates | None:
+    """The rates measured before, None if they never were.  Measures nothing."""
+    return _load(_cache_path(_checked(target)))
+
+
+def calibrated(target: Target | None = None) -> Target:
+    """`target` (default: this machine) with measured rates in place of estimates.  Its identity and database key stay the same."""
+    target = _checked(target)
+    return target.with_attributes(**machine_rates(target).to_json())
+
+
+def measure_rates(target: Target) -> MachineRates:
+    """Measure in this process, which should be idle and have its threads pinned (`machine_rates` sees to both)."""
+    kernels = load_probe(target)
+    cores = target.num_cores
+    out, data = _buffer(cores * OUT_BYTES), _buffer(_data_bytes(target))
+    kernels.fill(_address(data), _whole(data.nbytes // cores), _address(out), cores)
+
+    def peak(threads: int) -> float:
+        return _best_rate(lambda rounds: kernels.multiply_add(rounds, _address(out), threads), kernels.flops_per_round * threads)
+
+    def read(nbytes: int, threads: int) -> float:
+        return _best_rate(lambda rounds: kernels.read(_address(data), nbytes, rounds, _address(out), threads), nbytes * threads)
+
+    l2, l3 = _working_sets(target)
+    return MachineRates(
+        peak_gflops_core=peak(1),
+        peak_gflops=peak(cores),
+        l2_gbs_core=read(l2, 1),
+        l2_gbs=read(l2, cores),
+        l3_gbs_core=read(l3, 1) if target.l3_bytes else read(_whole(data.nbytes), 1),
+        l3_gbs=read(l3, cores) if target.l3_bytes else read(_whole(data.nbytes // cores), cores),
+        dram_gbs_core=read(_whole(data.nbytes), 1),
+        dram_gbs=read(_whole(data.nbytes // cores), cores),
+        fork_join_us=_fork_join_us(kernels, cores),
+    )
+
+
+def probe_worker() -> Callable[[dict[str, object]], dict[str, float]]:
+    """The job of the measuring process: target as JSON in, rates as JSON out."""
+    return lambda target: measure_rates(Target.from_json(target)).to_json()
+
+
+def _checked(target: Target | None) -> Target:
+    target = target or Target.detect()
+    if not target.is_cpu:
+        raise UserError(f"machine rates are those of a CPU; {target} is none. Give a target of kind llvm or c")
+    check_runs_here(target)
+    return target
+
+
+def _best_rate(run: Callable[[int], None], work: int) -> float:
+    """Work per nanosecond (GFLOP/s, GB/s) in the fastest of many chunks; `work` is what one round does."""
+    # Beside other work most of a short chunk is waiting for threads, and chunks as long as they should be hold next to nothing.
+    least = max(1, int(_CHUNK_S * _LEAST_RATE / work))
+    rounds, best, chunks = least, 0.0, 0
+    deadline = time.perf_counter() + _BUDGET_S
+    # The first chunk pays for waking threads and clocks: there is always a second.
+    while chunks < 2 or time.perf_counter() < deadline:
+        before = time.perf_counter()
+        run(rounds)
+        seconds = time.perf_counter() - before
+        best = max(best, work * rounds / seconds * 1e-9)
+        rounds = max(least, int(rounds * min(100.0, max(0.01, _CHUNK_S / seconds))))
+        chunks += 1
+    return best
+
+
+def _fork_join_us(kernels: ProbeKernels, threads: int) -> float:
+    samples: list[float] = []
+    deadline = time.perf_counter() + _BUDGET_S
+    while not samples or time.perf_counter() < deadline:
+        before = time.perf_counter()
+        kernels.fork_join(_FORK_JOINS, threads)
+        samples.append((time.perf_counter() - before) / _FORK_JOINS * 1e6)
+    return statistics.median(samples)
+
+
+def _working_sets(target: Target) -> tuple[int, int]:
+    """Bytes each core reads to see its L2 and to see the L3."""
+    l2 = max(target.l2_bytes // 2, min(2 * target.l1_bytes, target.l2_bytes))
+    l3 = max(2 * target.l2_bytes, min(target.l3_bytes // (2 * target.num_cores), 8 * target.l2_bytes))
+    return _whole(l2), _whole(l3)
+
+
+def _data_bytes(target: Target) -> int:
+    """Size of the buffer: more than the caches hold if memory allows, and every core's L3 working set."""
+    least, most = _DRAM_BYTES
+    caches = target.l3_bytes + target.num_cores * target.l2_bytes
+    return max(min(max(4 * caches, least), most, _free_memory() // 4), target.num_cores * max(_working_sets(target)))
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 4 * _DRAM_BYTES[1]
+
+
+def _whole(nbytes: int) -> int:
+    return max(_PAGE, nbytes // _PAGE * _PAGE)
+
+
+def _buffer(nbytes: int) -> np.ndarray:
+    """Uninitialised bytes that start at a page."""
+    raw = np.empty(_whole(nbytes) + 2 * _PAGE, np.uint8)
+    skip = -raw.ctypes.data % _PAGE
+    return raw[skip : skip + _whole(nbytes)]
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> MachineRates:
+    """Measure in a fresh process: threads pinned, nothing else in its pools and caches, memory returned afterwards."""
+    factory = f"{__name__}:{probe_worker.__name__}"
+    with WorkerPool(factory, 1, env=pin_threads(target.num_cores), timeout=_TIMEOUT_S) as pool:
+        pool.submit(target.to_json(facts=True))
+        result = pool.next_result(_PATIENCE_S)
+        if result is None:
+            progress(f"measuring the rates of this machine on {target.num_cores} threads (once, a few seconds) ...")
+            result = pool.next_result()
+    if result is None or result.error is not None:
+        reason = f"{result.message}\n{result.detail}" if result else "the measuring process gave no answer"
+        raise RunError(f"cannot measure the rates of this machine: {reason}")
+    return MachineRates.from_json(result.value)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _cache_path(target: Target) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    identity = json.dumps([detect_host().model_name, target.key, PROBE_VERSION])
+    return Path(home) / "tunesmith" / f"machine-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+
+
+def _load(path: Path) -> MachineRates | None:
+    """What is remembered; None if there is nothing, or nothing that makes sense."""
+    try:
+        return MachineRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
+    except (OSError, ValueError, KeyError, TypeError, RecordError):
+        return None
+
+
+def _store(path: Path, target: Target, rates: MachineRates) -> None:
+    """Remember; a cache that cannot be written only means measuring again."""
+    content = {"cpu": detect_host().model_name, "target": target.to_json(), "probe_version": PROBE_VERSION, "rates": rates.to_json()}
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,386 @@
+"""How fast a device is: multiply-adds, copies, reading from its L2 cache, starting a kernel, its clock; measured once and remembered.
+
+As with `measure.calibration.cpu` the numbers stand for what tuned code can reach, the best of many short runs, and are facts of a `Target`,
+not part of its identity: measuring again changes no database key.  A rate that cannot be measured, or makes no sense, is left out with
+a note, and the table's estimate stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.codegen.device.host import check_device
+from tunesmith.ir.target.gpus import OPENCL_FLOOR
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.gpu_probe import CHUNK, FMAS, THREADS, Probe, compiled
+from tunesmith.measure.device_lease import device_lease
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, DeviceLost
+from tunesmith.support import atomic_file
+from tunesmith.support.errors import RecordError, RunError, TunesmithError, UserError
+from tunesmith.support.worker_pool import WorkerPool
+
+PROBE_VERSION = 1
+"""Raised when the probes change, so that remembered numbers of older ones are measured again."""
+
+RATES = ("peak_gflops", "dram_gbs", "l2_gbs", "launch_us", "clock_ghz")
+"""What is measured, by the names of a target's attributes."""
+NONSENSE = 20.0
+"""A rate is not believed when it is so many times the estimate."""
+_UNKNOWN_CARD = 1000.0
+"""The same where the estimate is no more than a floor for devices nobody knows."""
+
+_BLOCKS = 8
+"""Of each multiprocessor: 2048 threads, as many as one holds."""
+_CHUNK_S = 0.004
+_BUDGET_S = 0.15
+_COPY_BYTES = (64 << 20, 256 << 20, 1024 << 20)
+_SHARE = 64
+"""A copy takes no more than this part of the device's memory."""
+_LAUNCHES = 300
+"""In a row; drivers take about a thousand before they wait."""
+_TIMEOUT_S = 120.0
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """Measured rates; the names of the first five are those of the target's attributes, None where there is no number.
+
+    Attributes:
+        peak_gflops: float32 multiply-adds in registers, all multiprocessors, GFLOP/s.
+        dram_gbs: copying within the device's memory, bytes read and bytes written together, GB/s: the best of the sizes that are four
+            times the L2 cache or more.
+        l2_gbs: reading a buffer of half the L2 cache again and again, past the caches of the multiprocessors, GB/s.
+        launch_us: one of many empty kernels in a row that were put into the stream while another one ran, microseconds: what the device
+            needs to go from one to the next, whatever the host takes to start it.
+        clock_ghz: cycles that a multiprocessor went through in a nanosecond while it did multiply-adds; where it has no such counter, what
+            its driver says.
+        copies: (bytes, GB/s) of each size that was copied.
+        notes: what was left out, and why.
+    """
+
+    peak_gflops: float | None = None
+    dram_gbs: float | None = None
+    l2_gbs: float | None = None
+    launch_us: float | None = None
+    clock_ghz: float | None = None
+    copies: tuple[tuple[int, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, float]:
+        """The rates that there are, by the names of the target's attributes."""
+        return {name: value for name in RATES if (value := getattr(self, name)) is not None}
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {**asdict(self), "copies": [list(c) for c in self.copies], "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, data: object) -> DeviceRates:
+        """What `to_json` wrote.
+
+        Raises:
+            RecordError: a rate is missing, unknown, or no positive number.
+        """
+        names = [f.name for f in fields(cls)]
+        again = "Measure again with device_rates(refresh=True)"
+        if not isinstance(data, Mapping) or set(data) != set(names):
+            raise RecordError(f"device rates need exactly {', '.join(names)}; got {data!r}. {again}")
+        for name in RATES:
+            value = data[name]
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf):
+                raise RecordError(f"device rates: {name} is {value!r}, neither a positive number nor null. {again}")
+        try:
+            copies = tuple([(int(n), float(rate)) for n, rate in data["copies"]])
+            notes = tuple([str(note) for note in data["notes"]])
+        except (TypeError, ValueError):
+            raise RecordError(f"device rates: copies are pairs of numbers and notes are texts, got {data!r}. {again}") from None
+        return cls(**{name: None if data[name] is None else float(data[name]) for name in RATES}, copies=copies, notes=notes)
+
+
+def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[str], None] | None = None) -> DeviceRates:
+    """The rates of the first device of the target's kind, measured on the first call (a few seconds, in a process of its own).
+
+    They are kept in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file for each device, driver and probe version.
+
+    Args:
+        target: a `cuda` or `opencl` target that is this device.
+        refresh: measure even if numbers are remembered.
+        progress: told what goes on when it takes longer than a second, and what was left out; default: lines on standard error.
+    Raises:
+        UserError: the target is a CPU.
+        BuildError: the target's code cannot run here.
+        RunError: the measuring process failed.
+    """
+    path = _cache_path(target, _checked(target))
+    if not refresh:
+        remembered = _load(path)
+        if remembered is not None:
+            return remembered
+    say = progress or _say
+    rates = _measure_in_worker(target, say)
+    for note in rates.notes:
+        say(f"rates of the {target.kind} device: {note}")
+    _store(path, target, rates)
+    return rates
+
+
+def remembered_device_rates(target: Target) -> DeviceRates | None:
+    """The rates measured before, None if they never were.  Measures nothing."""
+    return _load(_cache_path(target, _checked(target)))
+
+
+def calibrated_device(target: Target, progress: Callable[[str], None] | None = None) -> Target:
+    """The target with measured rates in place of estimates.  Its identity and database key stay the same.
+
+    A device whose rates cannot be measured keeps the estimates, and `progress` is told.
+
+    Raises:
+        UserError, BuildError: as `device_rates`.
+    """
+    _checked(target)
+    try:
+        return target.with_attributes(**device_rates(target, progress=progress).facts())
+    except RunError as error:
+        (progress or _say)(f"{error}. The estimates of {target} stay")
+        return target
+
+
+def measure_device(target: Target, code: bytes | None = None) -> DeviceRates:
+    """Measure in this process, on a device that nobody else uses (`device_rates` sees to both).
+
+    Args:
+        target: which kind of device, its architecture, L2 cache and estimates.
+        code: the kernels, if they are compiled already.
+    """
+    device = Device(target.base)
+    facts = device.api.attributes(device.index)
+    found: dict[str, float] = {}
+    notes: list[str] = []
+    copies: list[tuple[int, float]] = []
+    with Probe(device, code or compiled(target.base, target.arch)) as probe:
+        steps: dict[str, Callable[[], float | None]] = {
+            "peak_gflops": partial(_peak, probe, target),
+            "dram_gbs": partial(_copy, probe, target, facts, copies),
+            "l2_gbs": partial(_reread, probe, target),
+            "launch_us": partial(_launch, probe, target),
+            "clock_ghz": partial(_clock, probe, target, facts),
+        }
+        for name, step in steps.items():
+            try:
+                value = step()
+            except DeviceLost as error:
+                notes.append(f"{name} and what follows are not measured: {error}")
+                break
+            except TunesmithError as error:
+                notes.append(f"{name} is not measured: {error}")
+                continue
+            finally:
+                with contextlib.suppress(RunError):  # of a lost device, which the note is about
+                    probe.free()
+            note = _doubt(name, value, target)
+            if note:
+                notes.append(note)
+            elif value is not None:
+                found[name] = value
+    return DeviceRates(**found, copies=tuple(copies), notes=tuple(notes))
+
+
+def probe_worker() -> Callable[[dict[str, object]], dict[str, object]]:
+    """The job of the measuring process: target as JSON in, rates as JSON out."""
+    return lambda target: measure_device(Target.from_json(target)).to_json()
+
+
+def _checked(target: Target) -> DeviceAttributes:
+    """Facts about the device that a target is."""
+    if target.is_cpu:
+        raise UserError(f"device rates are those of a GPU or another device; {target} is a CPU: machine_rates measures it")
+    check_device(target)
+    return Device(target.base).api.attributes(0)
+
+
+def _doubt(name: str, value: float | None, target: Target) -> str:
+    """Why a number is not believed; empty if it may be right, or there is none."""
+    if value is None:
+        return ""
+    if not 0 < value < math.inf:
+        return f"{name} is left out: {value} is no rate"
+    estimate = float(getattr(target, name))
+    factor = _UNKNOWN_CARD if target.base == "opencl" and estimate == OPENCL_FLOOR.get(name) else NONSENSE
+    if value > factor * estimate:
+        return f"{name} is left out: {value:.4g} is more than {factor:.0f} times the estimate, {estimate:.4g}"
+    return ""
+
+
+def _multiply_add(probe: Probe, target: Target) -> tuple[Callable[[int], None], Allocation]:
+    """(starts so many rounds on all multiprocessors, where times are written); x becomes x / 2 + 1 / 2, which stays finite."""
+    blocks = _BLOCKS * target.num_cores
+    rounds, numbers = probe.filled([0], np.int32), probe.filled([0.5, 0.5], np.float32)
+    out, times = probe.memory(4 * THREADS * blocks), probe.filled([0] * 4, np.int64)
+    held = 0
+
+    def start(number: int) -> None:
+        nonlocal held
+        if number != held:
+            probe.fill(rounds, np.array([number], np.int32))
+            held = number
+        probe.launch("multiply_add", [rounds, numbers, out, times], blocks)
+
+    return start, times
+
+
+def _peak(probe: Probe, target: Target) -> float:
+    start, _ = _multiply_add(probe, target)
+    return _best_rate(probe, start, 2 * FMAS * THREADS * _BLOCKS * target.num_cores)
+
+
+def _clock(probe: Probe, target: Target, facts: DeviceAttributes) -> float | None:
+    """By the counters of a multiprocessor after 5 ms of multiply-adds; without counters, by the driver."""
+    if target.base == "cuda":
+        start, times = _multiply_add(probe, target)
+        rounds = 1000
+        while True:
+            taken, _ = probe.seconds(partial(start, rounds))
+            if taken > _CHUNK_S or rounds > 1 << 24:
+                break
+            rounds *= 4
+        start(rounds)
+        cycles, at, later, then = [int(x) for x in probe.read(times, np.int64)]
+        if then > at and later > cycles:
+            return (later - cycles) / (then - at)
+    return None if facts.clock_hz is None else facts.clock_hz * 1e-9
+
+
+def _copy(probe: Probe, target: Target, facts: DeviceAttributes, copies: list[tuple[int, float]]) -> float:
+    """Copies of several sizes; those that caches help with do not count."""
+    most = (facts.free_memory_bytes or facts.memory_bytes or _SHARE * _COPY_BYTES[0]) // _SHARE
+    for nbytes in [n for n in _COPY_BYTES if n <= most] or [max(CHUNK, most // CHUNK * CHUNK)]:
+        x, y = probe.memory(nbytes), probe.memory(nbytes)
+        copy = partial(probe.launch, "copy", [x, y], nbytes // CHUNK)
+        probe.launch("copy", [y, x], nbytes // CHUNK)  # memory that was never written may be no memory yet
+        copies.append((nbytes, _best_rate(probe, partial(_times, copy), 2 * nbytes)))
+        probe.free()
+    large = [rate for nbytes, rate in copies if nbytes >= 4 * target.l2_bytes]
+    return max(large or [copies[-1][1]])
+
+
+def _reread(probe: Probe, target: Target) -> float:
+    chunks = max(1, target.l2_bytes // 2 // CHUNK)
+    blocks = _BLOCKS * target.num_cores
+    # Next is a part that no block of this multiprocessor had: an odd step away, near the middle.
+    on = (chunks // 2) | 1 if chunks > 2 else 0
+    plan = probe.filled([0, chunks, on], np.int32)
+    x = probe.filled(np.zeros(chunks * CHUNK // 4, np.float32), np.float32)
+    out = probe.memory(4 * THREADS * blocks)
+    held = 0
+
+    def start(rounds: int) -> None:
+        nonlocal held
+        if rounds != held:
+            probe.fill(plan, np.array([rounds, chunks, on], np.int32))
+            held = rounds
+        probe.launch("reread", [plan, x, out], blocks)
+
+    return _best_rate(probe, start, CHUNK * blocks)
+
+
+def _launch(probe: Probe, target: Target) -> float:
+    """Microseconds from one empty kernel to the next, while the host is ahead."""
+    start, _ = _multiply_add(probe, target)
+    one = probe.memory(128)
+    rounds, busy = 1000, 0.0
+    best, launches = math.inf, _LAUNCHES
+
+    def work() -> None:
+        for _ in range(launches):
+            probe.launch("nothing", [one], 1)
+
+    probe.seconds(work)
+    for _ in range(8):
+        taken, started = probe.seconds(work, partial(start, rounds))
+        best = min(best, taken / launches)
+        if busy <= 1.5 * started and rounds < 1 << 24:  # the device was idle before all were started: keep it busy for longer
+            busy, _ = probe.seconds(partial(start, rounds))
+            rounds = max(rounds, math.ceil(rounds * 2.5 * started / max(busy, 1e-6)))
+            busy, _ = probe.seconds(partial(start, rounds))
+    return best * 1e6
+
+
+def _times(call: Callable[[], None], number: int) -> None:
+    for _ in range(number):
+        call()
+
+
+def _best_rate(probe: Probe, start: Callable[[int], None], work: int) -> float:
+    """Work per nanosecond (GFLOP/s, GB/s) in the fastest of many runs; `work` is what one round does."""
+    rounds, best, runs = 1, 0.0, 0
+    deadline = time.perf_counter() + _BUDGET_S
+    # The first run pays for loading code and waking clocks: there are always three.
+    while runs < 3 or time.perf_counter() < deadline:
+        start(rounds)  # writes the number of rounds down, which is not to be timed
+        seconds, _ = probe.seconds(partial(start, rounds))
+        if seconds > 0:
+            best = max(best, work * rounds / seconds * 1e-9)
+        rounds = max(1, min(1 << 24, int(rounds * min(100.0, max(0.01, _CHUNK_S / max(seconds, 1e-7))))))
+        runs += 1
+    return best
+
+
+def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> DeviceRates:
+    """Measure in a fresh process: a device that is lost there is not lost here, and memory goes back."""
+    factory = f"{__name__}:{probe_worker.__name__}"
+    with device_lease(Device(target.base)), WorkerPool(factory, 1, timeout=_TIMEOUT_S) as pool:
+        pool.submit(target.to_json(facts=True))
+        result = pool.next_result(_PATIENCE_S)
+        if result is None:
+            progress(f"measuring the rates of the first {target.kind} device (once, a few seconds) ...")
+            result = pool.next_result()
+    if result is None or result.error is not None:
+        reason = f"{result.message}\n{result.detail}" if result else "the measuring process gave no answer"
+        raise RunError(f"cannot measure the rates of the first {target.kind} device: {reason}")
+    return DeviceRates.from_json(result.value)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _cache_path(target: Target, facts: DeviceAttributes) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    identity = json.dumps([target.base, facts.name, facts.driver_version, target.arch, target.num_cores, target.l2_bytes, PROBE_VERSION])
+    return Path(home) / "tunesmith" / f"device-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+
+
+def _load(path: Path) -> DeviceRates | None:
+    """What is remembered; None if there is nothing, or nothing that makes sense."""
+    try:
+        return DeviceRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
+    except (OSError, ValueError, KeyError, TypeError, RecordError):
+        return None
+
+
+def _store(path: Path, target: Target, rates: DeviceRates) -> None:
+    """Remember; a cache that cannot be written only means measuring again."""
+    facts = Device(target.base).api.attributes(0)
+    content = {
+        "device": facts.name,
+        "driver": facts.driver_version,
+        "target": target.to_json(),
+        "probe_version": PROBE_VERSION,
+        "rates": rates.to_json(),
+    }
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")

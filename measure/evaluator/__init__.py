@@ -1,0 +1,1 @@
+"""Run and time candidates on CPUs and devices."""

@@ -1,0 +1,128 @@
+"""The data that candidates of a workload run on: seeded, the same in every process, and placed once for all of them.
+
+Inputs are sealed against writing and shared by all candidates.  Outputs are poisoned before a run that is verified, so
+that an element which was not written cannot pass for right because an earlier candidate had written it.  Outputs that the
+function reads, or writes in part only, start from random values instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tunesmith.measure.evaluator.guard_pages import Array, GuardedArray, round_to
+from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.support import dtype as dtypes
+from tunesmith.support import seeds
+from tunesmith.support.errors import UserError
+
+Range = tuple[float, float]
+"""Values of an input: from the first, up to but without the second."""
+
+FLOATS: Range = (-1.0, 1.0)
+SIGNED: Range = (-8, 8)
+UNSIGNED: Range = (0, 16)
+"""The ranges of inputs nobody said more about.  An input of indices needs a range of its own."""
+
+
+def make_inputs(params: Sequence[ParamSpec], seed: int = 0, ranges: Mapping[str, Range] | None = None) -> list[Array]:
+    """Random values for every argument that is not written, in order; bfloat16 is held in float32.
+
+    Uniform in the range; an input does not depend on the others.
+
+    Args:
+        params: all arguments of the function.
+        seed: of the data.
+        ranges: by the name of the argument.
+    Raises:
+        UserError: a range is empty, or belongs to no input.
+    """
+    ranges = ranges or {}
+    inputs = [(i, p) for i, p in enumerate(params) if not p.written]
+    unknown = sorted(set(ranges) - {p.name for _, p in inputs})
+    if unknown:
+        raise UserError(f"a range is given for {', '.join(unknown)}, and the inputs are {', '.join(p.name for _, p in inputs) or 'none'}")
+    return [_draw(p, seed, i, ranges.get(p.name)) for i, p in inputs]
+
+
+def _draw(param: ParamSpec, seed: int, index: int, given: Range | None) -> Array:
+    stream = seeds.stream(seed, "arguments", index)
+    if param.dtype == "bool":
+        return stream.integers(0, 2, param.shape).astype(np.bool_)
+    default = FLOATS if dtypes.is_float(param.dtype) else UNSIGNED if dtypes.is_unsigned(param.dtype) else SIGNED
+    low, high = given or default
+    if not low < high:
+        raise UserError(f"the range of {param.name} is empty: from {low} up to {high}. Give the lower end first")
+    if not dtypes.is_float(param.dtype):
+        return stream.integers(int(low), int(high), param.shape, dtypes.to_numpy(param.dtype))
+    unit: Array = stream.random(param.shape, np.float64 if param.dtype == "float64" else np.float32)
+    unit *= high - low
+    unit += low
+    return round_to(param.dtype, unit)
+
+
+def poison(params: Sequence[ParamSpec], reference: Sequence[Array]) -> list[Array]:
+    """Values of the arguments that are written, wrong everywhere: NaN, or the complement of what is expected."""
+    dtypes_written = [p.dtype for p in params if p.written]
+    return [
+        np.where(np.isnan(x), x.dtype.type(0), x.dtype.type(np.nan)) if dtypes.is_float(dtype) else ~x
+        for dtype, x in zip(dtypes_written, reference, strict=True)
+    ]
+
+
+def run_baseline(params: Sequence[ParamSpec], seed: int, run: Callable[[Sequence[Array]], list[Array]]) -> tuple[list[Array], list[Array]]:
+    """What outputs hold before a verified call, and what they must hold after it, by two calls of the unscheduled function.
+
+    If the results depend on what the outputs held, the function updates one of them or writes a part of one: then a call starts from
+    random values, as the reference has.  Otherwise it starts from poison.
+
+    Args:
+        params: all arguments of the function.
+        seed: of the data.
+        run: fills the arguments that are written with values, calls the function, and returns a copy of what they hold then.
+    """
+    first = [_draw(p, seed, i, None) for i, p in enumerate(params) if p.written]
+    after = run(first)
+    wrong = poison(params, after)
+    again = run(wrong)
+    return wrong if all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(after, again, strict=True)) else first, after
+
+
+class ArgumentTable:
+    """The arguments of one workload in memory.
+
+    Args:
+        params: all arguments, in order.
+        inputs: values of those that are not written, in order.
+
+    Raises:
+        RunError: there is not enough memory.
+    """
+
+    def __init__(self, params: Sequence[ParamSpec], inputs: Sequence[Array]) -> None:
+        self.params = tuple(params)
+        self._arrays = [GuardedArray(p.dtype, p.shape) for p in params]
+        values = iter(inputs)
+        for param, array in zip(self.params, self._arrays, strict=True):
+            if not param.written:
+                array.store(next(values))
+                array.seal()
+        self._outputs = [(p, a) for p, a in zip(self.params, self._arrays, strict=True) if p.written]
+
+    def arguments(self) -> list[object]:
+        """What a compiled function is called with; valid while the table lives."""
+        return [array.argument() for array in self._arrays]
+
+    def outputs(self) -> list[Array]:
+        """What the last run left in the arguments that are written: views where that is possible."""
+        return [array.load() for _, array in self._outputs]
+
+    def fill(self, values: Sequence[Array]) -> None:
+        """Fill the outputs; values of bfloat16 are float32."""
+        for (_, array), x in zip(self._outputs, values, strict=True):
+            array.store(x)
+
+    def damaged(self) -> list[str]:
+        """Names of the outputs next to which somebody wrote since the last call."""
+        return [param.name for param, array in self._outputs if array.damaged()]

@@ -1,0 +1,1 @@
+"""Build and run candidates on the machines of a Ray cluster."""

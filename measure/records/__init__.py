@@ -1,0 +1,1 @@
+"""Read and write measurements: records, logs, the database."""

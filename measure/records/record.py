@@ -1,0 +1,270 @@
+"""One measurement is one line of JSON: what was run, where, how fast, and whether the result was right.
+
+A `Record` names its workload by digest; the program's text stands once in the same log as a `WorkloadLine`.  Both are
+plain data.  Reading checks every field, so that a line from anywhere can be loaded; nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_NAME, MAX_SCRIPT, VERSION, Fields, Pool, canonical, clip, plain
+from tunesmith.support.errors import RecordError
+
+ERROR_KINDS = ("build_error", "timeout", "crash", "out_of_memory", "wrong_result", "run_error")
+"""How a candidate can fail.  A `crash` is a dead process (a signal), a `run_error` a failure that the process survived."""
+
+CandidateKey = tuple[str, tuple[int, ...]]
+"""What a search measures once: a sketch and a row of integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """Why a candidate has no valid time.
+
+    Attributes:
+        kind: one of `ERROR_KINDS`.
+        message: text for a human; the middle of a very long one is left out when it is written.
+    """
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One candidate of one workload, measured on one target.
+
+    Attributes:
+        workload: digest of the workload's program.
+        target: the target as plain JSON.  Records of one target are never served to another.
+        trace: the schedule with all its decisions, as JSON; opaque here.
+        sketch: id of the sketch the candidate came from; empty for a schedule written by hand.
+        row: the candidate's integers in that sketch.
+        samples: seconds per call, one entry per repeat, all above 0.  Empty only if there is an error.
+        clean: False if foreign load disturbed the samples and no quiet window came.
+        error: why the candidate failed, or None.
+        verified: the output was compared with the reference and agreed.  Never together with an error.
+        host: facts about the machine, see `environment`.
+        versions: versions of the software, see `environment`.
+        seed: seed of the search that proposed the candidate, 64 bits.
+        timestamp: seconds since 1970 at the end of the measurement.
+        policy: the timing policy as plain JSON.
+        extra: whatever a caller wants to keep beside it, plain JSON (hardware counters, network, tags).
+        unknown: fields of the line that this build does not know, kept as they were.
+    """
+
+    workload: str
+    target: Mapping[str, object]
+    trace: Sequence[object]
+    sketch: str
+    row: tuple[int, ...]
+    samples: tuple[float, ...]
+    clean: bool
+    error: ErrorInfo | None
+    verified: bool
+    host: Mapping[str, object]
+    versions: Mapping[str, object]
+    seed: int
+    timestamp: float
+    policy: Mapping[str, object]
+    extra: Mapping[str, object] = field(default_factory=dict)
+    unknown: Mapping[str, object] = field(default_factory=dict)
+    _identity: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A row of a population is a numpy array: keys and JSON want Python's integers.
+        object.__setattr__(self, "row", tuple(map(operator.index, self.row)))
+        object.__setattr__(self, "samples", tuple(map(float, self.samples)))
+        object.__setattr__(self, "timestamp", float(self.timestamp))
+
+    @property
+    def seconds(self) -> float:
+        """Median of the samples; infinity when there is none."""
+        ordered = sorted(self.samples)
+        if not ordered:
+            return math.inf
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+    @property
+    def identity(self) -> str:
+        """Digest of the measurement: target, schedule, samples, seed and time.
+
+        Equal for copies of a record, also when verdict, tags or host facts were amended.
+        """
+        if not self._identity[0]:
+            schedule = self.schedule
+            text = canonical("target or samples", [self.target, schedule, self.samples, self.seed, self.timestamp])
+            object.__setattr__(self, "_identity", (_digest(text), schedule))
+        return self._identity[0]
+
+    @property
+    def schedule(self) -> str:
+        """Digest of what was measured: workload, sketch, row, and the trace with its decisions.
+
+        A line carries it, and a line whose fields give another one was changed after it was written: it is refused.  Lines of earlier
+        versions carry none; their fields are taken as they are.
+        """
+        if not self._identity[1]:
+            self._note_schedule(canonical("trace", self.trace))
+        return self._identity[1]
+
+    def _note_schedule(self, trace: str) -> None:
+        text = f"{self.workload} {canonical('sketch', self.sketch)} {self.row} {trace}"
+        object.__setattr__(self, "_identity", ("", _digest(text)))
+
+    @property
+    def candidate(self) -> CandidateKey:
+        """Which candidate was measured: sketch and row, or the digest of the schedule when there is no sketch."""
+        return (self.sketch, self.row) if self.sketch else (f"trace:{self.schedule}", self.row)
+
+    def to_json(self) -> dict[str, object]:
+        """The line as plain JSON.  Raises RecordError if the record could not be read back."""
+        line: dict[str, object] = {
+            "v": VERSION,
+            "kind": "record",
+            "workload": self.workload,
+            "target": self.target,
+            "trace": self.trace,
+            "sketch": self.sketch,
+            "row": self.row,
+            "samples": self.samples,
+            "clean": self.clean,
+            "error": None if self.error is None else {"kind": self.error.kind, "message": clip(self.error.message)},
+            "verified": self.verified,
+            "host": self.host,
+            "versions": self.versions,
+            "seed": self.seed,
+            "timestamp": self.timestamp,
+            "policy": self.policy,
+            "extra": self.extra,
+        }
+        complete = _with_unknown(line, self.unknown)
+        complete["schedule"] = Record.from_json(complete).schedule  # of the fields as they are read back
+        return complete
+
+    @classmethod
+    def from_json(cls, line: object, pool: Pool | None = None) -> Record:
+        """Read one line.
+
+        Args:
+            line: the line as `json.loads` gives it.
+            pool: given by a reader of a journal, whose lines are known to be plain data with finite numbers: large
+                fields are then looked up in it and not walked again.
+
+        Raises:
+            NewerRecordError: the line is of a newer version.
+            RecordError: a field is missing, or has the wrong type, size or value.
+        """
+        fields = Fields("record", line, pool)
+        written = fields.rest.pop("schedule", None)
+        record = cls(
+            workload=fields.digest("workload"),
+            target=fields.mapping("target"),
+            trace=fields.array("trace"),
+            sketch=fields.text("sketch", MAX_NAME),
+            row=fields.row("row"),
+            samples=fields.samples("samples"),
+            clean=fields.flag("clean"),
+            error=_error(fields),
+            verified=fields.flag("verified"),
+            host=fields.mapping("host"),
+            versions=fields.mapping("versions"),
+            seed=fields.integer("seed"),
+            timestamp=fields.timestamp("timestamp"),
+            policy=fields.mapping("policy"),
+            extra=fields.mapping("extra", shared=False),
+            unknown=fields.rest,  # after all the others were taken out
+        )
+        if record.error is None and not record.samples:
+            fields.refuse("samples", "at least one sample, as `error` is null", [])
+        if record.error is not None and record.verified:
+            fields.refuse("verified", "false, as `error` is set", True)
+        if pool is not None:
+            record._note_schedule(pool.text(record.trace))
+        else:
+            for name in ("target", "trace", "host", "versions", "policy", "extra", "unknown"):
+                canonical(name, getattr(record, name))
+        if written is not None and written != record.schedule:
+            expected = f"{record.schedule}, the digest of workload, sketch, row and trace, which were changed after the line was written"
+            fields.refuse("schedule", expected, written)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadLine:
+    """The program that a digest stands for.
+
+    Attributes:
+        digest: the workload's digest, as in `Record.workload`.
+        name: what people call it, such as `matmul(m=512,n=512,k=512)`.
+        script: the program as TIR script text.  It is parsed as data when it is needed, never executed.
+        unknown: fields of the line that this build does not know, kept as they were.
+    """
+
+    digest: str
+    name: str
+    script: str
+    unknown: Mapping[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The line as plain JSON.  Raises RecordError if it could not be read back."""
+        line: dict[str, object] = {"v": VERSION, "kind": "workload", "digest": self.digest, "name": self.name, "script": self.script}
+        complete = _with_unknown(line, self.unknown)
+        WorkloadLine.from_json(complete)
+        return complete
+
+    @classmethod
+    def from_json(cls, line: object) -> WorkloadLine:
+        """Read one line.  Raises NewerRecordError and RecordError as `Record.from_json` does."""
+        fields = Fields("workload", line)
+        digest, name, script = fields.digest("digest"), fields.text("name", MAX_NAME), fields.text("script", MAX_SCRIPT)
+        canonical("unknown fields", fields.rest)
+        return cls(digest, name, script, fields.rest)
+
+
+def parse_line(line: object, pool: Pool | None = None) -> Record | WorkloadLine:
+    """Read a line of either kind.  `pool` and what is raised are those of `Record.from_json`."""
+    if isinstance(line, dict) and line.get("kind") == "workload":
+        return WorkloadLine.from_json(line)
+    return Record.from_json(line, pool)
+
+
+def target_key(target: Mapping[str, object]) -> str:
+    """Canonical text of a target: equal for equal targets, whatever the order of their attributes.
+
+    Raises:
+        RecordError: the target is not plain JSON.
+    """
+    return canonical("target", target)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _error(fields: Fields) -> ErrorInfo | None:
+    expected = 'null or {"kind": ..., "message": ...}'
+    value = fields.take("error", expected)
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"kind", "message"}:
+        fields.refuse("error", expected, value)
+    kind, message = value["kind"], value["message"]
+    if kind not in ERROR_KINDS:
+        fields.refuse("error.kind", f"one of {', '.join(ERROR_KINDS)}", kind)
+    if not isinstance(message, str) or len(message) > MAX_MESSAGE:
+        fields.refuse("error.message", f"a string of at most {MAX_MESSAGE} characters", message)
+    return ErrorInfo(kind, message)
+
+
+def _with_unknown(line: dict[str, object], unknown: Mapping[str, object]) -> dict[str, object]:
+    """The line in the types JSON gives back, and the fields of another version put back where they were."""
+    if taken := sorted(line.keys() & unknown.keys()):
+        raise RecordError(f"`unknown` holds {', '.join(taken)}, which this version knows: set the field itself")
+    return {name: plain(name, value) for name, value in {**line, **unknown}.items()}

@@ -1,0 +1,1 @@
+"""Check the arguments of calls before compiled code sees them."""

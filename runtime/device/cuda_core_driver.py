@@ -1,0 +1,220 @@
+"""CUDA devices through `cuda.bindings.driver`, the floor that NVIDIA's cuda-core stands on and brings along.
+
+Not through cuda.core itself: it tells errors by their text only, while a lost device must be told from a refused launch; it has a device
+made current for good in each thread, which changes the device of whoever else computes there; it has no call that grants a kernel more
+than 48 KB of shared memory; and importing it takes six times as long, in each process that measures.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from tunesmith.runtime.device import cuda_driver
+from tunesmith.runtime.device.device import DeviceAttributes
+from tunesmith.runtime.device.driver import Driver, DriverError
+from tunesmith.runtime.device.program import Dim3
+from tunesmith.support.errors import MissingExtraError
+
+_SHARED_WITHOUT_ASKING = 48 << 10
+
+
+class _Code:
+    """A module of the driver, and its kernels by name."""
+
+    def __init__(self, index: int, module: Any) -> None:
+        self.index, self.module = index, module
+        self.kernels: dict[str, _Kernel] = {}
+
+
+class _Kernel:
+    """A function of the driver, what it takes, and how much shared memory it was granted."""
+
+    def __init__(self, function: Any, parameters: int | None) -> None:
+        self.function, self.parameters = function, parameters
+        self.granted = _SHARED_WITHOUT_ASKING
+
+
+class CudaCoreDriver(Driver):
+    """The driver's functions, with errors raised.  Streams are addresses, marks and kernels the objects of the package."""
+
+    alignment = cuda_driver.ALIGNMENT
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._contexts: dict[int, Any] = {}
+
+    @cached_property
+    def _cuda(self) -> Any:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise MissingExtraError("cuda-core", "cuda", "running CUDA code") from error
+        return driver
+
+    @cached_property
+    def _state(self) -> tuple[int, str]:
+        """How many devices there are, and why there are none."""
+        try:
+            cuda = self._cuda
+        except MissingExtraError as error:
+            return 0, str(error)
+        hint = "It comes with NVIDIA's driver, `nvidia-smi` shows whether that works"
+        try:
+            (code,) = cuda.cuInit(0)
+        except RuntimeError as error:  # the library is not there
+            return 0, f"libcuda.so.1 cannot be loaded: {str(error).splitlines()[0]} {hint}"
+        if code.value:
+            return 0, f"CUDA does not start: {code.name}. {hint}"
+        return self._call(cuda.cuDeviceGetCount), "CUDA starts and finds no device: look at CUDA_VISIBLE_DEVICES and `nvidia-smi`"
+
+    def count(self) -> int:
+        return self._state[0]
+
+    def missing(self) -> str:
+        return self._state[1]
+
+    def attributes(self, index: int) -> DeviceAttributes:
+        cuda = self._cuda
+        device = self._call(cuda.cuDeviceGet, index)
+
+        def get(name: str) -> int:
+            code: int = self._call(cuda.cuDeviceGetAttribute, getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+            return code
+
+        name = self._call(cuda.cuDeviceGetName, 256, device).partition(b"\0")[0].decode().strip()
+        return cuda_driver.attributes(get, name, self._call(cuda.cuMemGetInfo), self._call(cuda.cuDriverGetVersion))
+
+    def enter(self, index: int) -> object:
+        context, current = self._context(index), self._call(self._cuda.cuCtxGetCurrent)
+        if int(current) == int(context):
+            return False
+        self._call(self._cuda.cuCtxPushCurrent, context)
+        return True
+
+    def leave(self, entered: Any) -> None:
+        if entered:
+            self._cuda.cuCtxPopCurrent()  # its error, on a lost device, is what the call before said
+
+    def allocate(self, index: int, nbytes: int) -> int:
+        return int(self._call(self._cuda.cuMemAlloc, nbytes))
+
+    def free(self, memory: int) -> None:
+        self._call(self._cuda.cuMemFree, memory)
+
+    def copy_in(self, address: int, target: int, offset: int, nbytes: int, stream: Any) -> None:
+        self._call(self._cuda.cuMemcpyHtoDAsync, target + offset, address, nbytes, stream)
+
+    def copy_out(self, source: int, offset: int, address: int, nbytes: int, stream: Any) -> None:
+        self._call(self._cuda.cuMemcpyDtoHAsync, address, source + offset, nbytes, stream)
+
+    def copy_within(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int, stream: Any) -> None:
+        self._call(self._cuda.cuMemcpyDtoDAsync, target + target_offset, source + source_offset, nbytes, stream)
+
+    def copy_between(
+        self, source: tuple[int, int], source_offset: int, target: tuple[int, int], target_offset: int, nbytes: int, stream: Any
+    ) -> None:
+        contexts = [self._context(i) for i in (target[0], source[0])]
+        places = target[1] + target_offset, contexts[0], source[1] + source_offset, contexts[1]
+        self._call(self._cuda.cuMemcpyPeerAsync, *places, nbytes, stream)
+
+    def default_stream(self, index: int) -> object:
+        return 0
+
+    def create_stream(self, index: int) -> object:
+        return int(self._call(self._cuda.cuStreamCreate, cuda_driver.NON_BLOCKING))
+
+    def foreign_stream(self, index: int, address: int) -> object:
+        return address
+
+    def free_stream(self, stream: Any) -> None:
+        self._call(self._cuda.cuStreamDestroy, stream)
+
+    def synchronise(self, stream: Any) -> None:
+        self._call(self._cuda.cuStreamSynchronize, stream)
+
+    def record(self, mark: Any, stream: Any) -> object:
+        mark = mark if mark is not None else self._call(self._cuda.cuEventCreate, 0)
+        self._call(self._cuda.cuEventRecord, mark, stream)
+        return mark
+
+    def elapsed(self, start: Any, stop: Any) -> float:
+        self._call(self._cuda.cuEventSynchronize, stop)
+        milliseconds: float = self._call(self._cuda.cuEventElapsedTime, start, stop)
+        return milliseconds * 1e-3
+
+    def free_mark(self, mark: Any) -> None:
+        self._call(self._cuda.cuEventDestroy, mark)
+
+    def load(self, index: int, code: bytes, options: str) -> object:
+        if options:
+            text = f"compiled code takes no options, and {options!r} are given: they belong to the compiler"
+            raise DriverError("CUDA_ERROR_INVALID_VALUE", text)
+        # PTX is a text, which ends with a zero; a cubin does not mind one.
+        return _Code(index, self._call(self._cuda.cuModuleLoadData, code + b"\0"))
+
+    def unload(self, code: Any) -> None:
+        # A kernel in flight would lose its code, and nothing here names the streams it may be on.
+        self._call(self._cuda.cuCtxSynchronize)
+        self._call(self._cuda.cuModuleUnload, code.module)
+
+    def kernel(self, code: Any, name: str) -> object:
+        found = code.kernels.get(name)
+        if found is None:
+            try:
+                function = self._call(self._cuda.cuModuleGetFunction, code.module, name.encode())
+            except DriverError as error:
+                raise error if error.lost else DriverError(error.name, f"the code has no kernel {name!r}") from error
+            found = code.kernels[name] = _Kernel(function, self._parameters(function))
+        return found
+
+    def parameter_count(self, kernel: Any) -> int | None:
+        n: int | None = kernel.parameters
+        return n
+
+    def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
+        if shared_bytes > kernel.granted:
+            attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call(self._cuda.cuFuncSetAttribute, kernel.function, attribute, shared_bytes)
+            kernel.granted = shared_bytes
+        n = len(arguments)
+        values = (ctypes.c_uint64 * n)(*arguments)
+        first = ctypes.addressof(values)
+        pointers = (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
+        self._call(self._cuda.cuLaunchKernel, kernel.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers), 0)
+
+    def _context(self, index: int) -> Any:
+        """The primary context, kept as long as this process lives, as torch keeps it."""
+        found = self._contexts.get(index)
+        if found is None:
+            with self._lock:
+                found = self._contexts.get(index)
+                if found is None:
+                    device = self._call(self._cuda.cuDeviceGet, index)
+                    found = self._contexts[index] = self._call(self._cuda.cuDevicePrimaryCtxRetain, device)
+        return found
+
+    def _parameters(self, function: Any) -> int | None:
+        """How many a kernel takes; drivers before 12.4 do not tell."""
+        n, code = 0, self._cuda.CUresult
+        while True:
+            try:
+                error = self._cuda.cuFuncGetParamInfo(function, n)[0]
+            except RuntimeError:
+                return None
+            if error == code.CUDA_ERROR_INVALID_VALUE:
+                return n
+            if error != code.CUDA_SUCCESS:
+                return None
+            n += 1
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        """What a function of the driver gives beside its error: nothing, a value, or several."""
+        error, *values = function(*arguments)
+        if error.value:
+            _, text = self._cuda.cuGetErrorString(error)
+            raise DriverError(error.name, (text or b"").decode(), error.name in cuda_driver.LOST)
+        return values[0] if len(values) == 1 else tuple(values) or None

@@ -1,0 +1,339 @@
+"""Devices that a vendor's library drives, as a DeviceAPI: numbers for its objects, a pool of scratch memory, and checks before each call.
+
+Everything that OpenCL and CUDA have in common stands here once; `runtime.device.driver` says what is left to a library.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, DeviceAttributes, DeviceLost, check_copy
+from tunesmith.runtime.device.driver import Driver, DriverError
+from tunesmith.runtime.device.program import Dim3
+from tunesmith.support.errors import RunError
+
+T = TypeVar("T")
+
+_PAGE = 4096
+_EXTENT_LIMIT = (1 << 31) - 1
+"""Of a grid or a block: more does not fit the libraries' integers."""
+
+
+class Handles(Generic[T]):
+    """Numbers for things of one sort.  Threads may use it: each method is one operation of a dictionary."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        self._kind, self._what = kind, what
+        self._things: dict[int, tuple[int, T]] = {}
+        self._numbers = count(1)
+
+    def add(self, index: int, thing: T) -> int:
+        """The number of something that belongs to a device."""
+        number = next(self._numbers)
+        self._things[number] = (index, thing)
+        return number
+
+    def get(self, index: int, number: int) -> T:
+        """The thing.  RunError when it is not there, or belongs to another device."""
+        owner, thing = self._things.get(number, (-1, None))
+        if owner != index:
+            raise self._unknown(index, number)
+        return thing  # type: ignore[return-value]
+
+    def replace(self, index: int, number: int, thing: T) -> None:
+        """Another thing under the same number."""
+        self.get(index, number)
+        self._things[number] = (index, thing)
+
+    def take(self, index: int, number: int) -> T:
+        """The thing, which has no number from now on."""
+        self.get(index, number)
+        found = self._things.pop(number, None)
+        if found is None:  # another thread was faster
+            raise self._unknown(index, number)
+        return found[1]
+
+    def _unknown(self, index: int, number: int) -> RunError:
+        return RunError(f"{number} is no {self._what} of {self._kind}({index}), or was dropped before")
+
+
+class WorkspacePool:
+    """Scratch memory that is idle, by device, stream and size.
+
+    A block is used again on its own stream only: its last user may still be running, and the next one comes after that in the stream.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[int, int, int], list[Allocation]] = {}
+        self._streams: dict[int, int] = {}
+        """Of each block in use."""
+
+    def take(self, index: int, stream: int, nbytes: int) -> Allocation | None:
+        """A block that was used on the stream before."""
+        with self._lock:
+            idle = self._idle.get((index, stream, nbytes))
+            if not idle:
+                return None
+            block = idle.pop()
+            self._streams[block.handle] = stream
+            return block
+
+    def use(self, block: Allocation, stream: int) -> Allocation:
+        """A new block is in use on a stream."""
+        with self._lock:
+            self._streams[block.handle] = stream
+        return block
+
+    def give(self, block: Allocation) -> None:
+        """A block is idle.  RunError when it was not in use."""
+        with self._lock:
+            stream = self._streams.pop(block.handle, None)
+            if stream is None:
+                raise RunError(f"{block.nbytes} bytes at {block.handle:#x} are no workspace of {block.device}, or were given back before")
+            self._idle.setdefault((block.device.index, stream, block.nbytes), []).append(block)
+
+    def drain(self, index: int | None = None, stream: int | None = None) -> list[Allocation]:
+        """Take all idle blocks out; those of one stream, or all."""
+        with self._lock:
+            keys = [k for k in self._idle if index is None or k[:2] == (index, stream)]
+            return [block for key in keys for block in self._idle.pop(key)]
+
+
+class DriverDeviceAPI(DeviceAPI):
+    """One kind of devices, through a driver.
+
+    Args:
+        kind: as in `Device.kind`.
+        make_driver: opens the library; it is called when the first device is asked for.
+    """
+
+    def __init__(self, kind: str, make_driver: Callable[[], Driver]) -> None:
+        self.kind = kind
+        self._make_driver = make_driver
+        self._driver: Driver | None = None
+        self._driver_lock = threading.Lock()
+        self._live: dict[int, Allocation] = {}
+        self._pool = WorkspacePool()
+        self._streams: Handles[Any] = Handles(kind, "stream")
+        self._foreign: dict[tuple[int, int], int] = {}
+        self._foreign_lock = threading.Lock()
+        self._events: Handles[Any] = Handles(kind, "event")
+        self._codes: Handles[Any] = Handles(kind, "loaded code")
+
+    @property
+    def driver(self) -> Driver:
+        """The library that drives the devices."""
+        if self._driver is None:
+            with self._driver_lock:
+                self._driver = self._driver or self._make_driver()
+        return self._driver
+
+    def count(self) -> int:
+        return self.driver.count()
+
+    def attributes(self, index: int) -> DeviceAttributes:
+        with self._on(index, "attributes"):
+            return self.driver.attributes(index)
+
+    def allocate(self, index: int, nbytes: int, alignment: int = 64) -> Allocation:
+        device = Device(self.kind, index)
+        if nbytes < 0:
+            raise RunError(f"cannot allocate {nbytes} bytes on {device}")
+        if alignment < 8 or alignment & (alignment - 1) or alignment > self.driver.alignment:
+            limit = self.driver.alignment
+            raise RunError(f"cannot align memory on {device} to {alignment} bytes: it must be a power of two from 8 to {limit}")
+        with self._on(index, f"allocation of {nbytes} bytes"):
+            # One byte at least: every allocation has a handle of its own.
+            allocation = Allocation(device, self.driver.allocate(index, max(1, nbytes)), nbytes)
+        self._live[allocation.handle] = allocation
+        return allocation
+
+    def free(self, allocation: Allocation) -> None:
+        if allocation.device.kind != self.kind or self._live.pop(allocation.handle, None) is None:
+            what = f"{allocation.nbytes} bytes at {allocation.handle:#x} of {allocation.device}"
+            raise RunError(f"{what} are no memory of {self.kind} devices, or were freed before")
+        with self._on(allocation.device.index, "free"):
+            self.driver.free(allocation.handle)
+
+    def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
+        self._stream(index, stream)
+        # Whole pages, rounded to powers of two: few sizes, so that blocks are used again.
+        size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
+        return self._pool.take(index, stream, size) or self._pool.use(self.allocate(index, size), stream)
+
+    def free_workspace(self, allocation: Allocation) -> None:
+        self._pool.give(allocation)
+
+    def release_workspaces(self) -> None:
+        for block in self._pool.drain():
+            self.free(block)
+
+    def copy(
+        self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
+    ) -> None:
+        check_copy(source, target, nbytes, source_offset, target_offset)
+        ours = [a.device for a in (source, target) if a.device.kind == self.kind]
+        for allocation in (source, target):
+            if allocation.device.kind not in (self.kind, "cpu") or not ours:
+                what = f"from {source.device} to {target.device}"
+                raise RunError(f"devices of kind {self.kind} cannot copy {what}: copy through the host, with {allocation.device}.api")
+        if not nbytes:
+            return
+        if source.handle == target.handle and len(ours) == 2 and abs(source_offset - target_offset) < nbytes:
+            what = f"{nbytes} bytes from offset {source_offset} to {target_offset} of one allocation"
+            raise RunError(f"cannot copy {what}: the ranges overlap")
+        # The stream is one of the device that is read, except where that is the host.
+        index = ours[0].index
+        queue = self._stream(index, stream)
+        with self._on(index, f"copy of {nbytes} bytes"):
+            if source.device.kind != self.kind:
+                self.driver.copy_in(source.handle + source_offset, target.handle, target_offset, nbytes, queue)
+            elif target.device.kind != self.kind:
+                self.driver.copy_out(source.handle, source_offset, target.handle + target_offset, nbytes, queue)
+            elif source.device == target.device:
+                self.driver.copy_within(source.handle, source_offset, target.handle, target_offset, nbytes, queue)
+            else:
+                places = [(a.device.index, a.handle) for a in (source, target)]
+                self.driver.copy_between(places[0], source_offset, places[1], target_offset, nbytes, queue)
+
+    def create_stream(self, index: int) -> int:
+        with self._on(index, "create_stream"):
+            return self._streams.add(index, (self.driver.create_stream(index), True))
+
+    def foreign_stream(self, index: int, address: int) -> int:
+        key = (index, address)
+        with self._foreign_lock:
+            if key not in self._foreign:
+                with self._on(index, "foreign_stream"):
+                    self._foreign[key] = self._streams.add(index, (self.driver.foreign_stream(index, address), False))
+            return self._foreign[key]
+
+    def free_stream(self, index: int, stream: int) -> None:
+        self._stream(index, stream)
+        if stream == 0:
+            raise RunError("the default stream cannot be dropped")
+        self.synchronise(index, stream)
+        queue, ours = self._streams.take(index, stream)
+        for block in self._pool.drain(index, stream):
+            self.free(block)
+        with self._foreign_lock:
+            self._foreign = {k: v for k, v in self._foreign.items() if v != stream}
+        if ours:
+            with self._on(index, "free_stream"):
+                self.driver.free_stream(queue)
+
+    def synchronise(self, index: int, stream: int = 0) -> None:
+        queue = self._stream(index, stream)
+        with self._on(index, "synchronise"):
+            self.driver.synchronise(queue)
+
+    def create_event(self, index: int) -> int:
+        self._check(index)
+        return self._events.add(index, None)
+
+    def record_event(self, index: int, event: int, stream: int = 0) -> None:
+        queue, mark = self._stream(index, stream), self._events.get(index, event)
+        with self._on(index, "record_event"):
+            self._events.replace(index, event, self.driver.record(mark, queue))
+
+    def elapsed(self, index: int, start: int, stop: int) -> float:
+        marks = [self._events.get(index, event) for event in (start, stop)]
+        for event, mark in zip((start, stop), marks, strict=True):
+            if mark is None:
+                raise RunError(f"event {event} of {self.kind}({index}) was never recorded: record both marks first")
+        with self._on(index, "elapsed"):
+            return self.driver.elapsed(*marks)
+
+    def free_event(self, index: int, event: int) -> None:
+        mark = self._events.take(index, event)
+        if mark is not None:
+            with self._on(index, "free_event"):
+                self.driver.free_mark(mark)
+
+    def load_code(self, index: int, code: bytes, options: str = "") -> int:
+        with self._on(index, "loading code"):
+            return self._codes.add(index, self.driver.load(index, code, options))
+
+    def unload_code(self, index: int, code: int) -> None:
+        loaded = self._codes.take(index, code)
+        with self._on(index, "unloading code"):
+            self.driver.unload(loaded)
+
+    def launch(
+        self,
+        index: int,
+        code: int,
+        kernel: str,
+        arguments: Sequence[Allocation],
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        queue, loaded = self._stream(index, stream), self._codes.get(index, code)
+        extents = (*grid, *block, shared_bytes + 1)
+        if min(extents) < 1 or max(extents) > _EXTENT_LIMIT:
+            raise RunError(
+                f"cannot launch {kernel} on {self.kind}({index}): a grid of {grid} blocks of {block} threads with {shared_bytes} bytes "
+                f"of shared memory. Extents are 1 to {_EXTENT_LIMIT}"
+            )
+        for i, argument in enumerate(arguments):
+            if argument.device.kind != self.kind or argument.device.index != index:
+                there = argument.device
+                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): argument {i} is memory of {there}. Copy it first")
+        with self._on(index, f"launch of {kernel} with a grid of {grid}, blocks of {block} and {shared_bytes} bytes of shared memory"):
+            found = self.driver.kernel(loaded, kernel)
+            wanted, given = self.driver.parameter_count(found), len(arguments)
+            if wanted is not None and wanted != given + self._extra_arguments(shared_bytes):
+                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {wanted} arguments, and {given} are given")
+            self.driver.launch(found, grid, block, shared_bytes, [a.handle for a in arguments], queue)
+
+    def _extra_arguments(self, shared_bytes: int) -> int:
+        """Arguments of a kernel that are no pointers of the caller."""
+        return 0
+
+    def _check(self, index: int) -> None:
+        there = self.driver.count()
+        if not 0 <= index < there:
+            raise RunError(f"there is no {self.kind}({index}): " + (f"there are {there}, from 0" if there else self.driver.missing()))
+
+    def _stream(self, index: int, stream: int) -> Any:
+        if stream:
+            return self._streams.get(index, stream)[0]
+        self._check(index)
+        return self.driver.default_stream(index)
+
+    def _on(self, index: int, what: str) -> _Call:
+        self._check(index)
+        return _Call(self.driver, Device(self.kind, index), what)
+
+
+class _Call:
+    """A span in which the thread is about one device, and errors of the driver become ours."""
+
+    __slots__ = ("_device", "_driver", "_entered", "_what")
+
+    def __init__(self, driver: Driver, device: Device, what: str) -> None:
+        self._driver, self._device, self._what = driver, device, what
+
+    def __enter__(self) -> None:
+        try:
+            self._entered = self._driver.enter(self._device.index)
+        except DriverError as error:
+            raise self._ours(error) from error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._driver.leave(self._entered)
+        if isinstance(error, DriverError):
+            raise self._ours(error) from error
+
+    def _ours(self, error: DriverError) -> RunError:
+        text = f"{self._device}, {self._what}: {error}"
+        if error.lost:
+            return DeviceLost(f"{text}. The device takes nothing more from this process: start another one")
+        return RunError(text)

@@ -1,0 +1,1 @@
+"""Run compiled models: graph, virtual machine and ahead-of-time executors."""

@@ -1,0 +1,119 @@
+"""A model in a shared library: which symbols hold its program and its constants, and the file of parameters beside it.
+
+`__tunesmith_program` is a container (`runtime.executor.executable`) with the program and the table of constants but not their bytes.
+Those are at `__tunesmith_constants`, at the start of a page, and are used in place; or in `<library>.params`, another container, whose
+digest is in the header of the program ("parameters"). That file is mapped, so that processes share its pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from functools import partial
+from mmap import ACCESS_COPY, mmap
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from tunesmith.runtime.arrays import at_address
+from tunesmith.runtime.executor.executable import (
+    Executable,
+    NamedArrays,
+    constants_size,
+    container,
+    digest_of,
+    kind_of,
+    open_container,
+    program_of,
+    read_constants,
+)
+from tunesmith.runtime.executor.program_data import field, text_of
+from tunesmith.support.errors import RunError
+
+PROGRAM = "__tunesmith_program"
+CONSTANTS = "__tunesmith_constants"
+"""Symbols."""
+
+_TOTAL = struct.Struct("<56xQ")
+"""The length of a container, in its first 64 bytes."""
+
+
+def parameters_path(library: Path) -> Path:
+    """The file of parameters beside a library."""
+    return library.with_name(library.name + ".params")
+
+
+def library_program(executable: Executable, parameters: str | None = None) -> bytes:
+    """What stands at `PROGRAM`.
+
+    Args:
+        executable: the model.
+        parameters: the digest of the file of parameters; None if the constants are in the library.
+    """
+    header = {"kind": executable.kind, "program": executable.program, "parameters": parameters}
+    return b"".join(container(header, executable.constants, stored=False))
+
+
+def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
+    """Write the file of parameters, from its start; returns its digest."""
+    first, *rest = container({"kind": "parameters"}, constants)
+    for piece in (first, *rest):
+        file.write(piece)
+    return digest_of(bytes(first))
+
+
+def read_library(path: Path, loaded: Path | None = None) -> Executable:
+    """The executable in a library that has been loaded, without code: its functions are the library's.
+
+    Args:
+        path: of the library; its parameters may be in a file beside it.
+        loaded: the path by which it was loaded, if that is another one.
+
+    Its constants are memory of the library or of the mapped file; they are not to be written.
+
+    Raises:
+        RunError: what the library holds is damaged, or the file of parameters is missing, damaged, or another model's.
+    """
+    library = ctypes.CDLL(str(loaded or path))
+    address = _address(library, PROGRAM)
+    data = ctypes.string_at(address, _TOTAL.unpack(ctypes.string_at(address, _TOTAL.size))[0])
+    what = f"the model in {path}"
+    header, _ = open_container(data, what)
+    digest = field(header, "parameters", what)
+    if digest is None:
+        size = constants_size(header, what)
+        payload = at_address(_address(library, CONSTANTS), size, library) if size else np.empty(0, np.uint8)
+        constants = read_constants(header, payload, what)
+    else:
+        constants = _beside(path, text_of(digest, what))
+    return Executable(kind_of(header, what), program_of(header, what), constants)
+
+
+def symbol_addresses(path: Path) -> Callable[[str], int]:
+    """What gives the address of a symbol of a library that has been loaded, or raises RunError."""
+    return partial(_address, ctypes.CDLL(str(path)))
+
+
+def _beside(library: Path, digest: str) -> NamedArrays:
+    path = parameters_path(library)
+    try:
+        with open(path, "rb") as file:
+            data = mmap(file.fileno(), 0, access=ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read the parameters {path}, which belong beside the library {library}: {error}") from error
+    what = f"the file of parameters {path}"
+    header, payload = open_container(data, what)
+    if digest_of(data) != digest:
+        raise RunError(
+            f"{what} belongs to another library: its digest is {digest_of(data)[:16]}, and {library} was exported with {digest[:16]}"
+        )
+    return read_constants(header, payload, what)
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
+    except ValueError as error:
+        raise RunError(f"the library {library._name} holds a part of a model only: {error}. Export it again") from error

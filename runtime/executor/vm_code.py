@@ -1,0 +1,218 @@
+"""Reading the code of a virtual machine: every instruction is checked once, when it is loaded, and cut into blocks without jumps.
+
+What passes refers to nothing that is not there: registers are defined before they are used, once; inputs, outputs, constants,
+functions, sizes and targets of jumps exist.  The form of the instructions is told in `runtime.executor.virtual_machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tunesmith.runtime.executor.executor import TensorSpec, unique_names
+from tunesmith.runtime.executor.index_program import check_condition, check_index
+from tunesmith.runtime.executor.program_data import dtype_of, field, int_of, list_of, text_of
+from tunesmith.support.errors import RunError
+
+Instruction = list[Any]
+
+
+class Block(NamedTuple):
+    """Instructions from `first` up to `last`, jumps left out, and the numbers of the blocks that come next, as in `frame.Segment`."""
+
+    first: int
+    last: int
+    condition: int | None
+    then: int
+    otherwise: int
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code that has been checked.
+
+    Attributes:
+        inputs: what it takes; extents are index expressions.
+        outputs: what it gives.
+        entry: the instructions size, check and require, which come first.
+        body: all instructions.
+        blocks: the body in blocks; the first comes first.
+    """
+
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    entry: list[Instruction]
+    body: list[Instruction]
+    blocks: list[Block]
+
+
+def read_code(program: dict[str, Any], constants: int, functions: Collection[str]) -> Code:
+    """The code of a program.
+
+    Args:
+        program: its form is told in `runtime.executor.virtual_machine`.
+        constants: how many there are.
+        functions: names of those that may be called.
+    Raises:
+        RunError: it is malformed; the message says which instruction.
+    """
+    return _Reader(program, constants, functions).code()
+
+
+class _Reader:
+    def __init__(self, program: dict[str, Any], constants: int, functions: Collection[str]) -> None:
+        self.body = [list_of(ins, f"instruction {i}", 1) for i, ins in enumerate(list_of(field(program, "code", "the program"), "code", 1))]
+        self.sizes: list[str] = [ins[1] for ins in self.body if ins[0] == "size" and len(ins) == 4 and isinstance(ins[1], str)]
+        self.inputs = self._specs(field(program, "inputs", "the program"), "input")
+        self.outputs = self._specs(field(program, "outputs", "the program"), "output")
+        self.constants, self.functions = constants, functions
+        self.registers: dict[int, str] = {}
+        self.known: list[str] = []
+
+    def code(self) -> Code:
+        entry = 0
+        for at, ins in enumerate(self.body):
+            self._check(at, ins)
+            if ins[0] in _ENTRY:
+                if entry != at:
+                    raise RunError(f"instruction {at} ({ins[0]}) of the program comes too late: sizes come first")
+                entry += 1
+        if self.body[-1] != ["ret"]:
+            raise RunError("the code of the program does not end with ret. Build it again")
+        self._covered()
+        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body))
+
+    def _specs(self, rows: object, what: str) -> list[TensorSpec]:
+        found = []
+        for i, row in enumerate(list_of(rows, what)):
+            name, dtype, shape = list_of(row, f"{what} {i}", 3, 3)
+            for e in list_of(shape, f"{what} {i}: shape", 0, 32):
+                check_index(e, self.sizes, f"{what} {i}")
+            found.append(TensorSpec(text_of(name, f"{what} {i}"), dtype_of(dtype, f"{what} {i}"), tuple(shape)))
+        unique_names([s.name for s in found], f"{what}s")
+        return found
+
+    def _check(self, at: int, ins: Instruction) -> None:
+        op = ins[0]
+        known = _OPERANDS.get(op) if isinstance(op, str) else None
+        if known is None or len(ins) != 1 + len(known):
+            raise RunError(f"instruction {at} of the program is not one that this version knows, or has a wrong number of operands")
+        what = f"instruction {at} ({op})"
+        for role, value in zip(known, ins[1:], strict=True):
+            getattr(self, f"_{role}")(value, what, at)
+        if op in ("size", "check"):
+            i, axis = ins[2:4] if op == "size" else ins[1:3]
+            int_of(axis, f"{what}: axis", 0, len(self.inputs[i].shape) - 1)
+
+    def _covered(self) -> None:
+        """Every extent of an input is the home of a size, or checked."""
+        seen = {(ins[2], ins[3]) if ins[0] == "size" else (ins[1], ins[2]) for ins in self.body if ins[0] in ("size", "check")}
+        for i, spec in enumerate(self.inputs):
+            missing = [axis for axis in range(len(spec.shape)) if (i, axis) not in seen]
+            if missing:
+                raise RunError(f"the program does not look at axis {missing[0]} of input {i} ({spec.name}). Build it again")
+
+    # ---- one for each role of an operand ------------------------------------------------------------------------------------
+
+    def _name(self, value: object, what: str, at: int) -> None:
+        name = text_of(value, what)
+        if name in self.known:
+            raise RunError(f"{what}: the size {name!r} is defined twice")
+        self.known.append(name)
+
+    def _input(self, value: object, what: str, at: int) -> None:
+        int_of(value, f"{what}: input", 0, len(self.inputs) - 1)
+
+    def _output(self, value: object, what: str, at: int) -> None:
+        int_of(value, f"{what}: output", 0, len(self.outputs) - 1)
+
+    def _constant(self, value: object, what: str, at: int) -> None:
+        int_of(value, f"{what}: constant", 0, self.constants - 1)
+
+    def _axis(self, value: object, what: str, at: int) -> None:
+        int_of(value, f"{what}: axis", 0)
+
+    def _index(self, value: object, what: str, at: int) -> None:
+        check_index(value, self.known, what)
+
+    def _condition(self, value: object, what: str, at: int) -> None:
+        check_condition(value, self.known, what)
+
+    def _dtype(self, value: object, what: str, at: int) -> None:
+        dtype_of(value, what)
+
+    def _shape(self, value: object, what: str, at: int) -> None:
+        for e in list_of(value, f"{what}: shape", 0, 32):
+            self._index(e, what, at)
+
+    def _sizes(self, value: object, what: str, at: int) -> None:
+        for e in list_of(value, f"{what}: sizes"):
+            self._index(e, what, at)
+
+    def _new(self, value: object, what: str, at: int) -> None:
+        r = int_of(value, f"{what}: register", 0)
+        if r in self.registers:
+            raise RunError(f"{what}: register {r} is defined twice")
+        self.registers[r] = self.body[at][0]
+
+    def _old(self, value: object, what: str, at: int) -> None:
+        if int_of(value, f"{what}: register") not in self.registers:
+            raise RunError(f"{what}: register {value} is not defined")
+
+    def _registers(self, value: object, what: str, at: int) -> None:
+        for r in list_of(value, f"{what}: registers"):
+            self._old(r, what, at)
+
+    def _allocated(self, value: object, what: str, at: int) -> None:
+        self._old(value, what, at)
+        if self.registers[int_of(value, what)] != "alloc":
+            raise RunError(f"{what}: register {value} has no memory of its own, or it is free already")
+        self.registers[int_of(value, what)] = "free"
+
+    def _function(self, value: object, what: str, at: int) -> None:
+        if text_of(value, f"{what}: function") not in self.functions:
+            names = ", ".join(sorted(self.functions)) or "none"
+            raise RunError(f"{what}: the library has no function {value!r}, which the program calls. It has: {names}")
+
+    def _target(self, value: object, what: str, at: int) -> None:
+        int_of(value, f"{what}: target (jumps go forward)", at + 1, len(self.body) - 1)
+
+
+_ENTRY = ("size", "check", "require")
+_OPERANDS: Mapping[str, tuple[str, ...]] = {
+    "size": ("name", "input", "axis"),
+    "check": ("input", "axis", "index"),
+    "require": ("condition",),
+    "input": ("new", "input"),
+    "output": ("new", "output"),
+    "constant": ("new", "constant", "dtype", "shape"),
+    "alloc": ("new", "dtype", "shape"),
+    "view": ("new", "old", "shape"),
+    "free": ("allocated",),
+    "call": ("function", "registers", "registers", "sizes"),
+    "copy": ("old", "old"),
+    "if": ("old", "target"),
+    "goto": ("target",),
+    "ret": (),
+}
+"""The operands of each instruction, by their roles."""
+
+
+def _blocks(body: list[Instruction]) -> list[Block]:
+    """The body, cut behind every jump and before every target of one; it ends with ret."""
+    jumps = [at for at, ins in enumerate(body) if ins[0] in ("if", "goto", "ret")]
+    starts = sorted({0, *[at + 1 for at in jumps], *[body[at][-1] for at in jumps if body[at][0] != "ret"]} - {len(body)})
+    number = {start: k for k, start in enumerate(starts)}
+    found = []
+    for start, stop in zip(starts, [*starts[1:], len(body)], strict=True):
+        ins, following = body[stop - 1], number.get(stop, -1)
+        if ins[0] == "if":
+            found.append(Block(start, stop - 1, ins[1], following, number[ins[2]]))
+        elif ins[0] == "goto":
+            found.append(Block(start, stop - 1, None, number[ins[1]], -1))
+        elif ins[0] == "ret":
+            found.append(Block(start, stop - 1, None, -1, -1))
+        else:
+            found.append(Block(start, stop, None, following, -1))
+    return found

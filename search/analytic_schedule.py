@@ -1,0 +1,87 @@
+"""A schedule without measurements: the candidate that the analytic model likes best.
+
+It is what a function without a record is compiled with.  The draw has a fixed seed, so equal functions and targets give equal
+programs on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from tunesmith.codegen.device.build import build
+from tunesmith.ir.analysis.work import worth_threads
+from tunesmith.ir.expr import Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.code_size import UNROLLED, code_size
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.pipelines import CPU
+from tunesmith.search.samplers.drafter import Drafter, Population
+from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.task import Task
+from tunesmith.support.errors import BuildError, UserError
+from tunesmith.support.seeds import stream
+
+DRAWN = 4096
+"""Candidates that are ranked."""
+TRIED = 8
+"""Candidates that are tried, best first, to find one whose code is small enough, or on a GPU one that spills no registers."""
+
+
+def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function under the best of `DRAWN` candidates by the analytic model; the plain schedule where there is no space.
+
+    Functions with symbolic sizes, and those that somebody has scheduled, have none.
+    """
+    if any(isinstance(p, Var) for p in func.params):
+        return default_schedule(func, target)
+    with suppress(UserError):
+        task = Task(func.name, func, target)
+        if task.space.sketches:
+            drafter = Drafter(task)
+            drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
+            best = drawn.best(TRIED)
+            if target.is_cpu:
+                best = [*_on_one_thread(task, drawn, target), *best]
+            programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
+            if target.base == "cuda":
+                return _without_spills(programs, target)
+            found = next((p for p in programs if _is_small(p, target)), None)
+            if found is not None:
+                return found
+    return default_schedule(func, target)
+
+
+def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[float, Candidate]]:
+    """The best candidates without a parallel loop whose work is not worth starting threads: these may be asleep, or have no core."""
+    serial = [k for k in drawn.rows if not any(type(n) is For and n.kind == "parallel" for n in walk(task.space.sketches[k].func.body))]
+    best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(TRIED)
+    return [x for x in best if not worth_threads(x[0], target)]
+
+
+def _is_small(program: PrimFunc, target: Target) -> bool:
+    """Whether the code stays within the budget of unrolling, also where a choice keeps the program from being vectorised."""
+    if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
+        return False
+    if code_size(program.body) <= UNROLLED or not any(type(n) is Select for n in walk(program.body)):
+        return True
+    try:
+        CPU(program, target)
+    except BuildError:
+        return False
+    return True
+
+
+def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:
+    """The first whose kernels the compiler keeps in registers, which estimates tell only nearly; if all spill, that which spills least."""
+    found: list[tuple[float, PrimFunc]] = []
+    for program in programs:
+        spilled = build(program, target).facts["spill_bytes"]
+        if not spilled:
+            return program
+        found.append((spilled, program))
+    return min(found, key=lambda x: x[0])[1]

@@ -1,0 +1,1 @@
+"""Samplers: strategies that propose candidates."""

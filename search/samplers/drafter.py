@@ -1,0 +1,93 @@
+"""The drafter: large populations drawn, checked and ranked by the analytic model, whole arrays at a time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.features.feature_program import gather
+from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.space.param_space import Rows
+from tunesmith.search.task import Task
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Population:
+    """Candidates as arrays: for each sketch that has any, its rows and a number for each row."""
+
+    rows: dict[int, Rows]
+    values: dict[int, Floats]
+
+    def __len__(self) -> int:
+        return sum(len(r) for r in self.rows.values())
+
+    def best(self, n: int, per_sketch: int = 0) -> list[tuple[float, Candidate]]:
+        """The n lowest values over all sketches, joined by the `per_sketch` lowest of each; sorted."""
+        found: set[tuple[float, Candidate]] = set()
+        every: list[tuple[float, int, int]] = []
+        for k, v in self.values.items():
+            order = np.argsort(v, kind="stable")[: max(n, per_sketch)]
+            every += [(float(v[i]), k, int(i)) for i in order]
+            found |= {(float(v[i]), self._candidate(k, int(i))) for i in order[:per_sketch]}
+        every.sort()
+        found |= {(x, self._candidate(k, i)) for x, k, i in every[:n]}
+        return sorted(found)
+
+    def _candidate(self, k: int, i: int) -> Candidate:
+        return Candidate(k, tuple(int(x) for x in self.rows[k][i]))
+
+
+class Drafter:
+    """Draws and judges candidates of one task without running any.
+
+    Counts what it did, for reports: `drafted` and `scored` candidates and the seconds they took.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.sketches = task.space.sketches
+        self.analytic = [s.analytic(task.target) for s in self.sketches]
+        self.drafted = 0
+        self.scored = 0
+        self.draft_seconds = 0.0
+        self.verify_seconds = 0.0
+
+    def draw(self, n: int, rng: np.random.Generator) -> Population:
+        """About n fresh candidates, shared evenly among the sketches, with their analytic seconds."""
+        start = time.perf_counter()
+        each = max(n // len(self.sketches), 1)
+        rows = {k: s.space.sample(each, rng) for k, s in enumerate(self.sketches)}
+        for k, s in enumerate(self.sketches):
+            if s.space.size() <= 8 * each:  # in a small space most draws are copies, which would fill the ranking
+                rows[k] = np.unique(rows[k], axis=0)
+        out = Population(rows, {k: self.analytic[k].seconds(r) for k, r in rows.items()})
+        self.drafted += len(out)
+        self.draft_seconds += time.perf_counter() - start
+        return out
+
+    def estimate(self, k: int, rows: Rows) -> Floats:
+        """Analytic seconds of rows of sketch k."""
+        start = time.perf_counter()
+        out = self.analytic[k].seconds(rows)
+        self.drafted += len(rows)
+        self.draft_seconds += time.perf_counter() - start
+        return out
+
+    def features(self, k: int, rows: Rows, inputs: str = "program") -> npt.NDArray[np.float32]:
+        """Features of rows of sketch k as a model takes them that has these `inputs`: [N, F], or [N, S, F] for `stores`."""
+        return self.sketches[k].features(self.task.target).inputs(rows, inputs)
+
+    def features_of(self, candidates: list[Candidate], inputs: str = "program") -> npt.NDArray[np.float32]:
+        """Features of candidates of any sketches, in order; see `features`."""
+        places: list[npt.NDArray[np.int64]] = []
+        parts: list[npt.NDArray[np.float32]] = []
+        for k in sorted({c.sketch for c in candidates}):
+            mine = [i for i, c in enumerate(candidates) if c.sketch == k]
+            places.append(np.array(mine, np.int64))
+            parts.append(self.features(k, np.array([candidates[i].row for i in mine], np.int64), inputs))
+        return gather(parts, places)

@@ -1,0 +1,128 @@
+"""evolutionary: draft, evolve, verify.  The analytic model ranks a large population, the learned model its evolution.
+
+Each round draws a large population and keeps what the analytic model likes; the measured best join it as parents; rows
+are mutated and crossed within their sketch for a few generations under the learned model.  The best unmeasured candidates that are
+no near-copies of each other are proposed, with a share of random ones to keep the model honest (source: Ansor, Zheng et al.,
+OSDI 2020, on populations of integer rows instead of programs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tunesmith.costmodel.models.model import CostModel
+from tunesmith.search.samplers.diverse_batch import by_turns, pick
+from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.history import Ledger, candidate_of
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.samplers.scorer import Judge
+from tunesmith.search.space.param_space import Rows
+from tunesmith.search.task import Task
+from tunesmith.support.seeds import stream
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionSettings:
+    """Sizes of one round.
+
+    Attributes:
+        draft: candidates drawn and ranked analytically.
+        keep: of them, how many start the evolution.
+        generations: times the population is renewed.
+        parents: measured candidates that join as parents.
+        random_share: of the proposals, drawn from the draft by chance.
+        drafting: False leaves the analytic ranking of the draft out, which is then in the order of chance: for ablations.
+        learning: False leaves the learned model and so the evolution out, and proposes by the draft alone: for ablations.
+    """
+
+    draft: int = 32768
+    keep: int = 2048
+    generations: int = 4
+    parents: int = 64
+    random_share: float = 0.06
+    drafting: bool = True
+    learning: bool = True
+
+
+class EvolutionarySampler(Sampler):
+    """See the module's text."""
+
+    def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: EvolutionSettings | None = None) -> None:
+        self.task, self.model, self.seed = task, model, seed
+        self.settings = settings or EvolutionSettings()
+        self.drafter = Drafter(task)
+        self._ledger = Ledger(task)
+        self._judge = Judge(self.drafter, model)
+        self._round = 0
+
+    def tell(self, results: Sequence[Result]) -> None:
+        self._ledger.tell(results)
+        if self.settings.learning:
+            self._judge.learn(self._ledger.measured)
+
+    def ask(self, n: int) -> list[Candidate]:
+        rng = stream(self.seed, "evolutionary", self.task.digest, self._round)
+        self._round += 1
+        s = self.settings
+        learned = self._judge.trained and s.learning
+        pool = self.drafter.draw(s.draft, rng)
+        if not s.drafting:
+            pool.values = {k: rng.random(len(rows)) for k, rows in pool.rows.items()}
+        drafted = [c for _, c in pool.best(s.keep, per_sketch=32)]
+        ranked = self._evolve(drafted, rng) if learned else by_turns(drafted, n)
+        randoms = max(round(n * s.random_share), 1) if learned and n > 1 else 0
+        batch: list[Candidate] = []
+        for c in pick(ranked, n - randoms, self._ledger.seen):
+            self._ledger.take(c, batch)
+        # The random share comes from the better half of the draft: a measurement is too dear for the hopeless.
+        half = drafted[: len(drafted) // 2 + 1]
+        for i in rng.permutation(len(half))[: 4 * randoms].tolist():
+            if len(batch) < n:
+                self._ledger.take(half[i], batch)
+        for c in pick(ranked, n - len(batch), self._ledger.seen):
+            self._ledger.take(c, batch)
+        self._ledger.fill(batch, n, rng)
+        return batch
+
+    def _evolve(self, start: list[Candidate], rng: np.random.Generator) -> list[Candidate]:
+        s = self.settings
+        elite = self._ledger.elite(s.parents)
+        groups: dict[int, Rows] = {}
+        for k in sorted({c.sketch for c in (*elite, *start)}):
+            groups[k] = np.array([c.row for c in (*elite, *start) if c.sketch == k], np.int64)
+        best: dict[Candidate, float] = {}
+        for generation in range(s.generations + 1):
+            energies = self._judge.energies(groups)
+            for k, rows in groups.items():
+                for i in np.argsort(energies[k], kind="stable")[:256]:
+                    best[candidate_of(k, rows[i])] = float(energies[k][i])
+            if generation < s.generations:
+                groups = self._renew(groups, energies, rng)
+        return sorted(best, key=lambda c: (best[c], c))
+
+    def _renew(self, groups: dict[int, Rows], energies: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
+        """The next generation: sketches share it by the energies of their rows, parents are drawn by rank."""
+        every = np.concatenate([energies[k] for k in groups])
+        sketch = np.concatenate([np.full(len(energies[k]), k) for k in groups])
+        place = np.concatenate([np.arange(len(energies[k])) for k in groups])
+        order = np.argsort(every, kind="stable")
+        weight = 1.0 / (10.0 + np.arange(len(order)))
+        picks = order[rng.choice(len(order), size=self.settings.keep, p=weight / weight.sum())]
+        out: dict[int, Rows] = {}
+        for k in sorted(set(sketch[picks].tolist())):
+            mine = groups[k][place[picks[sketch[picks] == k]]]
+            space = self.drafter.sketches[k].space
+            mates = mine[rng.permutation(len(mine))]
+            cross = space.crossover(mine, mates, rng)
+            child = np.where((rng.random(len(mine)) < 0.3)[:, None], cross, mine)
+            mutated = space.mutate(child, rng)
+            keep_same = rng.random(len(mine)) < 0.15
+            mutated[keep_same] = mine[keep_same]
+            out[k] = np.unique(mutated, axis=0)
+        return out

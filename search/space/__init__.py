@@ -1,0 +1,1 @@
+"""Search spaces: sketches, their parameters and constraints."""

@@ -1,0 +1,373 @@
+"""contraction: matrix products and convolutions: register tile, cache blocks, packing, fused epilogue, padding.
+
+The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the
+fourth; the fourth is the register tile, whose accumulators stay in registers while the reduction runs; an operand may be
+packed into a thread's workspace in panels as wide as the tile; the epilogue reads the accumulators.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.arith.simplify import simplify
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Lt0
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Param, Var, evaluate, minimum, poly, product, substitute
+from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
+from tunesmith.lower.passes.tighten_loop_bounds import coefficient
+from tunesmith.lower.passes.version_loops import MAX_VERSIONS
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.state import MAX_INTEGER
+from tunesmith.search.space.rules.block_classes import (
+    Operand,
+    consumers,
+    has_loop_for_each_variable,
+    inlined_sizes,
+    is_contraction,
+    is_output,
+    is_pointwise,
+    operands,
+    producers,
+)
+from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
+
+WINDOW = 8
+"""Reduction loops up to this long may be written out: the window of a convolution, not its channels."""
+
+BLOCKS = (64, 96, 128, 192, 256, 384, 512, 768)
+"""Lengths of a block of a cut reduction."""
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The structural choices of one sketch.
+
+    Attributes:
+        vector_first: in the block of register tiles, tiles along the vector axis outermost.
+        pack: name of the operand to pack, None for none.
+        constant: the packed operand is a weight: packed outside the nest, ahead of all calls where they can be known to share it.
+        pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
+        unroll_window: write out the innermost short reduction loop (of a convolution window).
+        axis: position of the vector axis among the iteration variables.
+        transposed: that axis is not the output's last one, so the tile is written back across.
+        threads: the outermost loops are parallel.
+        blocked: cut the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
+    """
+
+    vector_first: bool
+    pack: str | None
+    constant: bool
+    pad: str | None
+    unroll_window: bool
+    blocked: bool = False
+    axis: int = -1
+    transposed: bool = False
+    threads: bool = True
+
+    @property
+    def name(self) -> str:
+        """Readable and unique."""
+        parts = ["tile", "vec-rows" if self.vector_first else "rows-vec"]
+        if self.pack:
+            parts.append(f"pack({self.pack}{' const' if self.constant else ''})")
+        if self.pad:
+            parts.append(f"pad({self.pad})")
+        if self.unroll_window:
+            parts.append("window")
+        if self.blocked:
+            parts.append("blocked")
+        if self.transposed:
+            parts.append("across")
+        if not self.threads:
+            parts.append("serial")
+        return " ".join(parts)
+
+
+@dataclass(slots=True)
+class _Levels:
+    """Loops and factors by level while a nest is built."""
+
+    loops: list[list[LoopRV]] = field(default_factory=lambda: [[], [], [], []])
+    rows: list[IntRV] = field(default_factory=list)
+    vector: IntRV | None = None
+    vector_loops: list[LoopRV] = field(default_factory=list)
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """Named schedules for a function with one contraction; none when it has another shape."""
+    if not has_loop_for_each_variable(func):
+        return []
+    blocks = blocks_under(func.body)
+    mains = [b for b in blocks if is_contraction(b)]
+    if len(mains) != 1:
+        return []
+    main = mains[0]
+    last = vector_axis(main)
+    if last is None:
+        return []
+    pads = [p.name for p in producers(func, main) if is_pointwise(p)]
+    others = [b for b in blocks if b is not main and b.name not in pads]
+    if not all(is_pointwise(b) for b in others):
+        return []
+    if _epilogue_size(func, others) * target.vector_registers > UNROLLED:
+        return []
+    out: list[Named] = []
+    for axis in [last, *_axes_across(main, last)]:
+        for plan in _plans(func, main, target, axis, axis != last, bool(pads), bool(others)):
+            out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, pads, plan, target)))  # type: ignore[misc]
+    return out
+
+
+def _epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
+    """Instructions that one vector of the register tile takes behind the reduction: the tile is unrolled as a whole, a vector in each
+    register, and two instructions for each node are more than there are.  Equal calls of functions are made once."""
+    sizes = inlined_sizes(func)
+    calls = sum([expression_size(st.value) for b in blocks for st in walk(b.body) if type(st) is BufferStore])
+    return max([2 * sizes[b.name].nodes for b in blocks], default=0) + calls
+
+
+def _axes_across(main: Block, last: int) -> list[int]:
+    """Other spatial axes that could be the vector axis: some operand depends on no other spatial variable, so that packing it makes
+    that axis contiguous (the output channels of a convolution in NCHW)."""
+    spatial = [n for n, it in enumerate(main.iters) if it.kind == "S" and n != last and (it.extent.const or 0) > 1]
+    if len(spatial) < 2:
+        return []  # a matrix product: its transpose, which gains nothing
+    reduced = {it.var for it in main.iters if it.kind == "R"}
+    kinds = {it.var for it in main.iters if it.kind == "S"}
+    return [n for n in spatial if any(o.iters & kinds == {main.iters[n].var} and o.iters & reduced for o in operands(main))]
+
+
+def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
+    vector = main.iters[axis].var
+    packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
+    packs: list[tuple[str | None, bool]] = []
+    if all(vector in o.contiguous for o in packable):
+        packs.append((None, False))
+    packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if _packs_well(main, o, vector)]
+    windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
+    long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
+    cuts = (False, True) if long and not (followed or padded or across) else (False,)
+    paddings = ("inline", "block", "root") if padded else (None,)
+    many = (True, False) if worth_serial(func, target) else (True,)
+    return [
+        Plan(first, pack, constant, pad, window, cut, axis, across, threads)
+        for first, (pack, constant), pad, window, cut, threads in itertools.product((False, True), packs, paddings, windows, cuts, many)
+    ]
+
+
+def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
+    """Its index is a plain variable along the vector axis, and it is reused by rows, or cannot be read in vectors as it stands."""
+    access = next(a for a in reads(main) if a.buffer is o.buffer)
+    if not any(e.as_var() is vector for e in access.indices):
+        return False
+    rows = [i.var for i in main.iters if i.kind == "S" and i.var is not vector and i.extent.const != 1]
+    return vector not in o.contiguous or any(v not in o.iters for v in rows)
+
+
+def vector_axis(main: Block) -> int | None:
+    """The iteration variable that is the output's last index."""
+    return plain_iter(writes(main)[0].indices[-1], main) if writes(main)[0].indices else None
+
+
+def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target) -> None:
+    """Build the nest of `plan`."""
+    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+    if plan.pad == "inline":
+        for p in pads:
+            s.compute_inline(s.get_block(p))
+    block = s.get_block(main)
+    after = consumers(s.func, s.block(block))
+    lanes, registers = target.vector_lanes("float32"), target.vector_registers
+    levels, reduction, window = _tile(s, block, plan, lanes, registers)
+    vec1 = levels.vector_loops[1]
+    level1 = [vec1, *[x for x in levels.loops[1] if x is not vec1]]
+    vec2 = levels.vector_loops[2]
+    rows2 = [x for x in levels.loops[2] if x is not vec2]
+    level2 = [vec2, *rows2] if plan.vector_first else [*rows2, vec2]
+    vec3 = levels.vector_loops[3]
+    rows3 = [x for x in levels.loops[3] if x is not vec3]
+    cut: list[LoopRV] = []
+    if plan.blocked:
+        longest = max(reduction, key=lambda x: s.loop(x).extent.const or 0)
+        extent = s.loop(longest).extent.const or 1
+        length = s.sample_tile(longest, 2, f"{longest.var.name}_block", [tuple(n for n in BLOCKS if n < extent)])
+        outer, inner = s.split(longest, [None, *length])
+        reduction[reduction.index(longest)] = inner
+        cut = [outer]
+    s.reorder([*levels.loops[0], *level1, *cut, *level2, *reduction, *rows3, vec3])
+    _budget(s, levels, lanes, registers)
+    _bound_code(s, block, plan.axis, levels, window, lanes)
+    if plan.blocked:
+        fill, epilogue = s.cache_reduction(block, level2[-1], "register")
+        _mark_epilogue(s, fill)
+    else:
+        epilogue = _epilogue(s, block, after, plan)
+        s.reverse_compute_at(epilogue, level2[-1])
+    if plan.pack is not None:
+        copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
+        if plan.constant:
+            # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
+            s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
+            s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
+    for p in pads if plan.pad in ("block", "root") else []:
+        _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
+    s.vectorize(vec3)
+    for x in rows3:
+        s.unroll(x)
+    if window is not None:
+        s.unroll(window)
+    _mark_epilogue(s, epilogue)
+    if not plan.blocked:
+        s.decompose_reduction(block, reduction[0])
+    tasks = s.fuse(levels.loops[0])
+    if plan.threads:
+        s.parallel(tasks)
+
+
+def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
+    """Sample and split: (spatial loops by level, reduction loops in order, the one of them to write out)."""
+    levels = _Levels()
+    reduction: list[LoopRV] = []
+    window: LoopRV | None = None
+    for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
+        extent = it.extent.const or 1
+        if it.kind == "R":
+            reduction.append(loop)
+            if plan.unroll_window and 1 < extent <= WINDOW:
+                window = loop
+            continue
+        if n != plan.axis and extent == 1:
+            levels.loops[0].append(loop)
+            continue
+        inner = vector_tiles(lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
+        domains = [outer_tiles(extent), middle_tiles(extent, inner), inner]
+        factors = s.sample_tile(loop, 4, loop.var.name, domains, slack=lanes if n == plan.axis else 4)
+        parts = s.split(loop, [None, *factors])
+        for at, x in enumerate(parts):
+            levels.loops[at].append(x)
+        if n == plan.axis:
+            levels.vector, levels.vector_loops = factors[-1], parts
+        else:
+            levels.rows.append(factors[-1])
+    return levels, reduction, window
+
+
+def _epilogue(s: Schedule, block: BlockRV, after: list[Block], plan: Plan) -> BlockRV:
+    """Accumulators in registers; returns the block that reads them.  Across, they are laid out along the vector axis."""
+    if not plan.transposed:
+        if not after:
+            return s.cache_write(block, "register")
+        s.set_scope(block, "register")
+        return s.get_block(after[0].name)
+    b = s.block(block)
+    indices = writes(b)[0].indices
+    at = next(d for d, e in enumerate(indices) if e.as_var() is b.iters[plan.axis].var)
+    copy = s.cache_write(block, "register", [*[d for d in range(len(indices)) if d != at], at])
+    if not after:
+        return copy
+    s.compute_inline(copy)
+    return s.get_block(after[0].name)
+
+
+def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
+    """Accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
+    assert levels.vector is not None
+    v = levels.vector.expr
+    rows = product([r.expr for r in levels.rows])
+    s.step = "register budget"
+    s.require("le0", rows * v + v + lanes - registers * lanes, "register-budget", "the register tile does not fit the registers")
+
+
+def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window: LoopRV | None, lanes: int) -> None:
+    """A register tile without a vector form becomes a statement for each element, in each version of the guards around it: all of them
+    stay within the budget of unrolling.  Without such tiles, there is no constraint."""
+    b = s.block(block)
+    if _is_linear(b, b.iters[axis].var, lanes):
+        return
+    assert levels.vector is not None
+    vector = minimum(levels.vector.expr, max(b.iters[axis].extent.const or lanes, 1))
+    tile = product([vector, *[r.expr for r in levels.rows]])
+    copies = (s.loop(window).extent.const or 1) if window is not None else 1
+    most = UNROLLED // (MAX_VERSIONS * copies * code_size(b.body))
+    if evaluate(tile, {p: max(p.domain) for p in tile.vars if isinstance(p, Param)}) <= most:
+        return
+    s.step = "code budget"
+    s.require("le0", tile - most, "code-budget", "the register tile has no vectors, and too many elements to be unrolled")
+
+
+def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
+    """Whether every index moves by a constant from lane to lane of a vector along `axis`, and every condition holds for leading lanes."""
+    lane, whole = Var("lane"), Var("whole")
+    ranges = {it.var: (0, max((it.extent.const or 1) - 1, 0)) for it in b.iters}
+    ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
+    along = {axis: poly(whole) * lanes + lane}
+    for x in walk(b.body):
+        parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is Lt0 else ()
+        for p in parts:
+            sizes = dict.fromkeys(p.vars - ranges.keys(), (0, MAX_INTEGER))
+            known = coefficient(simplify(substitute(p, along), ranges | sizes), lane)
+            if known is None or (type(x) is Lt0 and known[0] not in (0, 1)):
+                return False
+    return True
+
+
+def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:
+    """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]; returns the block that fills them."""
+    assert plan.pack is not None and levels.vector is not None
+    b = s.block(block)
+    access = next(a for a in reads(b) if a.buffer.name == plan.pack)
+    axis = b.iters[plan.axis].var
+    vector = next(i for i, e in enumerate(access.indices) if e.as_var() is axis)
+    rest = [d for d in range(len(access.indices)) if d != vector]
+    order = {it.var: n for n, it in enumerate(b.iters)}
+    rest.sort(key=lambda d: max([order[v] for v in access.indices[d].vars if v in order], default=0))
+    copy = s.cache_read(
+        block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
+    )
+    if not plan.constant:
+        s.compute_at(copy, at)
+    s.vectorize(s.get_loops(copy)[-1])
+    if plan.constant:
+        s.annotate(copy, "pack_constant", plan.pack)
+        if plan.threads:
+            s.parallel(s.get_loops(copy)[0])
+    return copy
+
+
+def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:
+    """Copy the padded input, vectorised along its last axis."""
+    if at is not None:
+        s.set_scope(pad, "workspace")
+        s.compute_at(pad, at)
+    loops = s.get_loops(pad)
+    s.vectorize(s.split(loops[-1], [None, lanes])[1])
+    if at is None and threads:
+        s.parallel(s.fuse(s.get_loops(pad)[:-2]))
+
+
+def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
+    """Vectorise a block of the register tile along the tile's vectors, the last dimension of what it reads or writes there."""
+    b = s.block(epilogue)
+    tile = next(a for a in accesses(b) if a.buffer.scope == "register")
+    vector = plain_iter(tile.indices[-1], b)
+    assert vector is not None
+    spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
+    loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))
+    rows = [x for i, x in loops.items() if i != vector]
+    if vector != spatial[-1]:
+        s.reorder([*rows, loops[vector]])
+    s.vectorize(loops[vector])
+    for x in rows:
+        s.unroll(x)

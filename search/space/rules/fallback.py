@@ -1,0 +1,47 @@
+"""fallback: any function: the independent spatial loops of every block become tasks, or stay on one thread where the work is small.
+
+Asked only when no other rule applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.schedule.independence import is_independent
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.tile_domains import outer_tiles
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """One schedule for whatever it is; where the work is small, another one without threads."""
+    found: list[Named] = [("fallback", lambda s: schedule(s, True))]
+    return found + ([("fallback serial", lambda s: schedule(s, False))] if worth_serial(func, target) else [])
+
+
+def schedule(s: Schedule, threads: bool) -> None:
+    """Parallel over the fused leading spatial loops of every block; a block that reads what its other instances write stays serial."""
+    for b in [b.name for b in s.blocks()]:
+        tile(s, b, threads)
+
+
+def tile(s: Schedule, b: str, threads: bool) -> None:
+    """The fused leading spatial loops of one block as tasks, as far as their iterations are independent."""
+    block = s.get_block(b)
+    kinds = [i.kind for i in s.block(block).iters]
+    leading = [x for x, k in zip(s.get_loops(block), kinds, strict=False) if k == "S"]
+    if kinds[: len(leading)] != ["S"] * len(leading):
+        return
+    leading = list(takewhile(lambda x: is_independent(s, s.loop(x)), leading))
+    if not leading:
+        return
+    fused = s.fuse(leading)
+    chunk = s.sample_tile(fused, 2, f"{b}_", [outer_tiles(s.loop(fused).extent.const or 1)], waste=1.0)
+    task = s.split(fused, [None, *chunk])[0]
+    if threads:
+        s.parallel(task)

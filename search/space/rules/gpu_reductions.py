@@ -1,0 +1,102 @@
+"""gpu_reductions: an operator that is one reduction, of rows or of everything, on a GPU.
+
+Rows are the work of groups of threads, whose parts are combined.  A reduction of everything is done by all blocks, in parts, and a second
+kernel of one block reduces these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction
+from tunesmith.search.space.rules.gpu_limits import widths_of
+from tunesmith.search.space.rules.gpu_rows import GROUPS, THREADS, combine
+
+BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132, 264, 528, 1056)
+"""Blocks that reduce everything together."""
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """One schedule when the output is a reduction of what pointwise blocks at most have prepared."""
+    blocks = blocks_under(func.body)
+    reductions = [b for b in blocks if is_reduction(b)]
+    if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
+        return []
+    if not all(is_pointwise(b) for b in blocks if b is not reductions[0]):
+        return []
+    main = reductions[0]
+    whole = not any(i.kind == "S" and i.extent.const != 1 for i in main.iters)
+    make = everything if whole else rows
+    return [(f"gpu reduction {'of everything' if whole else 'of rows'}", lambda s: make(s, main.name, target))]
+
+
+def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Inline what comes before; (spatial loops, reduction loops)."""
+    for b in [b.name for b in s.blocks() if b.name != main]:
+        s.compute_inline(s.get_block(b))
+    block = s.get_block(main)
+    kinds = [i.kind for i in s.block(block).iters]
+    loops = s.get_loops(block)
+    spatial = [x for x, k in zip(loops, kinds, strict=True) if k == "S"]
+    reduction = [x for x, k in zip(loops, kinds, strict=True) if k == "R"]
+    s.reorder([*spatial, *reduction])
+    return spatial, reduction
+
+
+def _widths(s: Schedule, main: str, target: Target) -> tuple[int, ...]:
+    return widths_of(s.block(s.get_block(main)).body.buffer.dtype, target)  # type: ignore[attr-defined]
+
+
+def rows(s: Schedule, main: str, target: Target) -> None:
+    """A group of threads for each row, several rows in a block."""
+    widths = _widths(s, main, target)
+    spatial, reduction = _prepare(s, main)
+    fused = s.fuse(spatial)
+    threads = tuple(t for t in THREADS if t <= target.max_threads_per_block)
+    column = s.fuse(reduction)
+    share = s.sample_tile(column, 3, "column", [threads, widths], waste=0.5, slack=32)
+    group = s.sample_tile(fused, 2, "rows", [GROUPS], slack=8)
+    s.limit([share[0], *group], target.max_threads_per_block, "threads")
+    outer, inner = s.split(fused, [None, *group])
+    thread = s.split(column, [None, *share])[1]
+    part = s.rfactor(thread)
+    s.bind(outer, "blockIdx.x")
+    s.bind(inner, "threadIdx.y")
+    combine(s, part, s.get_block(main))
+
+
+def everything(s: Schedule, main: str, target: Target) -> None:
+    """A part for each block; a second kernel reduces the parts."""
+    widths = _widths(s, main, target)
+    _, reduction = _prepare(s, main)
+    whole = s.fuse(reduction)
+    threads = tuple(t for t in THREADS if t <= target.max_threads_per_block)
+    extent = s.loop(whole).extent.const or 1
+    blocks = s.sample_categorical(tuple(b for b in BLOCKS if b == 1 or b * 32 <= extent), "blocks")
+    share = s.sample_tile(whole, 3, "part", [threads, widths], waste=0.5, slack=4096)
+    # Blocks take turns, so that what they read at one time lies together.
+    turns, block, thread, lane = s.split(whole, [None, blocks, *share])
+    part = s.rfactor(block)
+    s.reorder([block, turns, thread, lane])
+    inner = s.rfactor(thread)
+    total = s.get_block(main)
+    s.bind(block, "blockIdx.x")
+    combine(s, inner, part)
+    _finish(s, total, threads)
+
+
+def _finish(s: Schedule, total: BlockRV, threads: tuple[int, ...]) -> None:
+    """The second kernel: one block, whose threads share the parts."""
+    loop = s.get_loops(total)[-1]
+    s.bind(s.add_unit_loop(loop), "blockIdx.x")
+    share = s.sample_tile(loop, 2, "last", [threads], waste=4.0, slack=1024)
+    thread = s.split(loop, [None, *share, 1])[1]
+    inner = s.rfactor(thread)
+    combine(s, inner, total)

@@ -1,0 +1,49 @@
+"""pointwise: elementwise operators: everything inlined into the output, tasks of rows, vectors along the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.block_classes import is_output, is_pointwise
+from tunesmith.search.space.rules.tile_domains import outer_tiles
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """Two schedules, with threads and without, when every block is pointwise."""
+    blocks = blocks_under(func.body)
+    if not blocks or not all(is_pointwise(b) for b in blocks):
+        return []
+    serial: Named = ("pointwise serial", lambda s: schedule(s, target, False))
+    if all(not b.iters for b in blocks):  # scalars: nothing to share among threads
+        return [serial]
+    return [("pointwise", lambda s: schedule(s, target, True)), serial]
+
+
+def schedule(s: Schedule, target: Target, threads: bool) -> None:
+    """Inline, tile, vectorise."""
+    for b in [b.name for b in s.blocks() if not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+    for b in [b.name for b in s.blocks()]:
+        tile(s, b, target, threads)
+
+
+def tile(s: Schedule, b: str, target: Target, threads: bool) -> None:
+    """Vectors along the last axis of one block, and tasks of vectors."""
+    lanes = target.vector_lanes("float32")
+    loops = s.get_loops(s.get_block(b))
+    if not loops:  # a scalar
+        return
+    factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
+    outer, inner = s.split(loops[-1], [None, *factors])
+    s.vectorize(inner)
+    fused = s.fuse([*loops[:-1], outer])
+    if threads:
+        extent = s.loop(fused).extent.const
+        chunk = s.sample_tile(fused, 2, f"{b}_task", [outer_tiles(extent if extent is not None else 1024)], waste=1.0)
+        s.parallel(s.split(fused, [None, *chunk])[0])

@@ -1,0 +1,42 @@
+"""stages: functions whose pointwise blocks are too many to become one expression: they are inlined into stages of bounded size.
+
+Expressions are trees: a chain of 1,000 additions is 1,000 levels deep, and a chain of 30 functions that read their argument twice has 2**30
+nodes.  Asked only for what is larger than `roles.INLINED` when all of it is inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tunesmith.ir.expression_size import Size
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules import fallback, pointwise
+from tunesmith.search.space.rules.block_classes import INLINED, inlined_sizes, is_output, is_pointwise, is_within
+
+Named = tuple[str, Callable[[Schedule], None]]
+
+STAGE = Size(256, 40)
+"""A block whose expression is larger keeps its loops and its buffer."""
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """One schedule for a function of several blocks that is too large to be inlined as a whole."""
+    if all(is_within(size, INLINED) for size in inlined_sizes(func).values()):
+        return []
+    return [("stages", lambda s: schedule(s, target))]
+
+
+def schedule(s: Schedule, target: Target) -> None:
+    """Inline within bounds; then vectors along the last axis of pointwise blocks, and tasks of all spatial loops."""
+    sizes = inlined_sizes(s.func, STAGE)
+    for b in blocks_under(s.func.body):
+        if is_pointwise(b) and not is_output(s.func, b) and is_within(sizes[b.name], STAGE):
+            s.compute_inline(s.get_block(b.name))
+    for b in s.blocks():
+        if is_pointwise(b) and b.iters:
+            pointwise.tile(s, b.name, target, True)
+        else:
+            fallback.tile(s, b.name, True)

@@ -1,0 +1,50 @@
+"""`tunesmith costmodel`: train cost models on measurements, and judge them beside controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tunesmith.cli.common import finish, json_option
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group()
+def costmodel() -> None:
+    """Train and judge cost models.  A TABLE is a log (.jsonl) or a record table (.parquet)."""
+
+
+@costmodel.command()
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True, type=_FILE)
+@click.option("--model", default="xgb", show_default=True, metavar="NAME|FILE", help="What to train; a saved model is trained further.")
+@click.option("-o", "file", required=True, type=_FILE, help="The file to write: .json, or .safetensors for mlp.")
+@click.option("--seed", default=0, show_default=True)
+@json_option
+def train(tables: tuple[Path, ...], model: str, file: Path, seed: int, out: str | None) -> None:
+    """Train a model and save it, for `tunesmith tune --model FILE`."""
+    from tunesmith.driver.train import train as run
+
+    made = run(tables, file, model, seed)
+    finish(made.render(), made.to_json(), out, True)
+
+
+@costmodel.command(name="eval")
+@click.argument("model", metavar="NAME|FILE")
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True, type=_FILE)
+@click.option(
+    "--holdout",
+    type=click.Choice(["within", "task", "family", "target"]),
+    help="What the model has not learned from: some programs of each task, or whole tasks, operators, machines. "
+    "By default a saved model is judged as it is, any other within tasks.",
+)
+@click.option("--folds", default=5, show_default=True, help="Rounds, each of which holds out another part.")
+@click.option("--seed", default=0, show_default=True)
+@json_option
+def eval_(model: str, tables: tuple[Path, ...], holdout: str | None, folds: int, seed: int, out: str | None) -> None:
+    """Metrics of a model on measurements, beside shuffled labels, the analytic cost and random scores."""
+    from tunesmith.driver.train import evaluate_files
+
+    judged = evaluate_files(model, tables, holdout, folds, seed)
+    finish(judged.render(), judged.to_json(), out, True)

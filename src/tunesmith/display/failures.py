@@ -1,0 +1,79 @@
+"""Failures explained: of each class of error the message that most candidates failed with, and one of these candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.text import Text
+
+from tunesmith.display.tables import printable
+from tunesmith.measure.records.record import Record
+
+_SHOWN = 240
+"""Letters of a message; the whole is in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorExample:
+    """A class of error.
+
+    Attributes:
+        kind: the class.
+        failed: candidates.
+        alike: of them, those whose message begins with the same line.
+        message: that line, which is the most frequent one.
+        sketch, row: the first candidate that failed so.
+        internal: it is an error of tunesmith itself, not of the candidate.
+    """
+
+    kind: str
+    failed: int
+    alike: int
+    message: str
+    sketch: str
+    row: tuple[int, ...]
+    internal: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {**asdict(self), "row": list(self.row)}
+
+    def render(self, workload: str) -> Text:
+        """A line for a terminal."""
+        alike = "" if self.alike == self.failed else f", {self.alike} of them"
+        where = f"{self.sketch} {list(self.row)}" if self.sketch else "a schedule without a sketch"
+        fault = "A fault of tunesmith, please report it: " if self.internal else ""
+        text = f"! {workload}: {self.kind} {self.failed}{alike}: {fault}{self.message} (for instance {where})"
+        line = printable(text)
+        line.stylize("bold red" if self.internal else "yellow")
+        return line
+
+
+def examples_of(records: Iterable[Record]) -> tuple[ErrorExample, ...]:
+    """One example of each class of error among the records, by name; a candidate that was measured again counts once."""
+    found: dict[str, dict[str, list[Record]]] = {}
+    seen: set[object] = set()
+    for r in records:
+        if r.candidate not in seen and r.error is not None:
+            line = next((x.strip() for x in r.error.message.splitlines() if x.strip()), "no message")[:_SHOWN]
+            found.setdefault(r.error.kind, {}).setdefault(line, []).append(r)
+        seen.add(r.candidate)
+    return tuple([_example(kind, lines) for kind, lines in sorted(found.items())])
+
+
+def _example(kind: str, lines: dict[str, list[Record]]) -> ErrorExample:
+    message, alike = max(lines.items(), key=lambda item: len(item[1]))  # of equally frequent ones the first
+    first, failed = alike[0], sum(map(len, lines.values()))
+    return ErrorExample(kind, failed, len(alike), message, first.sketch, tuple(first.row), message.startswith("InternalError"))
+
+
+def render_examples(workload: str, examples: Sequence[ErrorExample]) -> list[Text]:
+    """Lines for a terminal."""
+    return [e.render(workload) for e in examples]
+
+
+def render_example_data(workload: str, data: Iterable[Mapping[str, Any]]) -> list[Text]:
+    """The same of what `ErrorExample.to_json` gave."""
+    return render_examples(workload, [ErrorExample(**{**d, "row": tuple(d["row"])}) for d in data])

@@ -1,0 +1,119 @@
+"""What a person sees while a search runs: a live table in a terminal, a line for each batch anywhere else; always on standard error."""
+
+from __future__ import annotations
+
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tunesmith.display.tables import counted, microseconds, plain_table, printable, rate
+from tunesmith.search.tuner import Progress
+
+_COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to", "left"]
+
+
+class ProgressView:
+    """Shows the tasks of a search.  A context manager: it holds the terminal while it is open.
+
+    Args:
+        console: where to write; by default standard error.
+        total: trials of all tasks together, None if each has its own.
+    """
+
+    def __init__(self, console: Console | None = None, total: int | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._total = total
+        self._tasks: dict[str, Progress] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        """The callback of a search: one task has moved on."""
+        self._tasks[progress.task.name] = progress
+        if self._live is not None:
+            self._live.update(self.table(), refresh=True)
+        elif progress.trials:
+            self._console.print(printable(line(progress)), highlight=False, soft_wrap=True)
+
+    def table(self) -> Table:
+        """All tasks, and how long all will take."""
+        left = self._left()
+        done = sum(p.trials for p in self._tasks.values())
+        title = f"{len(self._tasks)} tasks"
+        title += "" if self._total is None else f", {done} of {self._total} trials"
+        title += "" if left is None else f", about {clock(left)} left"
+        return plain_table(title, _COLUMNS, [cells(p) for p in self._tasks.values()], left=["errors", "time goes to"])
+
+    def _left(self) -> float | None:
+        """Seconds until all is done at the pace of this run; None before there is a pace, or with no bound on trials."""
+        tasks = self._tasks.values()
+        if self._total is not None:
+            done = sum(p.trials - p.resumed for p in tasks)
+            left = max(0, self._total - sum(p.trials for p in tasks))
+            return sum(p.seconds["total"] for p in tasks) / done * left if done else None
+        each = [seconds_left(p) for p in tasks]
+        known = [s for s in each if s is not None]
+        return sum(known) if known and len(known) == len(each) else None
+
+
+def cells(p: Progress) -> list[str]:
+    """A task as a row of texts."""
+    left = seconds_left(p)
+    return [
+        p.task.name,
+        f"{p.trials}" if p.budget is None else f"{p.trials}/{p.budget}",
+        microseconds(None if p.best is None else p.best.seconds),
+        rate(p.gflops),
+        counted(p.errors),
+        time_split(p),
+        "-" if left is None else clock(left),
+    ]
+
+
+def line(p: Progress) -> str:
+    """A task as one line of text."""
+    name, trials, best, gflops, errors, split, left = cells(p)
+    parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
+    parts += [f"errors: {errors}"] if errors else []
+    parts += [split] if split else []
+    return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" and p.budget is not None and p.trials < p.budget else "")
+
+
+def time_split(p: Progress) -> str:
+    """`search 12 %, build 40 %, measure 48 %`; empty before anything took time."""
+    s = p.seconds
+    total = s["total"]
+    if total < 1e-3:
+        return ""
+    parts = {"search": s["draft"] + s["verify"] + s["train"], "build": s["build"], "measure": s["measure"]}
+    return ", ".join(f"{name} {round(100 * value / total)} %" for name, value in parts.items())
+
+
+def seconds_left(p: Progress) -> float | None:
+    """What is left of the budget at the pace of this run; None before there is a pace, or if the task has no budget of its own."""
+    done = p.trials - p.resumed
+    if p.budget is None:
+        return None
+    if p.trials >= p.budget:
+        return 0.0
+    return p.seconds["total"] / done * (p.budget - p.trials) if done else None
+
+
+def clock(seconds: float) -> str:
+    """`1:05:09`, `4:20`, `12 s`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    shown = time.strftime("%H:%M:%S", time.gmtime(seconds)) if seconds < 86400 else f"{seconds / 3600:.0f} h"
+    return shown.lstrip("0:") if seconds >= 600 else shown[-4:]

@@ -1,0 +1,1 @@
+"""What users call: tune, compile, replay, show, doctor."""

@@ -1,0 +1,1 @@
+"""Benchmark tuned functions against vendor libraries."""

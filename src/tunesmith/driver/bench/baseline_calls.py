@@ -1,0 +1,70 @@
+"""How a workload of the operator library is put to a peer: the same inputs, under the peers' names for operators and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tunesmith.measure.baselines.operators import OPERATORS, Param
+from tunesmith.ops.workload import Workload
+
+
+@dataclass(frozen=True)
+class PeerCall:
+    """What `Peer.prepare` takes: operator, parameters, inputs by name."""
+
+    op: str
+    params: Mapping[str, Param]
+    inputs: Mapping[str, np.ndarray]
+
+
+def peer_call(w: Workload, inputs: Sequence[np.ndarray]) -> PeerCall | None:
+    """The request for a workload; None where peers have no such operator, or not in this form.
+
+    Args:
+        w: the workload.
+        inputs: its inputs, in order.
+    """
+    if w.name not in OPERATORS:
+        return None
+    named = {spec.name: array for spec, array in zip(w.inputs, inputs, strict=True)}
+    p = {name: value for name, value in w.params.items() if name != "dtype"}
+    if w.name in ("matmul", "batch_matmul"):
+        if p.pop("ta") or p.pop("tb"):
+            return None
+        return PeerCall(w.name, _plain(p), named)
+    if w.name == "dense":
+        return PeerCall(w.name, _plain(p), {"X" if name == "A" else name: array for name, array in named.items()})
+    if w.name == "conv2d":
+        return None if p.pop("residual") else PeerCall(w.name, _plain(p), _with_group_axis(named, nhwc=p["layout"] == "NHWC"))
+    if w.name == "sum":
+        return _sum(w, named)
+    if w.name in ("relu", "add"):
+        if p.get("other"):
+            return None
+        return PeerCall(w.name, {f"d{i}": extent for i, extent in enumerate(named[w.inputs[0].name].shape)}, named)
+    return PeerCall(w.name, _plain(p), named)
+
+
+def _sum(w: Workload, named: Mapping[str, np.ndarray]) -> PeerCall | None:
+    """Peers sum matrices only, along one axis or both."""
+    axes = w.params["axis"]
+    (x,) = named.values()
+    if x.ndim != 2 or not isinstance(axes, tuple):
+        return None
+    return PeerCall("sum", {"m": x.shape[0], "n": x.shape[1], "axis": "all" if not axes else str(axes[0])}, named)
+
+
+def _with_group_axis(named: Mapping[str, np.ndarray], nhwc: bool) -> dict[str, np.ndarray]:
+    """Peers want the filter of a depthwise convolution with its axis of one channel."""
+    w = named["W"]
+    if w.ndim == 3:
+        w = w[:, :, None, :] if nhwc else w[:, None, :, :]
+    return {**named, "W": w}
+
+
+def _plain(params: Mapping[str, object]) -> dict[str, Param]:
+    """Integers and words stay; real numbers become texts, which is how peers take them."""
+    return {name: value if isinstance(value, (int, str)) else str(value) for name, value in params.items()}

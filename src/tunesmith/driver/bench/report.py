@@ -1,0 +1,124 @@
+"""The table of a benchmark: a row for each workload and system, and what was left out, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from tunesmith.display.tables import as_text, microseconds, plain_table, printable, rate
+
+OURS = "tunesmith"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One system on one workload.
+
+    Attributes:
+        workload: canonical text.
+        system: `tunesmith` or the name of a peer.
+        ok: it ran and its output was right; the numbers are None otherwise.
+        median, minimum, p90: seconds of one call, over all samples; a sample is the mean of calls that take 2 ms together.
+        runs: timed calls.
+        gflops: rate at the median.
+        note: which way of the library it is, or why it is not ok.
+        clean: no sample was taken while other processes used the machine.
+    """
+
+    workload: str
+    system: str
+    ok: bool
+    median: float | None = None
+    minimum: float | None = None
+    p90: float | None = None
+    runs: int = 0
+    gflops: float | None = None
+    note: str = ""
+    clean: bool = True
+
+    @classmethod
+    def failed(cls, workload: str, system: str, why: str) -> BenchRow:
+        """A system that cannot be timed."""
+        return cls(workload, system, False, note=why)
+
+    def to_json(self) -> dict[str, object]:
+        """As `tunesmith bench --json` writes it."""
+
+        def us(seconds: float | None) -> float | None:
+            return None if seconds is None else seconds * 1e6
+
+        return {
+            "workload": self.workload,
+            "system": self.system,
+            "ok": self.ok,
+            "median_us": us(self.median),
+            "min_us": us(self.minimum),
+            "p90_us": us(self.p90),
+            "runs": self.runs,
+            "gflops": self.gflops,
+        }
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All rows of a benchmark.
+
+    Attributes:
+        rows: by workload, in the order they were asked for.
+        skipped: peers that were left out, and why.
+        absent: who had no such operator.
+    """
+
+    rows: tuple[BenchRow, ...]
+    skipped: Mapping[str, str]
+    absent: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every system that was there could be timed."""
+        return all(row.ok for row in self.rows)
+
+    def ratio(self, workload: str) -> float | None:
+        """Time of the best peer over ours: above 1 where ours is faster; None where one of the two is missing."""
+        mine = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
+        others = [r.median for r in self.rows if r.workload == workload and r.system != OURS and r.median]
+        return min(others) / mine[0] if mine and others else None
+
+    def to_json(self) -> list[dict[str, object]]:
+        """As `tunesmith bench --json` writes it."""
+        return [row.to_json() for row in self.rows]
+
+    def render(self) -> RenderableType:
+        """Tables for a terminal, the fastest first."""
+        parts: list[RenderableType] = [self._table(w) for w in dict.fromkeys(r.workload for r in self.rows)]
+        parts += [printable(f"! {r.workload}: {r.system}: {r.note}", style="red") for r in self.rows if not r.ok]
+        parts += [printable(f"left out: {name}: {why}", style="dim") for name, why in self.skipped.items()]
+        parts += [printable(f"left out: {text}", style="dim") for text in self.absent]
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+    def _table(self, workload: str) -> Table:
+        rows = sorted([r for r in self.rows if r.workload == workload and r.median], key=lambda r: r.median or 0.0)
+        mine = next((r.median for r in rows if r.system == OURS), None)
+        cells = [
+            [
+                r.system,
+                microseconds(r.median) + ("" if r.clean else "~"),
+                microseconds(r.minimum),
+                microseconds(r.p90),
+                rate(r.gflops),
+                "-" if mine is None or r.median is None else f"{r.median / mine:.2f}",
+                r.note,
+            ]
+            for r in rows
+        ]
+        best = self.ratio(workload)
+        title = workload + ("" if best is None else f": best peer / ours = {best:.2f}")
+        if any(not r.clean for r in rows):
+            title += "  (~ others used the machine)"
+        return plain_table(title, ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "how"], cells, left=["how"])

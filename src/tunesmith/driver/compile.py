@@ -1,0 +1,283 @@
+"""compile and build: from programs to functions in this process, deterministically.
+
+`compile` applies the records of a log and takes whatever is not covered as it can; `build` takes programs as they are.  Neither
+searches: equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import cast
+
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.codegen.backends import build as build_any
+from tunesmith.codegen.backends import check_kind
+from tunesmith.codegen.device.host import detect_device
+from tunesmith.codegen.llvm.export import export_library
+from tunesmith.codegen.params import written_buffers
+from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.compile_records import compile_records
+from tunesmith.driver.compiled_device import CompiledDeviceModule
+from tunesmith.driver.workloads import WorkloadLike, find_module
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.offload.external_codegen import Codegen
+from tunesmith.graph.operators.indexing import reported_indices
+from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage
+from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.remarks import checked
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.pipelines import CPU_CHECKED
+from tunesmith.measure.evaluator.packed_call import load_call
+from tunesmith.measure.records.database import Database
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.independence import check_marked_loops
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import BuildError, RunError, UserError
+
+Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
+"""A log, several, or what was loaded from some."""
+
+
+class CompiledModule(Module):
+    """Compiled functions by name, with what they were made from: `module["matmul"](a, b, c)`.
+
+    Attributes:
+        artifact: the object code.
+        coverage: for each function that records were looked up for, what was found.
+        remarks: what is odd about the programs, see `ir.remarks`; for example an accumulation into an argument.
+    """
+
+    artifact: Artifact
+    coverage: tuple[Coverage, ...]
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
+        """Load object code into this process.  Raises RunError if it is another machine's."""
+        module = cast(CompiledModule, cls.from_object(artifact.data))
+        module.artifact = artifact
+        module.coverage = coverage
+        return module
+
+    def describe(self, functions: Iterable[PrimFunc]) -> None:
+        """Say which parameters these functions of the module write, so that calls take read-only arrays for the others."""
+        for f in functions:
+            if f.name in self.functions:
+                written = written_buffers(f)
+                self[f.name].parameters = tuple([(p.name, p in written) for p in f.params])
+
+    def export_library(self, path: str | PathLike[str]) -> Path:
+        """Write a shared library that `load_module` loads, here or where tunesmith is not installed; returns the path.
+
+        Raises:
+            BuildError: it cannot be linked or written.
+        """
+        return export_library(path, [self.artifact.data])
+
+    def __call__(self, *arguments: object) -> object:
+        """Call the only function.
+
+        Raises:
+            UserError: there are several.
+            RunError: an argument is not what the function takes.
+        """
+        return self[self._only()](*arguments)
+
+    def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
+        """A call of a function on these arguments, for callers that repeat it with the same weights.
+
+        What the schedule packs from constants (`PrimFunc.constants`) is packed now, once; later changes of those arrays are not seen.
+        Other arrays are used as they are at the time of each call.
+
+        Args:
+            arguments: of the function, in order.
+            name: which function; not needed if there is one only.
+        Raises:
+            UserError: there are several functions, or none of this name.
+            RunError: an argument is not what the function takes.
+        """
+        function = self._only() if name is None else self._known(name)
+        try:
+            return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
+        except RunError as error:  # of the packed form, which does not know what the function writes
+            raise self[function].refusal(arguments, error) from error
+
+    def _only(self) -> str:
+        names = self.artifact.functions
+        if len(names) != 1:
+            raise UserError(f"the module has the functions {', '.join(names)}: call one of them, as module[name](...)")
+        return names[0]
+
+    def _known(self, name: str) -> str:
+        if name not in self.artifact.functions:
+            raise UserError(f"the module has no function {name!r}; it has {', '.join(self.artifact.functions)}")
+        return name
+
+
+def compile(
+    mod: WorkloadLike | Schedule,
+    target: str | Target | None = None,
+    records: Records | None = None,
+    strict: bool = False,
+    executor: str | None = None,
+    offload: Sequence[Codegen] = (),
+    name: str | None = None,
+    bounds_check: bool = False,
+) -> CompiledModule | CompiledDeviceModule | CompiledModel:
+    """Compile functions, or a model, with the best schedules that a log has for them.
+
+    Args:
+        mod: a model, that is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
+            operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
+            Schedule.
+        target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
+        records: the log, or a list of logs.
+            A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
+            `coverage` says so.  Without a log programs are compiled as they are, and what cannot have a schedule yet (text, tensors; for
+            GPUs all that binds no loop) gets a plain schedule.
+        strict: refuse, instead of compiling anything that has no record; a log with lines that cannot be read is a warning.
+        executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,
+            makes one C function of the whole model.
+        offload: of a model: external code generators that get what they support, such as ("blas",).
+        name: of a model for executor="aot": what the names of its C functions start with; by default "model".
+        bounds_check: check every index when a function runs, for CPUs: an access out of bounds raises RunError, with the buffer, the
+            index and the extent, and is not made.  So does an index of a model that is out of range, where it is otherwise moved to the
+            nearest end (reads) or left out (writes).  The code is serial and slow.
+    Returns:
+        A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
+    Raises:
+        RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
+        BuildError: a function cannot be compiled for the target.
+        ScriptError: an index is certainly out of bounds.
+        UserError: `mod` is nothing that can be compiled.
+    """
+    target = as_target(target)
+    check_kind(target)
+    module = _module(mod)
+    if isinstance(module.get("main"), GraphFunc):
+        if target.is_gpu:
+            raise BuildError(
+                f"models are compiled for targets of kind llvm, not {target.kind}: compile its functions one by one, or take "
+                "Target.detect()"
+            )
+        if name is not None and executor != "aot":
+            raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
+        if bounds_check and executor == "aot":
+            raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
+        database = None if records is None else open_records(records)
+        make = partial(compile_model, module, target, database, strict, executor, offload=offload, name=name or "model")
+        if not bounds_check:
+            return make()
+        with reported_indices():
+            return make(lowering=CPU_CHECKED)
+    if executor is not None or offload or name is not None:
+        given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
+        raise UserError(f"{given} is for models; this module has no graph function `main`")
+    found = _remarks(module)
+    if not isinstance(mod, Schedule):
+        _check_marks(module)
+    if records is not None:
+        passes = ApplyRecords(open_records(records), target, strict)
+        artifact, applied = compile_records(
+            passes,
+            module,
+            target,
+            lambda m: _artifact(m, target, bounds_check),
+            lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
+        )
+        return _load(artifact, target, applied.coverage, found, module)
+    if strict:
+        raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
+    if isinstance(mod, (str, list, tuple)) or target.is_gpu:
+        module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
+    return _load(_artifact(module, target, bounds_check), target, (), found, module)
+
+
+def build(
+    func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False
+) -> CompiledModule | CompiledDeviceModule:
+    """Compile programs exactly as they are: what a schedule written by hand is for.
+
+    Args:
+        func: a function, a module or a Schedule.
+        target: where the code will run; by default this machine.
+        bounds_check: check every index when a function runs: see `compile`.
+    Raises:
+        BuildError: a function cannot be compiled for the target.
+        ScriptError: an index is certainly out of bounds.
+        ScheduleError: a loop that the program itself marks parallel or vectorized carries a dependence.
+        UserError: it is no program.
+    """
+    if not isinstance(func, (PrimFunc, IRModule, Schedule)):
+        raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
+    target = as_target(target)
+    check_kind(target)
+    module = _module(func)
+    found = _remarks(module)
+    if not isinstance(func, Schedule):
+        _check_marks(module)
+    return _load(_artifact(module, target, bounds_check), target, (), found, module)
+
+
+def as_target(target: str | Target | None) -> Target:
+    """The target that a text names; this machine for None, and its first device for the kind of devices alone."""
+    if target is None:
+        return Target.detect()
+    if isinstance(target, Target):
+        return target
+    named = Target(target)
+    return detect_device(named.base) if target == named.base and named.is_gpu else named
+
+
+def open_records(records: Records) -> Database:
+    """The database of a log, or of several.
+
+    Raises:
+        RecordError: there is no such file, or it is no path.
+    """
+    return records if isinstance(records, Database) else Database.from_log(records)
+
+
+def _module(mod: WorkloadLike | Schedule) -> IRModule:
+    return mod.mod if isinstance(mod, Schedule) else find_module(mod)
+
+
+def _remarks(module: IRModule) -> tuple[str, ...]:
+    """What is odd about the functions of a module.  Raises ScriptError for what has no meaning."""
+    return tuple([f"{f.name}: {r}" for f in module.values() if isinstance(f, PrimFunc) for r in checked(f)])
+
+
+def _check_marks(module: IRModule) -> None:
+    for f in module.values():
+        if isinstance(f, PrimFunc):
+            check_marked_loops(f)
+
+
+def _load(
+    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...], source: IRModule
+) -> CompiledModule | CompiledDeviceModule:
+    if target.is_gpu:
+        return CompiledDeviceModule(artifact, coverage)
+    module = CompiledModule.from_artifact(artifact, coverage)
+    module.remarks = found
+    module.describe(f for f in source.values() if isinstance(f, PrimFunc))
+    return module
+
+
+def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
+    functions = [f for f in module.values() if isinstance(f, PrimFunc)]
+    if not functions and len(module):
+        raise BuildError(
+            "the module is a model, and has no PrimFunc that could be built as it is. Take tunesmith.compile, which lowers its operators, "
+            "with the records of tunesmith.tune"
+        )
+    if not functions:
+        raise BuildError("there is nothing to compile: the module has no PrimFunc")
+    for f in functions:
+        check_out_of_bounds(f)
+    return build_any(functions, target, packing="both", bounds_check=bounds_check)

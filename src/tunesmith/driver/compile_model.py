@@ -1,0 +1,207 @@
+"""compile_model: from a graph function to something that runs: passes, schedules out of a log, code, an executor.
+
+Nothing is searched for and nothing is drawn without a fixed seed: equal models, logs and targets give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.codegen.backends import check_kind
+from tunesmith.codegen.llvm.aot import build_aot
+from tunesmith.codegen.llvm.build import build
+from tunesmith.codegen.llvm.export import export_library, export_object
+from tunesmith.driver.compile_records import compile_records
+from tunesmith.graph.emit.graph_program import emit_graph_program
+from tunesmith.graph.emit.vm_program import emit_vm_program
+from tunesmith.graph.ir import structural
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import If, all_bindings
+from tunesmith.graph.offload.external_codegen import Codegen, compile_external, external_functions, find_codegen
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.pack_constants import pack_constants
+from tunesmith.graph.passes.pass_infra import ModulePipeline
+from tunesmith.graph.passes.pipelines import GRAPH, offloading
+from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage, Untuned
+from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
+from tunesmith.lower.pipelines import CPU
+from tunesmith.measure.records.database import Database
+from tunesmith.runtime.executor.executable import Executable
+from tunesmith.runtime.executor.executor import Executor, Profile, TensorSpec
+from tunesmith.runtime.module import load_executable
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.support.errors import BuildError, RecordError, UserError
+
+EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
+"""What makes a program of a module in call form, by kind of executor; that for "aot" is compiled with the functions."""
+
+
+class CompiledModel:
+    """A model in this process: `model(x)` gives its results as numpy arrays, one or a tuple of them.
+
+    Attributes:
+        executor: what runs it.
+        executable: program, constants and code, as data.
+        coverage: for each TIR function what the records had; functions of external code generators have the status "external".
+        module: the scheduled functions and the graph that calls them, for people and further passes.
+    """
+
+    def __init__(self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule) -> None:
+        self.executor: Executor = load_executable(executable)
+        self.executable = executable
+        self.coverage = coverage
+        self.module = module
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What it takes, in order."""
+        return self.executor.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What it gives, in order."""
+        return self.executor.outputs
+
+    def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
+        """The results for these inputs.  RunError if an input is not what the model takes."""
+        return self.executor(*arrays)
+
+    def __getitem__(self, name: str) -> Callable[..., object]:
+        """The call `name`, as modules of functions have it: a model has one, `main`.
+
+        Raises:
+            UserError: another name.
+        """
+        if name != "main":
+            calls = ", ".join(f for f in self.module if isinstance(self.module[f], PrimFunc))
+            raise UserError(
+                f"a compiled model is called as a whole, model(...) or model['main'](...), and has no function {name!r} to call. It calls "
+                f"{calls or 'no function'}: compile one of them alone with tunesmith.compile(model.module[{name!r}])"
+            )
+        return self
+
+    def set_input(self, which: str | int, array: object) -> None:
+        """Give an input, by name or position, for `run`."""
+        self.executor.set_input(which, array)
+
+    def run(self) -> None:
+        """Compute the results of the inputs that were set."""
+        self.executor.run()
+
+    def get_output(self, which: int) -> np.ndarray:
+        """A result of the last run; the executor's own array, which the next run overwrites."""
+        return self.executor.get_output(which)
+
+    def profile(self, *arrays: object, repeats: int = 10) -> Profile:
+        """Microseconds of each call; printed, a table with the slowest first."""
+        return self.executor.profile(*arrays, repeats=repeats)
+
+    def export_library(self, path: str | PathLike[str], parameters: str = "inside", header: str | PathLike[str] | None = None) -> Path:
+        """Write a shared library that `load_module` loads, also where only the runtime is installed.
+
+        One for executor="aot" is called from C, too, and then needs neither Python nor TVM-FFI.
+
+        Args:
+            path: of the library.
+            parameters: "inside" it, or "beside" it in `PATH.params`.
+            header: of a C header to write, for executor="aot".
+        Raises:
+            BuildError: it cannot be linked or written.
+        """
+        return export_library(path, [], self.executable, parameters, header)
+
+    def export_object(self, path: str | PathLike[str], header: str | PathLike[str] | None = None) -> Path:
+        """Write a relocatable object with all of the model, for executor="aot": a C program links it in, so that it needs no library.
+
+        Args:
+            path: of the object.
+            header: of a C header to write.
+        Raises:
+            BuildError: the model was compiled for another executor, or it cannot be linked or written.
+        """
+        return export_object(path, self.executable, header)
+
+
+def compile_model(
+    mod: IRModule,
+    target: Target,
+    records: Database | None = None,
+    strict: bool = False,
+    executor: str | None = None,
+    pipeline: ModulePipeline = GRAPH,
+    untuned: Untuned = analytic_schedule,
+    offload: Sequence[Codegen] = (),
+    lowering: Pipeline = CPU,
+    name: str = "model",
+) -> CompiledModel:
+    """Compile the graph function `main` of a module, with all that it calls.
+
+    Args:
+        mod: the module, as an importer or a builder makes it.
+        target: where the code will run.
+        records: the best schedules that are known.
+        strict: refuse functions without a record.
+        executor: "graph", "vm", "aot", or None for the first where shapes are numbers and nothing branches, else the second.
+        pipeline: passes from the module to TIR functions without schedules.
+        untuned: schedules what has no record; by default the analytic model chooses, which takes about a second for each function.
+        offload: external code generators that get what they support, the first first: names ("blas") or `ExternalCodegen` objects.
+        lowering: passes from scheduled TIR functions to what code is generated from.
+        name: what the names of the C functions of executor="aot" start with.
+    Raises:
+        UserError: there is no such executor, or no such external code generator.
+        RecordError: strict, and a function has no usable record: all of them are listed.
+        BuildError: a function cannot be compiled, or the executor cannot run such a graph.
+        ScriptError: an index of a function is certainly out of bounds.
+    """
+    if executor is not None and (not isinstance(executor, str) or executor not in EMITTERS):
+        raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
+    check_kind(target)
+    if strict and records is None:
+        raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
+    for f in mod.values():
+        if isinstance(f, PrimFunc):
+            check_out_of_bounds(f)
+    if not isinstance(offload, (list, tuple)):
+        raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
+    codegens = [find_codegen(c) for c in offload]
+    lowered = offloading(codegens, pipeline)(mod, target)
+    kind = executor or _suitable(lowered)
+    passes = ApplyRecords(Database() if records is None else records, target, strict, untuned)
+
+    def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
+        packed = dead_code(pack_constants(scheduled, target))
+        program, constants = EMITTERS[kind](packed)
+        functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
+        data: bytes | None
+        if kind == "aot":
+            program, data = build_aot(functions, program, constants, name, target, lowering)
+        else:
+            data = build(functions, target, lowering).data if functions else None
+        objects, libraries = compile_external(packed, target, codegens)
+        return Executable(kind, program, constants, data, objects, libraries), packed
+
+    (executable, packed), applied = compile_records(passes, lowered, target, built, lambda f: build(f, target, lowering, packing="both"))
+    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed)
+
+
+def _external(mod: IRModule) -> list[Coverage]:
+    return [
+        Coverage(name, structural.digest(f), "external", reason=f"compiled by the external codegen {f.codegen}")
+        for name, f in external_functions(mod).items()
+    ]
+
+
+def _suitable(mod: IRModule) -> str:
+    main = mod["main"]
+    if not isinstance(main, GraphFunc):
+        raise BuildError("the module has no graph function `main`")
+    bindings = list(all_bindings(main.body))
+    static = all(v.type.is_static for v in (*main.params, *[v for b in bindings for v in b.results]))
+    return "graph" if static and not any(isinstance(b.operation, If) for b in bindings) else "vm"

@@ -1,0 +1,211 @@
+"""replay: is every best record of a log still good?  It is applied to its workload, checked, and on request run and timed.
+
+This is what a log promises: the program that was measured last month is the program that is compiled today.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+
+from tunesmith.codegen.artifact import Code
+from tunesmith.codegen.backends import build, check_runs_here
+from tunesmith.codegen.params import param_specs
+from tunesmith.display.tables import as_text, microseconds, plain_table, printable
+from tunesmith.driver.compile import Records, open_records
+from tunesmith.driver.workloads import Subject, subject_of_text
+from tunesmith.graph.tuning.apply_records import apply_record
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.verify import verify as verify_program
+from tunesmith.measure.candidate import parse_function
+from tunesmith.measure.evaluator.argument_data import make_inputs
+from tunesmith.measure.evaluator.correctness import check_reference, save_reference, tolerance_of
+from tunesmith.measure.local_runner import LocalRunner
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.runner import RunRequest, RunSetup
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.temporary_folder import temporary_folder
+
+_ONCE = RacePolicy(min_repeat_ms=0.0, repeats=1, patience_s=0.0)
+_TIMING = TimingPolicy(limit_s=4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """The best record of one workload on one target.
+
+    Attributes:
+        workload: its name.
+        digest: of the unscheduled program.
+        ok: the record applies, the program is legal, and where it was run its output is right.
+        ir_digest: of the scheduled program; equal where the same program is compiled.
+        median: seconds of one call, if it was timed.
+        recorded: seconds that the record holds.
+        target: key of the target.
+        note: why it is not ok.
+    """
+
+    workload: str
+    digest: str
+    ok: bool
+    ir_digest: str = ""
+    median: float | None = None
+    recorded: float | None = None
+    target: str = ""
+    note: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """As `tunesmith replay --json` writes it."""
+        return {
+            "workload": self.workload,
+            "digest": self.digest,
+            "ok": self.ok,
+            "ir_digest": self.ir_digest or None,
+            "median_us": None if self.median is None else self.median * 1e6,
+        }
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """All workloads of a log."""
+
+    rows: tuple[ReplayRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every record is good."""
+        return all(row.ok for row in self.rows)
+
+    def to_json(self) -> list[dict[str, object]]:
+        """As `tunesmith replay --json` writes it."""
+        return [row.to_json() for row in self.rows]
+
+    def render(self) -> RenderableType:
+        """A table for a terminal."""
+        cells = [
+            [r.workload, "ok" if r.ok else "FAILED", microseconds(r.recorded), microseconds(r.median), r.digest, r.ir_digest or "-"]
+            for r in self.rows
+        ]
+        columns = ["workload", "replay", "recorded us", "now us", "digest", "program"]
+        parts: list[RenderableType] = [plain_table("Replay", columns, cells, left=["replay", "digest", "program"])]
+        parts += [printable(f"! {r.workload} on {r.target}: {r.note}", style="red") for r in self.rows if not r.ok]
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+
+def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayReport:
+    """Apply the best record of every workload and target of a log.
+
+    Args:
+        log: where the records are.
+        verify: run each program once, and compare its output with the operator's numpy reference, or for a program that is no
+            operator's with the unscheduled program.
+        time: verify, and time.
+    Raises:
+        RecordError: the log cannot be read.
+    """
+    database = open_records(log)
+    rows: list[ReplayRow] = []
+    by_target: dict[str, list[tuple[int, Subject, PrimFunc]]] = {}
+    targets: dict[str, Target] = {}
+    for digest, data in database.tasks():
+        subject, row, program = _applied(database, digest, data)
+        if program is not None and subject is not None and (verify or time):
+            targets[row.target] = Target(data)
+            by_target.setdefault(row.target, []).append((len(rows), subject, program))
+        rows.append(row)
+    for key, work in by_target.items():
+        for index, row in zip([i for i, _, _ in work], _run(targets[key], [rows[i] for i, _, _ in work], work, time), strict=True):
+            rows[index] = row
+    return ReplayReport(tuple(rows))
+
+
+def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tuple[Subject | None, ReplayRow, PrimFunc | None]:
+    """The workload as a subject, its row, and the scheduled program, as far as one gets."""
+    line = database.workloads().get(digest)
+    name = digest if line is None else line.name
+    row = ReplayRow(name, digest, False, target=json.dumps(dict(data), sort_keys=True))
+    try:
+        row = replace(row, target=str(Target(data)))
+        if line is None:
+            raise RecordError("the log has no line with its program: merge it with the log that has")
+        func = parse_function(line.script)
+        found = structural.digest(func)
+        if found != digest:
+            raise RecordError(f"the program that the log gives for it has the digest {found}: another version of tunesmith wrote it")
+        record = database.best(digest, data)
+        if record is None:
+            raise RecordError("no record of it is verified and free of errors")
+        row = replace(row, recorded=record.seconds)
+        program = apply_record(record, func)
+        verify_program(program)
+    except UserError as error:
+        return None, replace(row, note=str(error)), None
+    return _subject(name, func, digest), replace(row, ok=True, ir_digest=structural.digest(program)), program
+
+
+def _subject(name: str, func: PrimFunc, digest: str) -> Subject:
+    """The operator's workload that the name says it is, if the program is the operator's; no name of a log is taken for a path."""
+    if ".py:" not in name:
+        try:
+            found = subject_of_text(name)
+        except UserError:
+            return Subject(name, func)
+        if structural.digest(found.func) == digest:
+            return found
+    return Subject(name, func)
+
+
+def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Subject, PrimFunc]], time: bool) -> list[ReplayRow]:
+    """The rows of one target after their programs were run."""
+    try:
+        check_runs_here(target)
+    except UserError as error:
+        return [replace(row, ok=False, note=str(error)) for row in rows]
+    out: list[ReplayRow] = []
+    with LocalRunner(target.num_cores) as runner, temporary_folder("tunesmith-replay-") as folder:
+        for row, (_, subject, program) in zip(rows, work, strict=True):
+            try:
+                setup = _setup(subject, target, folder / f"{row.digest}.npz")
+                artifact = build(program, target, packing="ahead")
+                request = RunRequest(setup, artifact.code(), _ONCE, None, "always")
+                result = (runner.compare([request], _TIMING) if time else runner.run([request]))[0]
+            except UserError as error:
+                out.append(replace(row, ok=False, note=str(error)))
+                continue
+            if result.error is not None:
+                out.append(replace(row, ok=False, note=f"{result.error.kind}: {result.error.message}"))
+            elif time:
+                ordered = sorted(result.samples)
+                out.append(replace(row, median=ordered[len(ordered) // 2]))
+            else:
+                out.append(row)
+    return out
+
+
+def _setup(subject: Subject, target: Target, path: Path) -> RunSetup:
+    """Arguments and reference of a workload."""
+    params = tuple(param_specs(subject.func))
+    ranges = subject.ranges
+    reference: str | None = None
+    baseline: Code | None = None
+    if subject.operator is not None:
+        inputs = make_inputs(params, 0, ranges)
+        save_reference(path, check_reference(params, subject.operator.reference(inputs)))
+        reference = str(path)
+    else:
+        plain = build(subject.func, target)
+        baseline = plain.code()
+    facts = json.dumps(target.to_json(facts=True))
+    bounds = tuple([(name, low, high) for name, (low, high) in sorted(ranges.items())])
+    return RunSetup(f"replay-{path.stem}", facts, params, 0, bounds, tolerance_of(subject.func), reference, baseline)

@@ -1,0 +1,214 @@
+"""show: what is in a log (best records, curves, errors, schedules), or what a search could do with a workload (sketches, sizes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from tunesmith.display.failures import examples_of, render_example_data
+from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.driver.compile import Records, as_target, open_records
+from tunesmith.driver.workloads import Subject, WorkloadLike, find_subject, subject_of_text
+from tunesmith.graph.tuning.apply_records import apply_record
+from tunesmith.ir.remarks import remarks
+from tunesmith.ir.script.printer import script as print_script
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.candidate import parse_function
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import Record
+from tunesmith.schedule.trace import Trace
+from tunesmith.search.space.sketch import Sketch
+from tunesmith.support.errors import TargetError, UserError
+from tunesmith.support.seeds import stream
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was asked for: `data` is plain JSON, `render` the same for people."""
+
+    data: Any
+    parts: tuple[RenderableType, ...]
+
+    def render(self) -> RenderableType:
+        """For a terminal."""
+        return Group(*self.parts)
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+
+def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Shown:
+    """Each workload and target of a log: its best record, errors with an example of each class, and the curve of the best over the records.
+
+    A search measures its leaders again at the end; so there may be more records than trials, which count candidates.
+
+    Args:
+        log: where the records are.
+        script: the best schedule's program, too.
+        trace: the best schedule as Python, too.
+    Raises:
+        RecordError: the log cannot be read.
+    """
+    database = open_records(log)
+    data = [_log_entry(database, digest, target, script, trace) for digest, target in database.tasks()]
+    cells = [
+        [
+            e["workload"],
+            str(e["trials"]) + (f" (+{e['records'] - e['trials']} again)" if e["records"] > e["trials"] else ""),
+            microseconds(None if e["best_us"] is None else e["best_us"] * 1e-6),
+            rate(e["gflops"]),
+            e["sketch"] or "-",
+            counted(e["errors"]) or "none",
+            sparkline(e["curve"]),
+        ]
+        for e in data
+    ]
+    columns = ["workload", "trials", "best us", "GFLOP/s", "sketch", "errors", "curve"]
+    parts: list[RenderableType] = []
+    for target in dict.fromkeys(e["target"] for e in data):
+        rows = [c for c, e in zip(cells, data, strict=True) if e["target"] == target]
+        parts.append(plain_table(target, columns, rows, left=["sketch", "errors", "curve"]))
+    for e in data:
+        parts += render_example_data(e["workload"], e["examples"])
+    for e in data:
+        parts += [printable(f"\n# {e['workload']}\n{e[key]}") for key in ("script", "trace") if e.get(key)]
+    if not data:
+        parts.append(printable("the log holds no record"))
+    if database.report.bad_count:
+        parts.append(printable(f"! {database.report}", style="yellow"))
+    return Shown(data, tuple(parts))
+
+
+def show_workload(
+    workload: WorkloadLike, *, target: str | Target | None = None, space: bool = True, script: bool = False, trace: bool = False
+) -> Shown:
+    """A workload: its program, and the sketches that a search chooses from, with their sizes.
+
+    Args:
+        workload: one, as `tune` takes them.
+        target: what the sketches are for; by default this machine.
+        space: list the sketches.
+        script: print the unscheduled program.
+        trace: print the steps of each sketch as Python, sizes open.
+    Raises:
+        UserError: there is no such workload.
+    """
+    subject = find_subject(workload)
+    machine = as_target(target)
+    task = subject.task(machine)
+    data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
+    parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {subject.flops:,} operations")]
+    odd = [str(remark) for remark in remarks(subject.func)]
+    data["remarks"] = odd
+    parts += [printable(f"! {remark}", style="yellow") for remark in odd]
+    if script:
+        data["script"] = print_script(subject.func)
+        parts.append(printable(f"\n{data['script']}"))
+    if space or trace:
+        sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
+        data |= {"size": task.space.size(), "sketches": sketches, "left_out": list(task.space.left_out)}
+        cells = [
+            [s["name"], f"{s['size']:.3g}", f"{s['acceptance']:.2g}", str(len(s["params"])), str(len(s["constraints"]))] for s in sketches
+        ]
+        parts.append(
+            plain_table(
+                f"{len(sketches)} sketches, about {data['size']:.3g} candidates",
+                ["sketch", "size", "of them legal", "numbers", "constraints"],
+                cells,
+            )
+        )
+        parts += [printable(f"! left out, as no sizes are admissible: {line}", style="yellow") for line in task.space.left_out]
+        parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
+    return Shown(data, tuple(parts))
+
+
+def _log_entry(database: Database, digest: str, target: Mapping[str, object], script: bool, trace: bool) -> dict[str, Any]:
+    line = database.workloads().get(digest)
+    name = digest if line is None else line.name
+    records = database.records(digest, target)
+    best = database.best(digest, target)
+    flops = _flops(name)
+    errors: dict[str, int] = {}
+    for r in records:
+        if r.error is not None:
+            errors[r.error.kind] = errors.get(r.error.kind, 0) + 1
+    entry: dict[str, Any] = {
+        "workload": name,
+        "digest": digest,
+        "target": _target_text(target),
+        "records": len(records),
+        "trials": len({r.candidate for r in records}),
+        "errors": errors,
+        "examples": [e.to_json() for e in examples_of(records)],
+        "best_us": None if best is None else best.seconds * 1e6,
+        "gflops": flops / best.seconds / 1e9 if best is not None and flops else None,
+        "sketch": None if best is None else best.sketch,
+        "row": None if best is None else list(best.row),
+        "curve": _curve(records),
+    }
+    if best is not None and trace:
+        entry["trace"] = _steps(best)
+    if best is not None and script:
+        entry["script"] = _scheduled(best, None if line is None else line.script)
+    return entry
+
+
+def _steps(best: Record) -> str:
+    """The schedule of a record as Python, or why there is none."""
+    try:
+        return Trace.from_json(best.trace).as_python()
+    except UserError as error:
+        return f"the record holds no schedule: {error}"
+
+
+def _scheduled(best: Record, text: str | None) -> str:
+    """The program of a record, or why there is none."""
+    if text is None:
+        return "the log has no line with the program"
+    try:
+        return print_script(apply_record(best, parse_function(text)))
+    except UserError as error:
+        return f"the record does not apply: {error}"
+
+
+def _curve(records: Sequence[Record]) -> list[float | None]:
+    """Microseconds of the best so far, after each record."""
+    out: list[float | None] = []
+    best: float | None = None
+    for r in records:
+        if r.error is None and r.verified and (best is None or r.seconds * 1e6 < best):
+            best = r.seconds * 1e6
+        out.append(best)
+    return out
+
+
+def _flops(name: str) -> int:
+    """Operations of an operator's workload, 0 for any other name; no name of a log is taken for a path."""
+    try:
+        found: Subject | None = None if ".py:" in name else subject_of_text(name)
+    except UserError:
+        return 0
+    return 0 if found is None else found.flops
+
+
+def _target_text(target: Mapping[str, object]) -> str:
+    try:
+        return str(Target(target))
+    except TargetError:
+        return str(dict(target))
+
+
+def _sketch_entry(sketch: Sketch, trace: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": sketch.name,
+        "size": sketch.space.size(),
+        "acceptance": sketch.space.acceptance(stream(0, "show", sketch.name)),
+        "params": [{"name": p.name, "domain": list(p.domain)} for p in sketch.params],
+        "constraints": [c.label for c in sketch.constraints],
+    }
+    if trace:
+        entry["trace"] = sketch.trace.as_python()
+    return entry

@@ -1,0 +1,178 @@
+"""train: cost models from measurements that exist already, and how good they are.
+
+Measurements are logs (.jsonl) and record tables (.parquet).  Of each candidate the record that speaks for it counts, so that no program
+is both learned from and held out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+
+from tunesmith.costmodel.models.registry import make_model
+from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
+from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
+from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
+from tunesmith.datasets.record_table import RecordTable, load_any, merge
+from tunesmith.display.tables import plain_table, printable
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.cpu import calibrated
+from tunesmith.support.load_from_file import names_a_file
+from tunesmith.support.user_code import running
+
+if TYPE_CHECKING:
+    from tunesmith.costmodel.models.model import CostModel
+
+Path_ = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What `train` made: the model, what it has learned from, the seconds that took, reading and features included, and how a search
+    names it."""
+
+    model: CostModel
+    path: Path
+    data: TrainingSet
+    seconds: float
+    named: str = ""
+
+    def render(self) -> RenderableType:
+        """For people."""
+        d = self.data
+        text = f"{self.path}: learned from {len(d)} programs of {len(d.tasks)} tasks in {self.seconds:.1f} s"
+        text += f"; use it with --model {self.named}" if self.named not in ("", str(self.path)) else ""
+        return printable(text if not d.refused.count else f"{text}\n{d.refused}")
+
+    def to_json(self) -> dict[str, object]:
+        """As data."""
+        return {"file": str(self.path), "seconds": self.seconds, **_about(self.data)}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What `evaluate_files` found, and on what."""
+
+    model: str
+    found: Evaluation
+    data: TrainingSet
+
+    def render(self) -> RenderableType:
+        """A table: the model and the controls."""
+        f = self.found
+        how = (
+            "as it is"
+            if f.holdout is None
+            else f"held out {'within tasks' if f.holdout == 'within' else 'by ' + f.holdout}, {f.folds} rounds"
+        )
+        rows = [
+            [self.model if name == "model" else name, *["-" if v is None else f"{v:.3f}" for v in values.values()]]
+            for name, values in f.values.items()
+        ]
+        table = plain_table(f"{f.programs} programs of {f.tasks} tasks, {how}", ["model", *METRICS], rows)
+        return Group(table, printable(str(self.data.refused))) if self.data.refused.count else table
+
+    def to_json(self) -> dict[str, object]:
+        """As data."""
+        f = self.found
+        judged = {"model": self.model, "holdout": f.holdout, "folds": f.folds, "judged": f.programs, "values": f.values}
+        return {**judged, **_about(self.data)}
+
+
+def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[..., CostModel] = "xgb", seed: int = 0) -> Trained:
+    """Train a model on measurements and save it.
+
+    Args:
+        files: logs and record tables.
+        out: file to write; `tunesmith tune --model FILE` takes it, and `--model path.py:Class@FILE` that of a class in a file.
+        model: as `tune` takes it; a file of a saved model is trained further.
+        seed: of the model.
+    Raises:
+        UserError: an argument makes no sense, or no record can be used.
+        RecordError: a file cannot be read.
+    """
+    start = time.perf_counter()
+    with running(f"the cost model {model}"):
+        made = make_model(model, seed)
+        check_suffix(out, made.suffix)
+    data = examples(files)
+    with running(f"the cost model {model}"):
+        made.update(data.features(made.inputs), data.seconds, data.groups)
+        made.save(out)
+    code = model.rpartition("@")[0] or model if isinstance(model, str) and names_a_file(model) else ""
+    return Trained(made, Path(out), data, time.perf_counter() - start, f"{code}@{out}" if code else str(out))
+
+
+def evaluate_files(model: str, files: Path_ | Iterable[Path_], holdout: str | None = None, folds: int = FOLDS, seed: int = 0) -> Judged:
+    """Judge a model, and the controls beside it, on measurements; see `costmodel.training.evaluation`.
+
+    Args:
+        model: a name, or a file of a saved model.
+        files: logs and record tables.
+        holdout: `within`, `task`, `family` or `target`.  By default a saved model is judged as it is, and any other `within` tasks.
+        folds: rounds, each of which holds out another part.
+        seed: of the model and of what is held out when.
+    Raises:
+        UserError, RecordError: as `train`; or the measurements cannot be held out this way.
+    """
+    if holdout is None and not is_model_file(model):
+        holdout = "within"
+    with running(f"the cost model {model}"):
+        make_model(model, seed)  # a wrong name is reported before the files are read
+    data = examples(files)
+    with running(f"the cost model {model}"):
+        return Judged(model, evaluate(model, data, holdout, folds, seed), data)
+
+
+def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
+    """The programs of logs and record tables, each candidate once.
+
+    Raises:
+        UserError, RecordError: see `train`.
+    """
+    paths = [files] if isinstance(files, (str, PathLike)) else list(files)
+    tables = [load_any(p) for p in paths]
+    table = merge(tables).standing()
+    identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
+    frame = table.frame
+    columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds")]
+    measured = [
+        Measured(workload, identities[target], sketch, json.loads(trace), row, seconds)
+        for workload, target, sketch, trace, row, seconds in zip(*columns, strict=True)
+    ]
+    scripts = {digest: p.script for digest, p in table.workloads.items()}
+    names = {digest: p.name for digest, p in table.workloads.items()}
+    found = training_set(measured, scripts, names, _targets(table))
+    for path, one in zip(paths, tables, strict=True):
+        if one.report.bad_count:
+            found.refused.add(f"{path}: lines that are no records, the first {one.report.bad[0]}", one.report.bad_count)
+    return found
+
+
+def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
+    """Targets with the rates that a search would have: those of the table where it knows them, measured ones for this machine."""
+
+    def of(identity: Mapping[str, object]) -> Target:
+        target = Target.from_json(identity)
+        known = table.targets[target.key]
+        if len(known) > len(identity):
+            return Target.from_json(known)
+        return calibrated(target) if target.is_cpu and target.key == Target.detect().key else target
+
+    return of
+
+
+def _about(data: TrainingSet) -> dict[str, object]:
+    counts: Sequence[int] = [int((data.groups == i).sum()) for i in range(len(data.tasks))]
+    return {
+        "programs": len(data),
+        "tasks": [{"workload": t.name, "digest": t.workload, "programs": n} for t, n in zip(data.tasks, counts, strict=True)],
+        "refused": {"records": data.refused.count, "reasons": data.refused.reasons},
+    }

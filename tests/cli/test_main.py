@@ -1,0 +1,239 @@
+"""The command line: what it prints where, what the JSON holds, and how it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tunesmith
+from tunesmith.cli.main import main
+from tunesmith.measure.records.log import RecordLog
+
+TUNING = ["--sampler", "random", "--workers", "0"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def log(hand: ModuleType, tmp_path: Path) -> Path:
+    path: Path = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    return path
+
+
+def test_show_a_log(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    result = run("show", log, "--script", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert hand.MATMUL in result.stdout and "T.vectorized(16)" in result.stdout
+    (entry,) = json.loads((tmp_path / "out.json").read_text())
+    assert entry["workload"] == hand.MATMUL
+    data = run("show", log, "--json", "-")
+    assert json.loads(data.stdout)[0]["digest"] == entry["digest"]
+    assert hand.MATMUL in data.stderr
+
+
+def test_show_a_workload_and_misuse(log: Path) -> None:
+    result = run("show", "relu(shape=64)", "--json", "-")
+    assert result.exit_code == 0 and json.loads(result.stdout)["sketches"]
+    assert run("show", "relu(shape=64)").exit_code == 0
+    assert "T.block" in run("show", "relu(shape=64)", "--script").stdout
+    wrong = run("show", log, "--space")
+    assert wrong.exit_code == 2 and "--space is about a WORKLOAD" in wrong.stderr
+
+
+def test_replay(hand: ModuleType, log: Path) -> None:
+    result = run("replay", log, "--verify", "--json", "-")
+    (row,) = json.loads(result.stdout)
+    assert result.exit_code == 0 and row["ok"] and row["workload"] == hand.MATMUL
+    RecordLog(log).append(hand.record_of(hand.matmul(), seconds=1e-9, trace=[["melt", {}, []]]))
+    failed = run("replay", log)
+    assert failed.exit_code == 1 and "melt" in failed.stdout
+
+
+def test_bench(hand: ModuleType, log: Path) -> None:
+    result = run("bench", hand.MATMUL, "--log", log, "--against", "openblas", "--rounds", 1, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    assert [row["system"] for row in json.loads(result.stdout)] == ["tunesmith", "openblas"]
+    assert "preparing tunesmith, openblas" in result.stderr
+    listed = run("bench", "--peers")
+    assert listed.exit_code == 0 and "openblas\n" in listed.stdout
+
+
+def test_tune_and_its_json(tmp_path: Path) -> None:
+    log, out = tmp_path / "log.jsonl", tmp_path / "out.json"
+    arguments = ["tune", "matmul(m=64,n=64,k=64)", "--target", "llvm", "--trials", 4, "--log", log, *TUNING]
+    result = run(*arguments, "--json", out)
+    assert result.exit_code == 0, result.output
+    (task,) = json.loads(out.read_text())["tasks"]
+    assert task["trials"] == 4 and task["best_us"] > 0 and task["errors"] == {}
+    assert set(task["seconds"]) == {"total", "draft", "verify", "build", "measure", "train"}
+    assert "4/4 trials" in result.stderr and "4/4 trials" not in result.stdout
+    lines = log.read_text()
+    assert run(*arguments).exit_code == 0 and log.read_text() == lines
+
+
+def test_tune_ends_with_1_when_a_task_fails(tmp_path: Path) -> None:
+    sampler = tmp_path / "broken.py"
+    sampler.write_text(
+        "from tunesmith.search.samplers.random_sampler import RandomSampler\nfrom tunesmith.support.errors import RunError\n"
+        "class Broken(RandomSampler):\n    def ask(self, n):\n        raise RunError('out of ideas')\n"
+    )
+    arguments = ["--target", "llvm", "--workers", 0, "--sampler", f"{sampler}:Broken", "--log", tmp_path / "l.jsonl"]
+    result = run("tune", "relu(shape=64)", *arguments)
+    assert result.exit_code == 1 and "relu(shape=64): out of ideas" in result.stdout
+
+
+def test_compile(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    result = run("compile", hand.MATMUL, "relu(shape=8)", "--records", log, "-o", library, "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "functions": ["matmul", "relu"],
+        "with_record": ["matmul"],
+        "without_record": ["relu"],
+        "bytes_sha256": hashlib.sha256(library.read_bytes()).hexdigest(),
+    }
+    assert "relu (" in result.stderr and "missing" in result.stderr
+    assert tunesmith.load_module(library).functions == ("matmul", "relu")
+    strict = run("compile", "relu(shape=8)", "--records", log, "-o", library, "--strict")
+    assert strict.exit_code == 2 and "1 of 1 functions" in strict.stderr
+
+
+def test_compile_with_checked_indices(tmp_path: Path) -> None:
+    code = tmp_path / "pick.py"
+    code.write_text(
+        "from tunesmith import script as T\n\n@T.prim_func\n"
+        'def pick(I: T.Buffer((2,), "int64"), A: T.Buffer((4,), "float32"), C: T.Buffer((2,), "float32")):\n'
+        "    for i in range(2):\n        with T.block('C'):\n            v = T.axis.spatial(2, i)\n"
+        "            C[v] = T.lookup(I[v], 4, lambda at: A[at])\n"
+    )
+    result = run("compile", f"{code}:pick", "--bounds-check", "-o", tmp_path / "lib.so")
+    assert result.exit_code == 0, result.stderr
+    given = np.array([1, 9], np.int64), np.arange(4, dtype=np.float32), np.zeros(2, np.float32)
+    with pytest.raises(tunesmith.TunesmithError, match="9"):
+        tunesmith.load_module(tmp_path / "lib.so")["pick"](*given)
+
+
+def test_doctor(tmp_path: Path) -> None:
+    result = run("doctor", "--quick", "--json", "-")
+    assert result.exit_code == 0 and json.loads(result.stdout)["cpu"]["num_cores"] >= 1
+    assert "Machine" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["tune", "rulu(shape=3)"], 2, "Did you mean 'relu'"),
+        (["tune"], 2, "Missing argument"),
+        (["tune", "relu(shape=3)", "--trials", "0"], 2, "trials=0"),
+        (["tune", "relu(shape=3)", "--workers", "rya", "--target", "llvm"], 2, 'workers is a number of processes, "ray" or "ray:N"'),
+        (["tune", "relu(shape=3)", "--model", "xbg"], 2, "Did you mean 'xgb'"),
+        (["bench", "relu(shape=3)", "--log", "none.jsonl"], 2, "none.jsonl"),
+        (["replay", "none.jsonl"], 2, "none.jsonl"),
+        (["show", "none.jsonl"], 2, "none.jsonl"),
+        (["compile", "relu(shape=3)", "-o", "nowhere/lib.so"], 1, "nowhere does not exist"),
+        (["compile", "relu(shape=3)", "--target", "c", "-o", "lib.so"], 1, "kind llvm, cuda, opencl, not c"),
+        (["fly"], 2, "No such command"),
+    ],
+)
+def test_mistakes_are_told_in_a_message_and_a_status(
+    arguments: list[str], status: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert message in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+
+
+def test_an_output_that_cannot_be_written_is_misuse(log: Path, tmp_path: Path) -> None:
+    result = run("show", log, "--json", tmp_path / "absent" / "out.json")
+    assert result.exit_code == 2 and "cannot write" in result.stderr
+
+
+def test_a_bug_is_shown_with_its_traceback(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    from tunesmith.support.errors import InternalError
+
+    def broken(*arguments: Any, **settings: Any) -> None:
+        raise InternalError("impossible")
+
+    monkeypatch.setattr("tunesmith.driver.show.open_records", broken)
+    result = run("show", log)
+    assert result.exit_code == 1 and "impossible" in result.stderr and "Please report it" in result.stderr
+
+
+def test_the_program_itself(hand: ModuleType, log: Path) -> None:
+    command = [sys.executable, "-c", "from tunesmith.cli.main import main; main()", "show", str(log), "--trace"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert hand.MATMUL in done.stdout and "sch.vectorize" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
+    version = subprocess.run([*command[:3], "--version"], capture_output=True, text=True, check=True)
+    assert tunesmith.__version__ in version.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_standard_output_that_cannot_encode(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tunesmith import te\ndef main():\n    x = te.placeholder((4,), name='x')\n"
+        "    return [x, te.compute((4,), lambda i: x[i] + 1.0, 'y\u00e9')]\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "tunesmith", "show", "--script", "mine.py:main"]
+    settings = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=settings, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr.decode()
+    assert "y\u00e9".encode(encoding, "replace") in done.stdout
+
+
+def test_standard_output_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, _: object) -> int:
+            if full:
+                raise OSError(28, "No space left on device")
+            return 1 << 20
+
+    full, kept = True, []
+    for arguments in (["show", "relu(shape=4)"], ["--version"], ["bench", "--peers"]):
+        kept.append(io.TextIOWrapper(io.BufferedWriter(Full()), "utf-8"))
+        monkeypatch.setattr(sys, "stdout", kept[-1])
+        with pytest.raises(SystemExit) as caught:
+            main(arguments, prog_name="tunesmith")
+        assert caught.value.code == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: cannot write the result: [Errno 28] No space left on device") and said.count("\n") == 1
+    full = False  # what they still hold can go
+
+
+def test_a_python_file_is_no_log(tmp_path: Path) -> None:
+    file = tmp_path / "ops.py"
+    file.write_text("def f(): ...\n")
+    new = tmp_path / "new.jsonl"
+    for words in (
+        ("show", file),
+        ("replay", file),
+        ("log", "verify", file),
+        ("log", "stats", file),
+        ("log", "merge", file, "-o", new),
+        ("log", "prune", file, "-o", new),
+        ("compile", "relu(shape=4)", "--records", file, "-o", tmp_path / "x.so"),
+        ("tune", "relu(shape=4)", "--log", file),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2 and "is a Python file, and a log is wanted" in result.stderr and "ops.py:NAME" in result.stderr, words
+    assert file.read_text() == "def f(): ...\n" and not new.exists()
+    result = run("tune", file, "--log", new)
+    assert result.exit_code == 2 and "ops.py:NAME" in result.stderr

@@ -1,0 +1,54 @@
+"""The target in LLVM's words, and the refusal of code that cannot run here."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+
+from tunesmith.codegen.llvm.host import LlvmOptions, check_runs_here, host_cpu_name, host_features, llvm_options, missing_features
+from tunesmith.ir.target.cpus import CPUS
+from tunesmith.ir.target.detect import detect_host
+from tunesmith.ir.target.target import Target
+from tunesmith.support.errors import BuildError
+
+
+def test_options_are_the_targets_own() -> None:
+    target = Target("llvm -mcpu=znver5 -num-cores=2 -mattr=-avx512f")
+    assert llvm_options(target) == LlvmOptions("x86_64-unknown-linux-gnu", "znver5", "-avx512f")
+
+
+def test_this_machine_runs_its_own_target() -> None:
+    check_runs_here(Target.detect())
+    assert missing_features(Target.detect()) == []
+    assert host_cpu_name()
+
+
+def test_llvm_and_the_system_agree_on_features() -> None:
+    named = frozenset().union(*(row.features for row in CPUS.values() if row.arch == detect_host().arch))
+    assert detect_host().features & named == host_features() & named
+
+
+@pytest.mark.skipif(detect_host().arch != "x86_64", reason="names of x86 processors")
+def test_llvm_knows_every_name_and_feature(capfd: pytest.CaptureFixture[str]) -> None:
+    llvm.initialize_native_target()
+    triple = llvm.Target.from_default_triple()
+    for name, row in CPUS.items():
+        if row.arch == "x86_64":
+            triple.create_target_machine(cpu=name, features=",".join(f"+{feature}" for feature in sorted(row.features)))
+    assert "not a recognized" not in capfd.readouterr().err
+    triple.create_target_machine(cpu="znver99")
+    assert "not a recognized" in capfd.readouterr().err
+
+
+def test_another_architecture_is_refused() -> None:
+    other = "apple-m1" if detect_host().arch == "x86_64" else "haswell"
+    with pytest.raises(BuildError, match=r"cannot run here: it is .*, this machine is .*Export it"):
+        check_runs_here(Target(f"llvm -mcpu={other} -num-cores=1"))
+
+
+def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.codegen.llvm.host.host_features", lambda: frozenset({"sse2"}))
+    name = "haswell" if detect_host().arch == "x86_64" else "neoverse-n1"
+    lacking = "avx2" if detect_host().arch == "x86_64" else "dotprod"
+    with pytest.raises(BuildError, match=rf"lacks .*{lacking}.*Target\.detect"):
+        check_runs_here(Target(f"llvm -mcpu={name} -num-cores=1 -mtriple={Target.detect().mtriple}"))

@@ -1,0 +1,149 @@
+"""The analysis against counting: every instance of small programs is visited, regions, guards and dependences are read off."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, operation_counts
+from tunesmith.costmodel.formulas.expr_graph import Num, NumpyProgram
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expr import cast, const, equal, maximum, select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var, below, evaluate, poly
+from tunesmith.ir.stmt import Block, For, Iter, nest, store
+from tunesmith.ir.visit import path_to_block, walk
+from tunesmith.support.errors import UserError
+
+
+def numbers(a: ProgramAnalysis, nodes: list[Num], row: np.ndarray) -> list[float]:
+    return NumpyProgram(a.dag, nodes)(row[None, :])[:, 0].tolist()
+
+
+def instances(s: Store, program: PrimFunc) -> list[dict[Var, int]]:
+    """Loop values, outermost first in time, of the instances of a block that pass its guards (of the concrete program)."""
+    path = _path(program.body, s.block.name)
+    block, loops = path[-1], [n for n in path if type(n) is For]
+    out = []
+    for values in itertools.product(*[range(x.extent.as_int()) for x in loops]):
+        env = dict(zip([x.var for x in loops], values, strict=True))
+        if all(evaluate(p, env) < 0 for p in block.predicate):
+            out.append(env | {it.var: evaluate(b, env) for it, b in zip(block.iters, block.bindings, strict=True)})
+    return out
+
+
+def _path(root: Any, name: str) -> list[Any]:
+    found = path_to_block(root, name)
+    assert found is not None
+    return found
+
+
+MOST = 12_000
+"""Instances that are visited one by one."""
+
+
+@pytest.mark.parametrize("name", ["gemm ij packed", "gemm one row", "gelu", "softmax", "conv stride"])
+def test_executed_instances_and_whole_regions_are_counted_exactly(make_case: Callable[[str], Any], name: str) -> None:
+    case = make_case(name)
+    s = case.schedule
+    a = ProgramAnalysis(s.func, tuple(s.params))
+    checked = 0
+    for row in case.rows(8, seed=3):
+        program = case.program(row)
+        for st in a.stores:
+            total, executed, guarded = numbers(a, [st.total, st.executed, st.guarded], row)
+            if total > MOST or (name == "conv stride" and st.block.name == "Pad"):
+                continue  # overlapping windows: the pad's tiles at the border are an estimate
+            runs = instances(st, program)
+            assert executed == pytest.approx(len(runs), rel=1e-9), (row, st.block.name)
+            assert bool(guarded) == (len(runs) < total)
+            for u in st.uses.values():
+                touched = len({tuple(evaluate(e, env) for e in _concrete(program, st, u.buffer.name)) for env in runs})
+                box = np.prod(numbers(a, list(st.extents(u, len(st.loops))), row))
+                assert touched <= box
+                if u.writes:
+                    assert touched == box, (row, st.block.name, u.buffer.name)
+            checked += 1
+    assert checked >= 8
+
+
+def _concrete(program: PrimFunc, st: Store, buffer: str) -> tuple[Any, ...]:
+    block = _path(program.body, st.block.name)[-1]
+    return next(n.indices for n in walk(block) if getattr(getattr(n, "buffer", None), "name", None) == buffer)
+
+
+@pytest.mark.parametrize("name", ["gemm ij packed", "gelu", "softmax", "conv"])
+def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str], Any], name: str) -> None:
+    case = make_case(name)
+    s = case.schedule
+    a = ProgramAnalysis(s.func, tuple(s.params))
+    rng = np.random.default_rng(0)
+    for row in case.rows(8, seed=5):
+        values = dict(zip(s.params, row.tolist(), strict=True))
+        for st in a.stores:
+            sizes = numbers(a, [x.size for x in st.loops], row)
+            for u in st.uses.values():
+                answers = numbers(a, [x.many * st.indexed(u, x) for x in st.loops], row)
+                for k, x in enumerate(st.loops):
+                    seen = False
+                    for _ in range(60):
+                        env = values | {y.var: int(rng.integers(n)) for y, n in zip(st.loops, sizes, strict=True)}
+                        here = [
+                            [evaluate(e, env | {x.var: v}) for at in u.at for e in at]
+                            for v in sorted({int(q * (sizes[k] - 1) / 40) for q in range(41)})
+                        ]
+                        seen |= any(h != here[0] for h in here)
+                    assert seen == bool(answers[k]), (row, st.block.name, u.buffer.name, x.var)
+
+
+def test_levels_homes_and_rounding_of_a_packed_gemm(make_case: Callable[[str], Any]) -> None:
+    case = make_case("gemm ij packed")
+    s = case.schedule
+    a = ProgramAnalysis(s.func, tuple(s.params))
+    row = np.array([{"i1": 2, "i2": 2, "i3": 5, "j1": 1, "j2": 2, "j3": 16, "k1": 1}[p.name] for p in s.params])
+    packed, accumulators = (next(b for b in s.func.allocs if b.name == n) for n in ("B_copy", "C_register"))
+    assert numbers(a, list(a.allocated(packed)), row) == [2, 30, 16]
+    assert numbers(a, list(a.allocated(accumulators)), row) == [5, 16]
+    main = next(x for x in a.stores if x.block.name == "C")
+    assert a.home_level(main, accumulators) == 4 and a.home_level(main, packed) == 6
+    assert main.loops[0].kind == "vectorized" and numbers(a, [main.rounding(2), main.rounding(1)], row) == [80 / 70, 80 / 70]
+    # A block in the nest of another: both are under the loops they share.
+    assert [x.block.name for x in a.under(main.loops[-1])] == ["B_copy", "C_init", "C", "C_write"]
+    assert a.others(main, main.loops[-1], accumulators) == 2 and a.others(main, main.loops[0], accumulators) == 0
+
+
+def test_strides_are_those_of_the_first_step(make_case: Callable[[str], Any]) -> None:
+    case = make_case("gemm ij packed")
+    s = case.schedule
+    a = ProgramAnalysis(s.func, tuple(s.params))
+    row = np.array([{"i1": 1, "i2": 2, "i3": 5, "j1": 1, "j2": 2, "j3": 16, "k1": 1}[p.name] for p in s.params])
+    main = next(x for x in a.stores if x.block.name == "C")
+    steps = {u.buffer.name: numbers(a, [main.movement(u, x) for x in main.loops[:4]], row) for u in main.uses.values()}
+    assert steps["A"] == [0, 30, 0, 1] or steps["A"] == [0, 30, 1, 1]
+    assert steps["B_copy"][0] == 1 and steps["B_copy"][1] == 0 and steps["B_copy"][3] == 16
+
+
+def test_operations_by_kind() -> None:
+    x, n, y = Buffer("X", (8,)), Buffer("N", (8,), "int32"), Buffer("Y", (8,))
+    v, i = Var("v"), Var("i")
+    inside = below(0, v)
+    value = (
+        select(inside, maximum(x[v] * x[v] + x[v], 0.0) / x[v], 0.0)
+        + select(x[v] > 0.0, x[v], 1.0)
+        + cast("float32", n[v] + const(1, "int32"))
+    )
+    value = select(equal(v, 3), value, 0.0)
+    block = Block("Y", (Iter(v, poly(8), "S"),), (poly(i),), (), None, store(y, (v,), value))
+    counts = operation_counts(block)
+    assert counts == {"add": 3, "mul": 1, "div": 1, "max": 2, "call": 0, "select": 1, "mask": 2, "cast": 1, "integer": 1}
+    assert ProgramAnalysis(PrimFunc("f", (x, n, y), (), nest([(i, 8)], block)), ()).stores[0].flops == 7
+
+
+def test_a_param_that_is_no_column_is_named(make_case: Callable[[str], Any]) -> None:
+    s = make_case("gelu").schedule
+    with pytest.raises(UserError, match=r"which is no column of this sketch \(columns: f1\); pass every Param of the program in `params`"):
+        ProgramAnalysis(s.func, (s.params[0],))

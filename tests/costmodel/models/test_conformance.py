@@ -1,0 +1,84 @@
+"""All registered cost models keep the contract; and the suite finds models that break it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
+from tunesmith.costmodel.models.registry import COST_MODELS, make_model
+from tunesmith.support.errors import RecordError
+from tunesmith.testing.cost_model_conformance import CostModelConformance, same_scores
+
+
+class TestRegistered(CostModelConformance):
+    @pytest.fixture(params=COST_MODELS.names())
+    def make(self, request: pytest.FixtureRequest) -> Callable[[], CostModel]:
+        return partial(make_model, request.param)
+
+
+class Forgetful(CostModel):
+    """Breaks what the suite must find: scores depend on the programs beside, updates pile up, files are not checked."""
+
+    def __init__(self) -> None:
+        self.seen = 0.0
+
+    def score(self, features: Features) -> Scores:
+        return np.asarray(features.mean() + features[:, 0] + self.seen, np.float64)
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None:
+        check_training_data(features, seconds, groups)
+        self.seen += len(seconds)
+
+    def save(self, path: object) -> None:
+        Path(str(path)).write_text(json.dumps({"model": "forgetful", "seen": self.seen}))
+
+    @classmethod
+    def load(cls, path: object) -> Self:
+        try:
+            Path(str(path)).read_text()
+            return cls()
+        except (OSError, UnicodeDecodeError):
+            raise RecordError("unreadable") from None
+
+
+@pytest.mark.parametrize(
+    "test", ["test_a_score_is_the_programs_own", "test_updates_forget_earlier_ones", "test_learners_learn_the_order_within_tasks"]
+)
+def test_the_suite_finds_a_model_that_breaks_the_contract(test: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(CostModelConformance(), test)(Forgetful)
+
+
+@pytest.mark.parametrize("test", ["test_what_is_saved_scores_the_same", "test_files_that_it_did_not_write_are_refused"])
+def test_the_suite_finds_files_that_are_not_checked(test: str, tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        getattr(CostModelConformance(), test)(Forgetful, tmp_path)
+
+
+class Projected(Forgetful):
+    """Sound: sums of float32 in the array's own order, as BLAS has them, differ in the last bits between layouts."""
+
+    def score(self, features: Features) -> Scores:
+        rows = features.astype(np.float32)  # keeps the layout
+        return np.asarray(rows @ np.linspace(0.1, 1.0, rows.shape[1], dtype=np.float32), np.float64)
+
+
+def test_rounding_is_no_fault_and_messages_say_what_was_asked() -> None:
+    suite = CostModelConformance()
+    suite.test_a_score_is_the_programs_own(Projected)
+    message = (
+        r"programs are scored without those beside them, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, wanted"
+    )
+    with pytest.raises(AssertionError, match=message):
+        suite.test_a_score_is_the_programs_own(Forgetful)
+    with pytest.raises(AssertionError, match="update forgets earlier ones.*must be equal bit by bit; 160 of 160 differ"):
+        suite.test_updates_forget_earlier_ones(Forgetful)
+    with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is wanted"):
+        same_scores(np.zeros(3), np.zeros(2), "x")

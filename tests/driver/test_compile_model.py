@@ -1,0 +1,346 @@
+"""compile_model: executors, what the records cover, refusals, libraries, and equal bytes for equal models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.graph.tuning.tasks import extract_tasks
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
+
+MODEL = '''
+"""Two layers, and what becomes of them."""
+
+import numpy as np
+
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+
+
+def model(m=4, k=8, n=16):
+    b = GraphBuilder("main")
+    x = b.input("x", (m, k))
+    w = b.constant(np.arange(k * n, dtype=np.float32).reshape(k, n) % 5 - 2, "w")
+    y = b.relu(b.add(b.matmul(x, w), b.constant(np.ones(n, np.float32), "bias")))
+    return IRModule({"main": b.finish(b.softmax(y), y)})
+
+
+number = 3
+
+
+def text():
+    return "relu(shape=4)"
+'''
+FUNCTIONS = ["fused_matmul_add_relu", "op_softmax"]
+X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+
+
+def model(*sizes: int) -> IRModule:
+    space: dict[str, Any] = {}
+    exec(MODEL, space)
+    made: IRModule = space["model"](*sizes)
+    return made
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "two_layers.py"
+    path.write_text(MODEL)
+    return f"{path}:model"
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of a short search."""
+    log = tmp_path_factory.mktemp("tuned") / "log.jsonl"
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    report = tunesmith.tune(model(), TARGET, 4, log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
+    assert report.ok and [t.workload for t in report.tasks] == FUNCTIONS
+    return log
+
+
+def check(made: Any, *, rtol: float = 1e-5) -> None:
+    for a, w in zip(made(X), run(model()["main"], [X]), strict=True):
+        np.testing.assert_allclose(a, w, rtol=rtol, atol=1e-6)
+
+
+# ---- executors -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", ("graph", "vm", None))
+def test_a_model_runs(executor: str | None) -> None:
+    made = compile_model(model(), TARGET, executor=executor, untuned=default_schedule)
+    check(made)
+    assert made.executable.kind == (executor or "graph")
+    assert [(s.name, s.shape, s.dtype) for s in made.inputs] == [("x", (4, 8), "float32")]
+    assert [s.shape for s in made.outputs] == [(4, 16), (4, 16)]
+    made.set_input("x", X)
+    made.run()
+    np.testing.assert_array_equal(made.get_output(1), made(X)[1])
+    assert all(name in str(made.profile(X, repeats=1)) for name in FUNCTIONS)
+    assert sorted(name for name in made.module if name != "main") == FUNCTIONS
+    with pytest.raises(RunError, match="x"):
+        made(X[:2])
+
+
+def test_the_analytic_model_schedules_what_nobody_has_tuned() -> None:
+    """As the default, and the same each time."""
+    made = compile_model(model(), TARGET)
+    check(made)
+    plain = compile_model(model(), TARGET, untuned=default_schedule)
+    assert str(made.module) != str(plain.module)
+    check(compile_model(model(), TARGET, executor="vm"))
+
+
+def branching() -> IRModule:
+    b = GraphBuilder("main")
+    x, p = b.input("x", (3,)), b.input("p", (), "bool")
+    return IRModule({"main": b.finish(b.branch(p, lambda r: r.exp(x), lambda r: x))})
+
+
+def sized() -> IRModule:
+    b = GraphBuilder("main")
+    x = b.input("x", (Var("n"), 3))
+    return IRModule({"main": b.finish(b.softmax(x))})
+
+
+def test_sizes_and_branches_are_for_the_virtual_machine() -> None:
+    for mod in (sized(), branching()):
+        assert compile_model(mod, TARGET).executable.kind == "vm"
+    soft = compile_model(sized(), TARGET)
+    for n in (1, 5, 2):
+        x = np.ones((n, 3), np.float32)
+        np.testing.assert_allclose(soft(x), x / 3, rtol=1e-6)
+    x, either = np.float32([0, 1, 2]), compile_model(branching(), TARGET)
+    np.testing.assert_allclose(either(x, np.array(True)), np.exp(x), rtol=1e-6)
+    np.testing.assert_array_equal(either(x, np.array(False)), x)
+    with pytest.raises(BuildError, match=r'sizes that are no numbers, and the graph executor takes static shapes.*executor="vm"'):
+        compile_model(sized(), TARGET, executor="graph")
+    with pytest.raises(BuildError, match=r'main branches, and the graph executor runs straight lists of calls.*executor="vm"'):
+        compile_model(branching(), TARGET, executor="graph")
+
+
+def test_a_model_of_nothing_but_operands_and_views() -> None:
+    b = GraphBuilder("main")
+    x = b.input("x", (2, 3))
+    mod = IRModule(
+        {"main": b.finish(x, b.reshape(x, shape=(6,)), b.constant(np.float32([1, 2])), b.flip(b.constant(np.arange(3)), axes=0))}
+    )
+    given = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for executor in ("graph", "vm"):
+        made = compile_model(mod, TARGET, executor=executor)
+        assert made.coverage == () and made.executable.data is None
+        for a, w in zip(made(given), (given, given.reshape(6), [1, 2], [2, 1, 0]), strict=True):
+            np.testing.assert_array_equal(a, w)
+
+
+def test_refusals() -> None:
+    with pytest.raises(UserError, match="no executor 'fast'; there are graph, vm"):
+        compile_model(model(), TARGET, executor="fast")
+    with pytest.raises(RecordError, match="no records were given: pass records="):
+        compile_model(model(), TARGET, strict=True)
+    only_tir = IRModule([workload("relu(shape=4)").func])
+    for executor in ("graph", None):
+        with pytest.raises(UserError, match="no function 'main'"):
+            compile_model(only_tir, TARGET, executor=executor)
+    with pytest.raises(BuildError, match="main"):
+        compile_model(IRModule([only_tir["relu"].with_(name="main")]), TARGET)
+
+
+def test_targets_without_a_code_generator_are_refused_alike() -> None:
+    w = workload("relu(shape=4)")
+    refusal = "kind llvm, cuda, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
+    target = Target("c -num-cores=2 -mcpu=x86-64-v3")
+    for refused in (
+        lambda: tunesmith.build(w.func, target),
+        lambda: tunesmith.compile(w.func, target),
+        lambda: tunesmith.compile("relu(shape=4)", target),
+        lambda: tunesmith.compile(model(4, 8, 16), target),
+        lambda: compile_model(model(4, 8, 16), target),
+        lambda: tunesmith.tune("relu(shape=4)", target, 1, None, progress=False),
+    ):
+        with pytest.raises(BuildError, match=refusal):
+            refused()
+
+
+def test_a_model_is_the_call_main() -> None:
+    compiled = compile_model(model(4, 8, 16), TARGET, untuned=default_schedule)
+    assert [a.tolist() for a in compiled["main"](X)] == [a.tolist() for a in compiled(X)]
+    with pytest.raises(UserError, match=r"no function 'op_softmax' to call. It calls .*op_softmax: compile one of them alone with"):
+        compiled["op_softmax"]
+
+
+def test_another_pipeline() -> None:
+    """Without fusion each operator is a function of its own."""
+    made = compile_model(model(), TARGET, pipeline=GRAPH.without("fuse_operators"), untuned=default_schedule)
+    assert [c.function for c in made.coverage] == ["op_matmul", "op_add", "op_relu", "op_softmax"]
+    check(made)
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_finds_what_compilation_uses(tuned: Path) -> None:
+    made = compile_model(model(), TARGET, Database.from_log(tuned), strict=True)
+    assert [(c.function, c.status) for c in made.coverage] == [(name, "used") for name in FUNCTIONS]
+    assert all(c.record and c.seconds for c in made.coverage)
+    check(made)
+    check(tunesmith.compile(model(), TARGET, tuned, strict=True))
+
+
+def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_ones(tmp_path: Path) -> None:
+    found = {}
+    for name, what in (("model", model()), ("operator", "dense(m=4,n=8,k=8)")):
+        log = tmp_path / f"{name}.jsonl"
+        tunesmith.tune(what, TARGET, 1, log, sampler="random", workers=0, leaders=1, progress=False)
+        database = Database.from_log(log)
+        found[name] = {r.policy["constant_bytes"] for r in database.records()}
+    assert found == {"model": {64 << 20}, "operator": {0}}
+
+
+def test_what_has_no_record_is_told(tuned: Path) -> None:
+    wider = model(4, 8, 24)
+    made = compile_model(wider, TARGET, Database.from_log(tuned), untuned=default_schedule)
+    assert [c.status for c in made.coverage] == ["missing", "missing"]
+    other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
+    made = compile_model(model(), other, Database.from_log(tuned), untuned=default_schedule)
+    assert all(c.status == "missing" and "for other targets" in c.reason for c in made.coverage)
+
+
+def test_a_record_that_does_not_apply_is_told(hand: ModuleType) -> None:
+    first, second = extract_tasks(GRAPH(model(), TARGET))
+    good = hand.record_of(second.func, lambda s: None, TARGET)
+    stranger = hand.record_of(second.func, lambda s: s.fuse(s.get_loops(s.blocks()[0].name)), TARGET)
+    database = Database([good, hand.record_of(first.func, lambda s: None, TARGET, trace=stranger.trace)])
+    made = compile_model(model(), TARGET, database, untuned=default_schedule)
+    assert [c.status for c in made.coverage] == ["refused", "used"] and "does not apply" in made.coverage[0].reason
+    check(made)
+
+
+def test_strict_lists_all_that_lacks_a_record() -> None:
+    with pytest.raises(RecordError, match="2 of 2 functions have no record") as caught:
+        compile_model(model(), TARGET, Database(), strict=True)
+    assert all(name in str(caught.value) for name in FUNCTIONS) and str(caught.value).count("missing: no record of this workload") == 2
+
+
+def worn(log: Path, folder: Path) -> Path:
+    """The log after a hard life: the records of the second function are cut, what a stranger wrote stands between, the end is missing."""
+    lines = log.read_text().splitlines()
+    digest = [structural.digest(t.func) for t in extract_tasks(GRAPH(model(), TARGET))][1]
+    cut = [line[: len(line) // 2] if digest in line and "workload" in line else line for line in lines]
+    assert cut != lines
+    foreign = ['{"kind": "record", "v": 99}', "[]", "\x00\x01", "", '{"i": [["k", "llvm"], []], "r": [[1], 0, 1, 1], "v": "v0.6"}']
+    path = folder / "worn.jsonl"
+    path.write_text("\n".join([*foreign, *cut, *foreign, lines[-1][:40]]))
+    return path
+
+
+def test_a_damaged_log_serves_with_what_is_left_of_it(tuned: Path, tmp_path: Path) -> None:
+    log = worn(tuned, tmp_path)
+    made = tunesmith.compile(model(), TARGET, log)
+    assert [c.status for c in made.coverage] == ["used", "missing"]
+    assert "lines of the log could not be read: `tunesmith log verify` tells which" in made.coverage[1].reason
+    check(made)
+    with pytest.raises(
+        RecordError, match=r"1 of 2 functions have no record that can be used.*\n.*op_softmax .*: missing: .*could not be read"
+    ):
+        tunesmith.compile(model(), TARGET, log, strict=True)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------------
+
+
+def in_a_new_process(program: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+LOAD = """
+import sys
+import numpy as np
+from tunesmith.runtime.module import load_module
+
+model = load_module(sys.argv[1])
+soft, y = model(np.load(sys.argv[2]))
+np.savez(sys.argv[3], soft, y)
+print(*[s.name for s in model.inputs])
+print("llvmlite" in sys.modules, "tunesmith.ir" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("executor", ("graph", "vm"))
+@pytest.mark.parametrize("parameters", ("inside", "beside"))
+def test_a_library_runs_where_there_is_no_compiler(tmp_path: Path, executor: str, parameters: str) -> None:
+    made = compile_model(model(), TARGET, executor=executor, untuned=default_schedule)
+    library = made.export_library(tmp_path / "model.so", parameters)
+    assert (tmp_path / "model.so.params").exists() == (parameters == "beside")
+    np.save(tmp_path / "x.npy", X)
+    assert in_a_new_process(LOAD, library, tmp_path / "x.npy", tmp_path / "y.npz") == "x\nFalse False\n"
+    found = np.load(tmp_path / "y.npz")
+    for name, wanted in zip(found.files, made(X), strict=True):
+        np.testing.assert_array_equal(found[name], wanted)
+    check(tunesmith.load_module(library))
+
+
+COMPILE = """
+import sys
+from tunesmith.driver.compile_model import compile_model
+from tunesmith.ir.target.target import Target
+from tunesmith.driver.workloads import find_module
+
+made = compile_model(find_module(sys.argv[1]), Target(sys.argv[2]))
+made.export_library(sys.argv[3])
+"""
+
+
+def test_equal_models_give_equal_bytes_in_every_process(file: str, tmp_path: Path) -> None:
+    """Also where the analytic model draws the schedules."""
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+        in_a_new_process(COMPILE, file, "llvm -mcpu=x86-64-v3 -num-cores=2", folder / "model.so")
+    first, second = [(f / "model.so").read_bytes() for f in folders]
+    assert first == second
+
+
+def test_the_facade_compiles_models(file: str) -> None:
+    for given in (model(), file):
+        made = tunesmith.compile(given, TARGET)
+        assert isinstance(made, CompiledModel)
+        check(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": ["graph"]}, r"no executor \['graph'\]; there are"),
+        ({"offload": 3}, "offload is a list of external code generators, got 3"),
+        ({"offload": "blas"}, r"write offload=\['blas'\]"),
+        ({"offload": (3,)}, "a name or an ExternalCodegen, got 3"),
+    ],
+)
+def test_options_of_another_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tunesmith.compile(model(), **options)

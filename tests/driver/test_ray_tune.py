@@ -1,0 +1,137 @@
+"""tune on Ray workers: the same reports and logs, and nothing is lost or measured twice when processes are killed, the driver included."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("the extra `ray` is not installed", allow_module_level=True)
+
+import tunesmith
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.support.errors import UserError
+
+if TYPE_CHECKING:
+    from tunesmith.measure.ray.ray_cluster import RayCluster
+
+MATMUL = "matmul(m=64,n=48,k=32)"
+TARGET = Target("llvm")
+QUICK: dict[str, Any] = {
+    "sampler": "random",
+    "progress": False,
+    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)),
+}
+
+
+def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune(MATMUL, TARGET, 6, log, batch=3, workers="ray:2", leaders=1, **QUICK)
+    assert report.ok and report.tasks[0].trials == 6 and report.best is not None and report.best.verified
+    records = RecordLog(log).load().records
+    assert [r.policy["kind"] for r in records] == ["race"] * 6 + ["interleaved"]
+    local = tunesmith.tune(MATMUL, TARGET, 6, tmp_path / "local.jsonl", batch=3, workers=1, leaders=0, **QUICK)
+    assert local.ok
+    # A random search does not look at times: it is the same wherever it runs.
+    assert [r.candidate for r in RecordLog(tmp_path / "local.jsonl").load().records] == [r.candidate for r in records[:6]]
+    again = tunesmith.tune(MATMUL, TARGET, 6, log, workers=0, leaders=0, **QUICK)
+    assert again.tasks[0].resumed == 6 and len(RecordLog(log).load().records) == 7
+
+
+@pytest.mark.parametrize(
+    ("workers", "message"),
+    [
+        ("rya", 'workers is a number of processes, "ray" or "ray:N", got \'rya\''),
+        ("ray:", "got 'ray:'"),
+        ("ray:two", "got 'ray:two'"),
+        ("ray:-1", "got 'ray:-1'"),
+        ("4", "got '4'"),
+        ("ray:0", "at least 1 worker"),
+    ],
+)
+def test_workers_that_make_no_sense(workers: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "log.jsonl", workers=workers, **QUICK)
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_a_target_that_is_elsewhere_is_for_the_runners_to_refuse(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    report = tunesmith.tune(MATMUL, "llvm -mcpu=neoverse-n1 -num-cores=2", 2, tmp_path / "log.jsonl", workers="ray:1", **QUICK)
+    assert not report.ok and "instead of neoverse-n1" in report.tasks[0].failure
+    assert RecordLog(tmp_path / "log.jsonl").load().records == []
+
+
+_TUNE = """
+import sys
+import tunesmith
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.timing_policy import RacePolicy
+settings = {"batch": 4, "workers": "ray:2", "progress": False, "leaders": 0, "sampler": "random"}
+settings["policy"] = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), trials=int(sys.argv[2]), log=sys.argv[1], **settings)
+"""
+
+
+def lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert what()
+
+
+def workers_of(command_lines: dict[int, str]) -> dict[int, str]:
+    """Without the two agents of Ray, which look for the lost head of their cluster for a minute before they leave."""
+    return {pid: line for pid, line in command_lines.items() if not line.startswith(("ray::DashboardAgent", "ray::RuntimeEnvAgent"))}
+
+
+def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
+    log, mark = tmp_path / "log.jsonl", f"TUNESMITH_TEST_RAY={uuid4().hex}"
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a longer name has no room for the names of Ray's sockets
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | dict([mark.split("=")]) | {"TMPDIR": str(folder)}
+    try:
+        # More trials than it will come to; the space has thousands of candidates.
+        process = subprocess.Popen([sys.executable, "-c", _TUNE, str(log), "3000"], env=env, stderr=subprocess.DEVNULL)
+        wait_for(lambda: lines(log) >= 8)
+        for actor in ("_BuildActor", "_RunActor"):
+            victim = next(pid for pid, line in sorted(processes(mark).items()) if line.startswith(f"ray::{actor}"))
+            os.kill(victim, signal.SIGKILL)
+            before = lines(log)
+            wait_for(lambda before=before: lines(log) >= before + 8)  # type: ignore[misc]
+        assert process.poll() is None
+        process.kill()  # the driver only: whatever it has started has to notice
+        process.wait()
+        wait_for(lambda: workers_of(processes(mark)) == {})
+        first = RecordLog(log).load()
+        assert first.report.bad_count <= 1, "a torn line at the end"
+        assert not [r.error for r in first.records if r.error], "who was killed by somebody else is not to blame"
+        trials = len(first.records) + 5
+        again = subprocess.run([sys.executable, "-c", _TUNE, str(log), str(trials)], env=env, capture_output=True, text=True, timeout=240)
+        assert (again.returncode, again.stdout) == (0, ""), again.stderr
+        after = RecordLog(log).load().records
+        assert [r.identity for r in first.records] == [r.identity for r in after[:-5]]
+        assert len({r.candidate for r in after}) == len(after) == trials
+        wait_for(lambda: workers_of(processes(mark)) == {})
+    finally:
+        for pid in processes(mark):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder)

@@ -1,0 +1,80 @@
+"""show: logs and workloads, as data and as text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tunesmith.display.tables import microseconds, printable, rate, sparkline
+from tunesmith.driver.show import show_log, show_workload
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import ErrorInfo
+from tunesmith.support.errors import RecordError, UserError
+
+
+def test_a_log(hand: ModuleType, tmp_path: Path) -> None:
+    func = hand.matmul()
+    records = [
+        hand.record_of(func, seconds=4e-5, timestamp=1.0),
+        hand.record_of(func, samples=(), verified=False, error=ErrorInfo("crash", "died"), timestamp=2.0),
+        hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=2e-5, timestamp=3.0),
+    ]
+    log = hand.write_log(tmp_path / "log.jsonl", *records)
+    shown = show_log(log)
+    (entry,) = shown.data
+    assert json.loads(json.dumps(shown.data)) == shown.data
+    assert (entry["workload"], entry["records"], entry["errors"]) == (hand.MATMUL, 3, {"crash": 1})
+    assert entry["best_us"] == pytest.approx(20) and entry["gflops"] == pytest.approx(2 * 24 * 32 * 16 / 2e-5 / 1e9)
+    assert entry["curve"] == pytest.approx([40, 40, 20]) and entry["row"] == [8]
+    assert "script" not in entry and "trace" not in entry
+    for part in (hand.MATMUL, "crash 1", "██▁", str(hand.TARGET)):
+        assert part in str(shown)
+    deep = show_log(log, script=True, trace=True)
+    assert "T.vectorized(8)" in deep.data[0]["script"] and "sch.decompose_reduction" in deep.data[0]["trace"]
+    assert "T.vectorized(8)" in str(deep) and "decision=[8]" in str(deep)
+
+
+def test_a_log_with_troubles(hand: ModuleType, tmp_path: Path) -> None:
+    func = hand.matmul()
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(func, trace=[["melt", {}, []]]), name="my\x1b[31mprogram")
+    with log.open("a") as file:
+        file.write("not json\n")
+    RecordLog(log).append(hand.record_of(func, workload="f" * 32))
+    shown = show_log(log, script=True)
+    assert "melt" in shown.data[0]["script"] and "no line with the program" in shown.data[1]["script"]
+    assert shown.data[0]["gflops"] is None
+    text = str(shown)
+    assert "1 bad line" in text and "\x1b" not in text and "my?[31mprogram" in text
+    odd = hand.write_log(tmp_path / "odd.jsonl", hand.record_of(func, trace=[{"kind": "split"}]))
+    assert "holds no schedule" in show_log(odd, trace=True).data[0]["trace"]
+    (tmp_path / "empty.jsonl").touch()
+    assert "holds no record" in str(show_log(tmp_path / "empty.jsonl"))
+    with pytest.raises(RecordError):
+        show_log(tmp_path / "none.jsonl")
+
+
+def test_a_workload(hand: ModuleType) -> None:
+    shown = show_workload(hand.MATMUL, target=hand.TARGET, script=True, trace=True)
+    assert json.loads(json.dumps(shown.data)) == shown.data
+    assert shown.data["flops"] == 2 * 24 * 32 * 16
+    assert shown.data["size"] == sum(s["size"] for s in shown.data["sketches"]) > 0
+    sketch = shown.data["sketches"][0]
+    assert {"name", "size", "acceptance", "params", "constraints", "trace"} == set(sketch)
+    assert all(p["domain"] for p in sketch["params"]) and "sch.split" in sketch["trace"]
+    assert "T.block" in shown.data["script"] and sketch["name"] in str(shown)
+    short = show_workload("relu(shape=8)", space=False).data
+    assert "sketches" not in short and "script" not in short
+    with pytest.raises(UserError, match="unknown operator"):
+        show_workload("nothing(m=1)")
+
+
+def test_numbers_and_curves() -> None:
+    assert [microseconds(s) for s in (None, float("inf"), 1.23456e-6, 123.456e-6, 0.0123456)] == ["-", "-", "1.235", "123.5", "12346"]
+    assert [rate(g) for g in (None, 0.0, 1.234, 123.4)] == ["-", "-", "1.23", "123"]
+    assert sparkline([None, 8.0, 4.0, 1.0]) == "·█▆▁"
+    assert sparkline([]) == "" and sparkline([3.0, 3.0]) == "▁▁"
+    assert len(sparkline(list(range(100, 0, -1)))) == 32 and sparkline([float(x) for x in range(100, 0, -1)])[-1] == "▁"
+    assert printable("a[b]\x07\n").plain == "a[b]?\n"

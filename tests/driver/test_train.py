@@ -1,0 +1,218 @@
+"""Training and judging models from logs and tables, in Python and on the command line; a trained model guides a search."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tunesmith
+from tunesmith.cli.main import main
+from tunesmith.costmodel.models.registry import find_model
+from tunesmith.costmodel.training.evaluation import METRICS
+from tunesmith.datasets.record_table import RecordTable
+from tunesmith.display.tables import as_text
+from tunesmith.driver.train import evaluate_files, examples, train
+from tunesmith.ir.script.printer import script
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.ops.workload import workload
+from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.task import Task
+from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.seeds import stream
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+TEXTS = ("matmul(m=64,n=48,k=32)", "softmax(m=40,n=64)")
+
+
+def fill(path: Path, text: str, n: int = 15) -> Path:
+    """A log of random candidates of a workload, with the analytic times."""
+    task = Task(text, workload(text).func, TARGET)
+    sketch = task.space.sketches[0]
+    rows = sketch.space.sample(n, stream(0, text))
+    lines: list[Record | WorkloadLine] = [WorkloadLine(task.digest, text, script(task.func))]
+    for i, (row, t) in enumerate(zip(rows.tolist(), Drafter(task).analytic[0].seconds(rows).tolist(), strict=True)):
+        trace = sketch.trace_of(tuple(row)).to_json()
+        error = ErrorInfo("timeout", "too slow") if i == 3 else None
+        samples = () if error else (t,)
+        stamp = 1000.0 + i
+        lines.append(
+            Record(task.digest, TARGET.to_json(), trace, sketch.name, tuple(row), samples, True, error, not error, {}, {}, 0, stamp, {})
+        )
+    RecordLog(path).append(*lines)
+    return path
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[Path]:
+    return [fill(tmp_path / f"{i}.jsonl", text) for i, text in enumerate(TEXTS)]
+
+
+def test_logs_and_tables_give_the_same_examples(logs: list[Path], tmp_path: Path) -> None:
+    RecordTable.from_log(logs).save(tmp_path / "all.parquet")
+    one, other = examples(logs), examples([tmp_path / "all.parquet", logs[0]])
+    assert [t.name for t in one.tasks] == list(TEXTS) and one.tasks == other.tasks
+    assert np.array_equal(one.seconds, other.seconds) and np.isinf(one.seconds).sum() == 2
+    assert np.array_equal(one.features("program"), other.features("program"))
+
+
+def test_facts_of_a_table_are_the_rates_of_the_analytic_cost(logs: list[Path], tmp_path: Path) -> None:
+    slow = TARGET.with_attributes(peak_gflops_core=TARGET.peak_gflops_core / 8)
+    RecordTable.from_log(logs[0], [slow]).save(tmp_path / "slow.parquet")
+    column = -1 - len(("shared", "l2", "l3", "dram", "stalls", "overhead"))
+    issue = [examples(f).features("program")[:, column] for f in (tmp_path / "slow.parquet", logs[0])]
+    assert np.allclose(issue[0] - issue[1], 3.0, atol=0.1), "held as a logarithm"
+
+
+def test_what_a_log_holds_besides_is_counted(logs: list[Path]) -> None:
+    with logs[0].open("a") as file:
+        file.write("not a record\n")
+    data = examples(logs[0])
+    assert data.refused.count == 1 and "lines that are no records" in str(data.refused) and f"{logs[0]}:17" in str(data.refused)
+
+
+@pytest.mark.parametrize(("model", "file"), [("xgb", "m.json"), ("mlp", "m.safetensors"), ("analytic", "m.json")])
+def test_a_trained_model_is_saved_judged_and_guides_a_search(model: str, file: str, logs: list[Path], tmp_path: Path) -> None:
+    made = train(logs, tmp_path / file, model)
+    data = made.data
+    assert as_text(made.render()).startswith(f"{tmp_path / file}: learned from 30 programs of 2 tasks")
+    loaded = find_model(str(tmp_path / file))()
+    features = data.features(loaded.inputs)
+    assert np.array_equal(loaded.score(features), made.model.score(features))
+    judged = evaluate_files(str(tmp_path / file), logs)
+    assert judged.found.holdout is None and set(judged.found.values) == {"model", "analytic", "random"}
+    again = evaluate_files(str(tmp_path / file), logs, "task")
+    assert again.found.folds == 2 and set(again.found.values) == {"model", "shuffled", "analytic", "random"}
+    quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    here = Target("llvm")
+    report = tunesmith.tune(
+        TEXTS[1], here, 10, None, model=str(tmp_path / file), batch=8, workers=0, leaders=0, progress=False, policy=quick
+    )
+    assert report.ok and report.tasks[0].scored > 0
+
+
+def test_the_commands(logs: list[Path], tmp_path: Path) -> None:
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(main, ["costmodel", *map(str, arguments)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    file, out = tmp_path / "m.json", tmp_path / "out.json"
+    assert "learned from 30 programs of 2 tasks" in run("train", *logs, "-o", file, "--json", out)
+    data = json.loads(out.read_text())
+    assert data["file"] == str(file) and data["programs"] == 30 and [t["workload"] for t in data["tasks"]] == list(TEXTS)
+    table = run("eval", "xgb", *logs, "--holdout", "family", "--json", out)
+    assert "held out by family, 2 rounds" in table and "shuffled" in table
+    data = json.loads(out.read_text())
+    assert (data["holdout"], data["folds"], data["judged"], data["refused"]["records"]) == ("family", 2, 28, 0)
+    assert set(data["values"]) == {"model", "shuffled", "analytic", "random"} and set(data["values"]["random"]) == set(METRICS)
+    assert "as it is" in run("eval", file, *logs)
+    assert "within tasks, 3 rounds" in run("eval", "random", *logs, "--folds", 3)
+    run("train", logs[0], "--model", file, "-o", tmp_path / "further.json")
+    assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 3  # the analytic cost, trees, more trees
+
+
+RIDGE = """
+import json
+import os
+from ridge_solver import solve
+from tunesmith.costmodel.models.model import CostModel, check_training_data, log_throughput
+from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
+from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
+import numpy as np
+
+
+class Ridge(CostModel):
+    w = None
+    ready = property(lambda self: self.w is not None)
+
+    def score(self, features):
+        return np.zeros(len(features)) if self.w is None else np.einsum("nf,f->n", np.asarray(features, np.float64), self.w)
+
+    def update(self, features, seconds, groups):
+        check_training_data(features, seconds, groups)
+        if len(seconds):
+            self.w = solve(np.asarray(features, np.float64), log_throughput(seconds, groups, -6.0))
+
+    def save(self, path):
+        write_json(path, {"model": "ridge", "schema": SCHEMA_VERSION, "w": self.w.tolist()})
+
+    @classmethod
+    def load(cls, path):
+        out = cls()
+        out.w = np.array(read_json(path, "ridge", cls)["w"])
+        return out
+"""
+SOLVER = """
+import numpy as np
+
+
+def solve(x, y):
+    return np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
+"""
+
+
+def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "ridge.py").write_text(RIDGE)
+    (tmp_path / "ridge_solver.py").write_text(SOLVER)
+    kind, file = f"{tmp_path}/ridge.py:Ridge", tmp_path / "m.json"
+    path, modules = list(sys.path), set(sys.modules)
+    try:
+        made = train(logs, file, kind)
+        assert f"--model {kind}@{file}" in as_text(made.render(), 1000)
+        loaded = find_model(f"{kind}@{file}")()
+        assert loaded.ready and np.array_equal(loaded.score(made.data.features("program")), made.model.score(made.data.features("program")))
+        assert evaluate_files(f"{kind}@{file}", logs).found.holdout is None
+        quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+        given: dict[str, Any] = {"batch": 4, "workers": 0, "leaders": 0, "progress": False, "policy": quick}
+        report = tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=f"{kind}@{file}", **given)
+        assert report.ok and report.tasks[0].scored > 0
+        # A file never runs code that it names: the class is named beside it.
+        with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
+            tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
+        with pytest.raises(UserError, match=r"'m.txt' is no file of a saved model: its name ends with none of .json, .safetensors"):
+            find_model(f"{kind}@m.txt")
+        with pytest.raises(RecordError, match="none.json is no model that Ridge.save wrote"):
+            find_model(f"{kind}@{tmp_path}/none.json")
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]
+
+
+def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:
+    none = tmp_path / "none.jsonl"
+    with pytest.raises(UserError, match=r"m\.json: files of this model have names that end with \.safetensors"):
+        train(none, tmp_path / "m.json", "mlp")
+    with pytest.raises(UserError, match="unknown cost model 'xbg'"):
+        evaluate_files("xbg", none)
+    with pytest.raises(RecordError, match=r"cannot read .*none\.jsonl"):
+        train(none, tmp_path / "m.json")
+    result = CliRunner().invoke(main, ["costmodel", "eval", "xgb", str(logs[0]), "--holdout", "task"])
+    assert result.exit_code == 2 and "all programs are of one task" in result.stderr
+
+
+@pytest.mark.parametrize("method", ["__init__", "update", "score"])
+def test_what_a_users_model_raises_names_its_line(logs: list[Path], tmp_path: Path, method: str) -> None:
+    lines = ["import numpy as np", "", "from tunesmith.costmodel.models.model import CostModel", "", "", "class Broken(CostModel):"]
+    bodies = {"__init__": "pass", "update": "pass", "score": "return np.zeros(len(features))", "save": "open(path, 'w').close()"}
+    heads = {"__init__": "self", "update": "self, features, seconds, groups", "score": "self, features", "save": "self, path"}
+    for name, body in bodies.items():
+        lines += ["", f"    def {name}({heads[name]}):", "        raise RuntimeError('boom')" if name == method else f"        {body}"]
+    lines += ["", "    @classmethod", "    def load(cls, path):", "        return cls()", "", "    suffix = '.json'"]
+    code = tmp_path / "broken.py"
+    code.write_text("\n".join(lines) + "\n")
+    line = lines.index("        raise RuntimeError('boom')") + 1
+    model = f"{code}:Broken"
+    message = rf"the cost model .*broken.py:Broken raised RuntimeError: boom at .*broken.py:{line} in {method}"
+    with pytest.raises(UserError, match=message):
+        evaluate_files(model, logs, folds=2) if method == "score" else train(logs, tmp_path / "m.json", model)

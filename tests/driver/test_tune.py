@@ -1,0 +1,244 @@
+"""tune: records come, resuming adds nothing twice, failures are named, an interrupt keeps what there is."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tunesmith
+from tunesmith import te
+from tunesmith.display.progress import ProgressView, clock, line, seconds_left
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.ops.workload import workload
+from tunesmith.search.samplers.random_sampler import RandomSampler
+from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.space.rules import contraction
+from tunesmith.search.tuner import Progress
+from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
+
+MATMUL = "matmul(m=64,n=64,k=64)"
+TARGET = Target("llvm")
+QUICK: dict[str, Any] = {
+    "sampler": "random",
+    "workers": 0,
+    "leaders": 0,
+    "progress": False,
+    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)),
+}
+
+
+def test_tuning_writes_a_log_and_resuming_adds_nothing_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune(MATMUL, TARGET, 4, log, **QUICK)
+    assert report.ok and not report.interrupted
+    (task,) = report.tasks
+    assert (task.workload, task.trials, task.resumed) == (MATMUL, 4, 0)
+    assert report.best is not None and report.best.verified and len(report.curve) == 4
+    contents = RecordLog(log).load()
+    assert len(contents.records) == 4
+    assert next(iter(contents.workloads.values())).name == MATMUL
+    before = log.read_text()
+    again = tunesmith.tune(MATMUL, TARGET, 4, log, **QUICK)
+    assert log.read_text() == before
+    assert (again.tasks[0].trials, again.tasks[0].resumed) == (4, 4)
+    assert again.best == report.best
+    more = tunesmith.tune(MATMUL, TARGET, 6, log, **QUICK)
+    records = RecordLog(log).load().records
+    assert len(records) == 6 == len({r.candidate for r in records}) and more.tasks[0].resumed == 4
+    assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
+
+
+def test_several_workloads_take_turns_and_have_lines_of_their_own(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune([MATMUL, "softmax(m=16,n=40)"], TARGET, 4, log, batch=2, **QUICK)
+    assert [t.workload for t in report.tasks] == [MATMUL, "softmax(m=16,n=40)"]
+    order = [r.workload for r in RecordLog(log).load().records]
+    first, second = (t.digest for t in report.tasks)
+    assert order == [first, first, second, second, first, first, second, second]
+    assert report[MATMUL].digest == first
+    with pytest.raises(UserError, match="2 workloads"):
+        _ = report.best
+    with pytest.raises(UserError, match="was not tuned"):
+        _ = report["relu(shape=3)"]
+
+
+def test_the_report_is_data_and_text(tmp_path: Path) -> None:
+    report = tunesmith.tune(MATMUL, TARGET, 3, None, **{**QUICK, "batch": 2})
+    (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
+    assert list(entry) == ["workload", "digest", "trials", "errors", "examples", "best_us", "gflops", "drafted", "scored", "seconds"]
+    assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
+    assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]
+    assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
+    for part in (MATMUL, "best us", "GFLOP/s", "Seconds", "none"):
+        assert part in str(report)
+    assert report.to_json()["notes"] == []
+
+
+@pytest.mark.parametrize("budget", [{"trials": 2}, {"trials": None, "total_trials": 3}])
+def test_a_batch_that_is_the_whole_budget_is_told(budget: dict[str, int | None]) -> None:
+    report = tunesmith.tune("relu(shape=512)", TARGET, log=None, **{**QUICK, "batch": 3, **budget})
+    (note,) = report.notes
+    assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
+    assert report.ok, "it is no failure"
+
+
+def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:
+    func = workload("gelu(shape=30x50)").func
+    report = tunesmith.tune(func, TARGET, 2, tmp_path / "log.jsonl", **QUICK)
+    assert report.ok and report.tasks[0].workload == "gelu" and report.tasks[0].gflops is None
+
+
+def test_leaders_are_measured_again(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    tunesmith.tune("relu(shape=512)", TARGET, 2, log, **{**QUICK, "leaders": 2})
+    kinds = [r.policy["kind"] for r in RecordLog(log).load().records]
+    assert kinds == ["race", "race", "interleaved", "interleaved"]
+
+
+class Stopping(RandomSampler):
+    """Ctrl-C in the second round."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        if self._round == 1:
+            raise KeyboardInterrupt
+        return super().ask(n)
+
+
+class Failing(RandomSampler):
+    """Breaks for one workload."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        if self.task.name.startswith("relu"):
+            raise RunError("the device is gone")
+        return super().ask(n)
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune(MATMUL, TARGET, 6, log, batch=3, **{**QUICK, "sampler": Stopping})
+    assert report.interrupted and not report.ok
+    assert report.tasks[0].trials == len(Database.from_log(log)) == 3
+    assert "interrupted" in str(report)
+
+
+def test_a_failing_workload_is_named_and_stops_no_other(tmp_path: Path) -> None:
+    report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, **{**QUICK, "sampler": Failing})
+    bad, good = report.tasks
+    assert not report.ok and bad.failure == "the device is gone" and bad.best is None and good.trials == 2 and not good.failure
+    assert "relu(shape=64): the device is gone" in str(report)
+
+
+@pytest.mark.parametrize("error", [IndexError("list index"), InternalError("two buffers in one place"), OSError("no space left")])
+def test_a_task_whose_space_cannot_be_made_is_reported_and_the_others_go_on(error: Exception) -> None:
+    def broken(func: PrimFunc, target: Target) -> list[Any]:
+        if len(func.params) == 2:
+            raise error
+        return contraction.sketches(func, target)
+
+    report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, rules=[broken], **QUICK)
+    bad, good = report.tasks
+    assert not report.ok and str(error) in bad.failure and ("This is a bug" in bad.failure) == isinstance(error, InternalError)
+    assert bad.workload == "relu(shape=64)" and good.trials == 2 and not good.failure
+    if not isinstance(error, InternalError):
+        assert f"{type(error).__name__}: " in bad.failure and "in broken" in bad.failure
+
+
+def test_arithmetic_of_scalars_is_tuned() -> None:
+    a = te.placeholder((), name="a")
+    y = te.compute((), lambda: a[()] * 2.0, "Y")
+    func = te.create_prim_func([a, te.compute((), lambda: y[()] + 1.0, "Z")], "scalar")
+    report = tunesmith.tune([func, "relu(shape=64)"], TARGET, 2, None, **QUICK)
+    assert report.ok and [t.trials for t in report.tasks] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trials": 0}, "trials=0"),
+        ({"batch": 0}, "batch=0"),
+        ({"leaders": -1}, "leaders=-1"),
+        ({"workers": -2}, "workers counts processes"),
+        ({"trials": math.nan}, "trials=nan: an integer >= 1 is wanted"),
+        ({"trials": 1.5}, "trials=1.5"),
+        ({"trials": True}, "trials=True"),
+        ({"total_trials": "x"}, "total_trials='x'"),
+        ({"total_trials": math.inf}, "total_trials=inf"),
+        ({"early_stop": 1.5}, "early_stop=1.5"),
+        ({"early_stop": "x"}, "early_stop='x'"),
+        ({"seconds": "x"}, "seconds='x'"),
+        ({"leaders": 1.5}, "leaders=1.5"),
+        ({"leaders": "x"}, "leaders='x'"),
+        ({"batch": True}, "batch=True"),
+        ({"batch": None}, "batch=None"),
+        ({"workers": []}, r"workers=\[\]"),
+        ({"weights": 1.5}, "weights=1.5: a mapping"),
+        ({"weights": {MATMUL: "x"}}, "the weight of matmul.* is x; a weight is a positive number"),
+        ({"callbacks": 1}, "callbacks=1: a list of functions"),
+        ({"callbacks": [1]}, r"callbacks=\[1\]"),
+        ({"callbacks": "zzz"}, "callbacks='zzz'"),
+        ({"rules": 1}, "rules=1: a list of functions"),
+        ({"rules": [1]}, r"rules=\[1\]"),
+        ({"rules": "zzz"}, "rules='zzz'"),
+        ({"tensorboard": 5}, "tensorboard=5: the path of a folder"),
+        ({"policy": 5}, "policy=5: a MeasurePolicy is wanted"),
+        ({"model": 5}, "model=5: a cost model"),
+        ({"model": []}, r"model=\[\]: a cost model"),
+        ({"model": Path("model.json")}, "model=.*model.json.*: a cost model"),
+        ({"log": "a\0"}, r"'a\\x00' cannot be a log: .*null"),
+        ({"log": "\ud800"}, "cannot be a log"),
+        ({"log": 5}, "cannot be a log|is wanted"),
+        ({"sampler": "rondom"}, "Did you mean 'random'"),
+        ({"sampler": "evolutionary", "model": "xbg"}, "Did you mean 'xgb'"),
+        ({"target": "llvm -mcpu=nocpu"}, "nocpu"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(UserError, match=message):
+        tunesmith.tune(MATMUL, **{"target": TARGET, "trials": 2, "log": log, **QUICK, **arguments})
+    assert not log.exists()
+
+
+def test_a_log_that_cannot_be_written_is_an_error_of_the_task(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(RecordError):
+        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "dir", **QUICK)
+
+
+def test_a_log_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A device such as /dev/full would be read for ever, and /dev/null forget everything."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="pipe cannot be a log, because it is no regular file. Give the path of a file"):
+        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "pipe", **QUICK)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_progress_is_lines_when_piped_and_a_table_in_a_terminal() -> None:
+    task = tunesmith.driver.workloads.find_subject(MATMUL).task(TARGET)
+    p = Progress(task, 8, trials=4, errors={"crash": 1, "build_error": 2}, resumed=2)
+    p.seconds |= {"total": 10.0, "build": 4.0, "measure": 5.0, "draft": 1.0}
+    assert seconds_left(p) == 20.0
+    text = line(p)
+    for part in (MATMUL, "4/8 trials", "best - us", "build_error 2, crash 1", "search 10 %, build 40 %, measure 50 %", "20 s left"):
+        assert part in text
+    piped = io.StringIO()
+    with ProgressView(Console(file=piped, width=40)) as view:
+        view.show(Progress(task, 8))
+        view.show(p)
+    assert piped.getvalue() == text + "\n"
+    terminal = io.StringIO()
+    with ProgressView(Console(file=terminal, force_terminal=True, width=200)) as view:
+        view.show(p)
+    assert "about 20 s left" in terminal.getvalue()
+    assert [clock(s) for s in (3.2, 75, 600, 7322, 100000)] == ["3 s", "1:15", "10:00", "2:02:02", "28 h"]

@@ -1,0 +1,182 @@
+"""What counts as a workload, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunesmith import te
+from tunesmith.driver.workloads import POSITIVE, find_module, find_subject, find_subjects, subject_of_text
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import UserError
+
+FILE = """
+from tunesmith import te
+from tunesmith.ops.workload import workload as named
+
+def tensors():
+    a = te.placeholder((8,), name="A")
+    return [a, te.compute((8,), lambda i: a[i] + 1.0, name="B")]
+
+program = named("relu(shape=4)").func
+
+def operator():
+    return named("relu(shape=0004)")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_operators_go_by_their_canonical_name() -> None:
+    (subject,) = find_subjects("matmul( k=3, m=1, n=2, ta=0 )")
+    assert subject.name == "matmul(m=1,n=2,k=3)"
+    assert subject.flops == 12
+    task = subject.task(Target("llvm"))
+    assert task.name == subject.name and task.flops == 12 and task.reference is not None
+    assert find_subject("dense(m=1,n=2,k=3)").func.constants == ("W", "bias")
+    assert find_subject("log(shape=4)").ranges == {"X": POSITIVE}
+    assert find_subject("relu(shape=4)").ranges == {}
+
+
+def test_programs_in_files(file: Path) -> None:
+    tensors = find_subject(f"{file}:tensors")
+    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 0
+    assert structural.equal(find_subject(f"{file}:program").func, workload("relu(shape=4)").func)
+    assert find_subject(f"{file}:operator").name == "relu(shape=4)"
+
+
+def test_several_at_once() -> None:
+    a = te.placeholder((8,), name="A")
+    mixed = [
+        "relu(shape=4)",
+        workload("relu(shape=4)"),
+        workload("exp(shape=4)").func,
+        [a, te.compute((8,), lambda i: a[i] + 1.0, name="B")],
+    ]
+    assert [s.name for s in find_subjects(mixed)] == ["relu(shape=4)", "exp", "main"]
+    module = IRModule({"x": workload("relu(shape=4)").func, "y": workload("exp(shape=4)").func})
+    assert [s.name for s in find_subjects(module)] == ["x", "y"]
+    with pytest.raises(UserError, match="the module has x, y"):
+        find_subject(module)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "no workload was given"),
+        (None, "got NoneType"),
+        (np.zeros(3), "a workload is a text"),
+        ("rulu(shape=4)", "Did you mean 'relu'"),
+        ("relu", "is not a workload. Spell it NAME"),
+        ("absent.py:f", "there is no file absent.py"),
+        ([workload("relu(shape=4)").func, workload("relu(shape=5)").func], "two different programs are named 'relu'"),
+    ],
+)
+def test_refusals(given: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_subjects(given)  # type: ignore[arg-type]
+
+
+MODEL = """
+import numpy as np
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var
+from tunesmith.ops.workload import workload
+
+def model(rows=4):
+    b = GraphBuilder("main")
+    x, w = b.input("x", (rows, 8)), b.constant(np.ones((8, 8), np.float32), "w")
+    y = b.relu(b.matmul(x, w))
+    return IRModule({"main": b.finish(b.softmax(b.relu(b.matmul(y, w))))})
+
+made = model()
+
+def small():
+    b = GraphBuilder("main")
+    return IRModule({"main": b.finish(b.tanh(b.input("x", (4,))))})
+
+def sized():
+    return model(Var("n"))
+
+def programs():
+    return IRModule([workload("relu(shape=4)").func, workload("exp(shape=4)").func])
+"""
+
+
+def test_models_are_their_tasks(tmp_path: Path) -> None:
+    """Each once, with how often it is called; from files with the name of the model."""
+    file = tmp_path / "models.py"
+    file.write_text(MODEL)
+    for name in ("model", "made"):
+        text = f"{file}:{name}"
+        module = find_module(text)
+        assert list(module) == ["main"] and find_module([text])["main"] is not None
+        found = find_subjects([text, "relu(shape=4)"])
+        assert [(s.name, s.weight) for s in found] == [
+            (f"{name}/fused_matmul_relu", 2.0),
+            (f"{name}/op_softmax", 1.0),
+            ("relu(shape=4)", 1.0),
+        ]
+        assert found[0].func.constants == ("b",) and found[0].operator is None and found[0].task(Target("llvm")).weight == 2.0
+    assert [s.name for s in find_subjects(module)] == ["fused_matmul_relu", "op_softmax"]
+    for one in (find_subject, subject_of_text):
+        assert one(f"{file}:small").name == "small/op_tanh"
+        with pytest.raises(UserError, match="one function is wanted, and .*models.py:model.* has .*fused_matmul_relu.*, .*op_softmax"):
+            one(f"{file}:model")
+    assert [s.name for s in find_subjects(f"{file}:programs")] == ["programs/relu", "programs/exp"]
+
+
+def test_what_is_to_be_compiled_of_no_model(tmp_path: Path, file: Path) -> None:
+    path = tmp_path / "models.py"
+    path.write_text(MODEL)
+    for given in ("relu(shape=4)", ["relu(shape=4)", "softmax(m=4,n=8)"], f"{path}:programs", f"{file}:program", f"{file}:operator"):
+        module = find_module(given)
+        assert "main" not in module and list(module) == [s.func.name for s in find_subjects(given)]
+    for wrong in (None, 3, f"{file}:number"):
+        with pytest.raises(UserError):
+            find_module(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"nothing of the model can be tuned; .*sizes come with the call.*Import it with fixed sizes"):
+        find_subjects(f"{path}:sized")
+    with pytest.raises(UserError, match="holds no 'absent'"):
+        find_module(f"{path}:absent")
+
+
+def test_refusals_of_files(file: Path) -> None:
+    with pytest.raises(UserError, match="holds no 'absent'"):
+        find_subject(f"{file}:absent")
+    with pytest.raises(UserError, match="is a int. It must be a PrimFunc"):
+        find_subject(f"{file}:number")
+    file.write_text("1 / 0")
+    with pytest.raises(UserError, match="failed with ZeroDivisionError"):
+        find_subject(f"{file}:program")
+
+
+def test_a_function_whose_sizes_come_with_the_call_cannot_be_tuned() -> None:
+    n = te.var("n")
+    x = te.placeholder((n,), name="X")
+    doubled = te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0, "Y")], "doubled")
+    (subject,) = find_subjects(doubled)
+    with pytest.raises(UserError, match=r"doubled cannot be tuned: its sizes come with the call.*Give it fixed sizes"):
+        subject.task(Target("llvm"))
+    assert list(find_module(doubled)) == ["doubled"]
+
+
+@pytest.mark.parametrize("raised", ["ValueError('odd')", "SystemExit(3)", "NotImplementedError()"])
+def test_what_a_function_in_a_file_raises(raised: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"def f():\n    raise {raised}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"mine\.py:f raised {raised.partition('(')[0]}: .* at .*mine\.py:2 in f"):
+        find_subjects(f"{file}:f")

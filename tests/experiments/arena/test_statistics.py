@@ -1,0 +1,151 @@
+"""Statistics of the arena against values that are known, and against counting everything out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tunesmith.experiments.arena import statistics as arena_statistics
+from tunesmith.experiments.arena.statistics import (
+    Interval,
+    ahead,
+    bootstrap_medians,
+    chance_trials,
+    holm,
+    mean_interval,
+    mean_ranks,
+    median_interval,
+    medians,
+    pseudomedian,
+    signed_rank,
+    trials_to,
+)
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import stream
+
+
+def test_signed_rank_of_darwins_plants() -> None:
+    """Heights of crossed and self-fertilised maize (Darwin 1876); the p-value is scipy's documented example."""
+    darwin = np.array([6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75])
+    assert signed_rank(darwin) == pytest.approx(0.041259765625)
+    assert signed_rank(-darwin) == pytest.approx(0.041259765625)
+    assert signed_rank(np.concatenate([darwin, np.zeros(3)])) == pytest.approx(0.041259765625)
+
+
+@pytest.mark.parametrize("differences", [[1, 1, -2, 3], [0.5, 0.5, 0.5, 0.5, -0.5], [1, 2, 3, 4, 5, 6], [-3.0]])
+def test_signed_rank_counts_all_signs(differences: list[float]) -> None:
+    d = np.array(differences)
+    sizes = np.abs(d)
+    ranks = np.array([(2 * (sizes < x).sum() + (sizes == x).sum() + 1) / 2 for x in sizes])
+    observed = min(ranks[d > 0].sum(), ranks[d < 0].sum())
+    sums = [ranks[np.array(signs) > 0].sum() for signs in itertools.product((-1, 1), repeat=len(d))]
+    exact = min(1.0, 2 * float(np.mean([s <= observed for s in sums])))
+    assert signed_rank(d) == pytest.approx(exact)
+
+
+def test_signed_rank_of_many_pairs_is_nearly_normal(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [np.round(stream(i, "test").normal(0.15, 1.0, 60), 1) for i in range(5)]  # with ties
+    exact = [signed_rank(d) for d in several]
+    monkeypatch.setattr(arena_statistics, "_EXACT", 0)
+    assert [signed_rank(d) for d in several] == pytest.approx(exact, abs=0.005)
+    assert max(exact) > 0.1
+    many = stream(0, "test").normal(0.0, 1.0, 300)
+    assert signed_rank(np.abs(many)) < 1e-30
+    assert signed_rank(np.concatenate([many, -many])) == pytest.approx(1.0)
+
+
+def test_no_difference_is_no_evidence() -> None:
+    assert signed_rank(np.zeros(5)) == 1.0
+
+
+def test_holm() -> None:
+    """R: p.adjust(c(.01, .04, .03, .005), "holm")."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_mean_ranks() -> None:
+    assert mean_ranks(np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 1.0]])).tolist() == [1.75, 2.25, 2.0]
+
+
+@pytest.mark.parametrize(("size", "good"), [(20, 3), (10, 1), (10, 10), (1, 1), (200, 7)])
+def test_chance_is_negative_hypergeometric(size: int, good: int) -> None:
+    for quantile in (0.25, 0.5, 0.9):
+        later = [math.comb(size - good, t) / math.comb(size, t) for t in range(size + 1)]
+        assert chance_trials(size, good, quantile) == next(t for t in range(size + 1) if 1 - later[t] >= quantile - 1e-12)
+
+
+def test_chance_needs_something_good() -> None:
+    with pytest.raises(UserError, match="of a pool of 5 candidates 1 to 5 can be good, not 0"):
+        chance_trials(5, 0)
+
+
+def test_medians_keep_infinity_where_it_belongs() -> None:
+    inf = np.inf
+    assert medians(np.array([[3.0, 1.0], [1.0, inf], [2.0, inf]])).tolist() == [2.0, inf]
+    assert medians(np.array([1.0, inf])).tolist() == inf
+    assert median_interval(np.array([1.0, 2.0, 3.0, inf, inf])) == Interval(3.0, 1.0, inf)
+    assert Interval(3.0, 1.0, inf).to_json() == [3.0, 1.0, None]
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    truth, hits = math.log(2.0), 0
+    for i in range(200):
+        x = median_interval(stream(i, "coverage").exponential(1.0, 40), 0.9, resamples=400)
+        assert x.low <= x.value <= x.high
+        hits += x.low <= truth <= x.high
+    assert 0.84 <= hits / 200 <= 0.96
+
+
+def test_curves_are_resampled_as_wholes() -> None:
+    curves = np.minimum.accumulate(stream(1, "curves").exponential(1.0, (30, 50)), axis=1)
+    value, low, high = bootstrap_medians(curves, resamples=300)
+    assert value.shape == low.shape == high.shape == (50,)
+    for ends in (low, value, high):  # never rising, as every resample of curves is
+        assert (np.diff(ends) <= 0).all()
+    again = bootstrap_medians(curves, resamples=300)
+    assert np.array_equal(again[1], low) and not np.array_equal(bootstrap_medians(curves, seed=1, resamples=300)[1], low)
+    with pytest.raises(UserError, match="median of no runs"):
+        bootstrap_medians(np.zeros((0, 3)))
+
+
+def test_the_mean_of_groups_weighs_them_alike() -> None:
+    many, few = np.full(100, 1.0), np.array([3.0, 3.0])
+    assert mean_interval([many, few]) == Interval(2.0, 2.0, 2.0)
+    spread = mean_interval([np.array([0.0, 2.0] * 20), few])
+    assert spread.low < spread.value == 2.0 < spread.high < 2.3
+
+
+def test_trials_to_a_goal() -> None:
+    curves = np.array([[5.0, 3.0, 3.0], [np.inf, 5.0, 4.0], [2.0, 2.0, 2.0]])
+    assert trials_to(curves, 3.0).tolist() == [2.0, math.inf, 1.0]
+
+
+def test_pseudomedian_of_darwins_plants() -> None:
+    """Its interval holds the shifts that the test does not reject: of 15 pairs, rank sums up to 25 are rejected at 5 %."""
+    darwin = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], np.float64)
+    walsh = sorted((a + b) / 2 for i, a in enumerate(darwin) for b in darwin[i:])
+    found = pseudomedian(darwin)
+    assert found == Interval(float(np.median(walsh)), walsh[25], walsh[-26])
+    assert signed_rank(darwin - (walsh[25] - 1e-9)) < 0.05 < signed_rank(darwin - (walsh[25] + 1e-9))
+
+
+def test_pseudomedian_of_few_pairs_has_no_interval_and_of_many_nearly_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pseudomedian(np.arange(1.0, 6.0)) == Interval(3.0, -np.inf, np.inf)
+    assert pseudomedian(np.arange(1.0, 7.0)) == Interval(3.5, 1.0, 6.0)
+    d = np.random.default_rng(0).normal(0.3, 1.0, 120)
+    exact = pseudomedian(d)
+    monkeypatch.setattr(arena_statistics, "_EXACT", 0)
+    assert pseudomedian(d).low == pytest.approx(exact.low, abs=0.01) and pseudomedian(d).high == pytest.approx(exact.high, abs=0.01)
+
+
+def test_the_pseudomedian_points_where_the_ranks_do() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        d = rng.standard_cauchy(rng.integers(1, 30)) + rng.normal()
+        assert ahead(d) == np.sign(pseudomedian(d).value) or ahead(d) == 0
+    assert ahead(np.zeros(4)) == 0 and pseudomedian(np.zeros(4)).value == 0.0

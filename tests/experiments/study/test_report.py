@@ -1,0 +1,251 @@
+"""The page of a run: well-formed, self-contained, escaped, with all its numbers; opened in a real browser where there is one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.experiments.study.charts import Curve, bar_chart, curve_chart, line_legend
+from tunesmith.experiments.study.markup import VOID, Html, el, joined, page, table
+from tunesmith.experiments.study.report import flat, render, report_experiment
+from tunesmith.experiments.study.results import load_run, write_json
+from tunesmith.experiments.study.summary import curves, summarise, thinned
+from tunesmith.support.errors import RecordError
+
+A, B = "matmul(m=8,n=8,k=8)", "relu(shape=8)"
+HOSTILE = '<script>alert("x")</script>&amp;\u202e\x00'
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+Make = Callable[..., Path]
+
+
+class Page(HTMLParser):
+    """Checks nesting, and keeps elements, their attributes and the text of each table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.captions: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in VOID:
+            return
+        self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag in ("figcaption", "caption"):
+            self.captions.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+        elif self.open and self.open[-1] in ("figcaption", "caption"):
+            self.captions[-1] += data
+
+    def count(self, tag: str) -> int:
+        return sum(t == tag for t, _ in self.elements)
+
+    @property
+    def numbers(self) -> Any:
+        (href,) = [a["href"] for t, a in self.elements if t == "a"]
+        assert href is not None
+        return json.loads(base64.b64decode(href.removeprefix("data:application/json;base64,")))
+
+
+@pytest.fixture
+def run(make_run: Make) -> Path:
+    seconds = {(A, "random"): [2e-6, 2.2e-6], (A, "best"): [1e-6, 1.1e-6], (B, "random"): [3e-7, 3e-7], (B, "best"): [3e-7, None]}
+    return make_run("study", seconds)
+
+
+def test_the_numbers(run: Path) -> None:
+    data: Any = summarise(load_run(run))
+    assert data["cells"] == {"done": 7, "interrupted": 0, "failed": 1, "waiting": 0}
+    assert data["arms"] == ["random", "best"] and [w["best_known_us"] for w in data["workloads"]] == [
+        pytest.approx(1.0),
+        pytest.approx(0.3),
+    ]
+    first = data["results"][0]
+    assert first["best_us"]["mean"] == pytest.approx(math.sqrt(2 * 2.2)) and first["each_us"] == pytest.approx([2.0, 2.2])
+    assert first["percent"]["mean"] == pytest.approx(100 / math.sqrt(2 * 2.2))
+    assert first["gflops"]["mean"] == pytest.approx(2e6 / math.sqrt(2 * 2.2) / 1e3)
+    assert first["trials_to"]["95"] == {"median": None, "reached": 0, "of": 2}
+    best = data["results"][1]
+    assert best["trials_to"] == {"90": {"median": 4, "reached": 2, "of": 2}} | {
+        s: {"median": None, "reached": 1, "of": 2} for s in ("95", "99")
+    }
+    assert best["curve"]["trials"] == [2, 3, 4, 5, 6, 7, 8]  # from where both have a program
+    assert best["curve"]["percent"][0] == pytest.approx(50 / math.sqrt(1.1), rel=1e-5)
+    overall = {o["arm"]: o for o in data["overall"]}
+    assert overall["random"]["seeds"] == [0, 1] and overall["best"]["seeds"] == [0]
+    assert overall["best"]["percent"] == {"mean": pytest.approx(100.0), "low": None, "high": None, "n": 1}
+    versus = {c["workload"]: c for c in data["against_first"]}
+    assert versus[A]["ratio"] == pytest.approx(0.5) and versus[A]["p"] is None is versus[A]["p_adjusted"]
+    assert versus[""]["ratio"] == pytest.approx(math.sqrt(0.5)) and versus[""]["seeds"] == 1, "only seed 0 finished both with both"
+    assert data["time"][0]["seconds"]["total"] == 8.0 and data["time"][0]["trials"] == 32
+    assert data["results"][0]["errors"] == {"crash": 2}
+    assert data["failures"] == [{"workload": B, "arm": "best", "seed": 1, "failure": "the device is gone"}]
+
+
+def test_the_page_holds_tables_curves_captions_and_the_numbers(run: Path) -> None:
+    (run / "manifest.jsonl").write_text('{"v":1,"kind":"run","run":"a","host":{"cpu":"An Old One"},"load":[1,2]}\n')
+    path, data = report_experiment(run)
+    assert path == run / "report.html"
+    text = path.read_text(encoding="utf-8")
+    found = Page(text)
+    heads = [t[0] for t in found.tables]
+    assert ["arm", "seeds", "% of the best known speed"] in heads and ["fact", "value"] in heads
+    results = next(t for t in found.tables if t[0][1:3] == ["seeds", "best us"])
+    assert results[1] == [A] and results[4] == [B]
+    assert results[2][:2] == ["random", "2/2"] and results[2][2].startswith("2.098 [")
+    assert results[3][5:] == ["4 (2/2)", "- (1/2)", "- (1/2)"]
+    verdicts = next(t for t in found.tables if t[0][-1] == "verdict")
+    assert [row[-1] for row in verdicts[1:]] == ["too few seeds to tell"] * 3
+    assert ["host.cpu", "An Old One"] in next(t for t in found.tables if t[0] == ["fact", "value"])
+    assert found.count("svg") > 4 and found.count("figure") == found.count("figcaption") == 4
+    assert found.count("table") == found.count("caption") and all(len(c) > 20 for c in found.captions)
+    assert found.numbers == json.loads(json.dumps(data))
+    assert "7 of 8 cells are done, 1 failed" in text
+
+
+def test_arms_are_compared_within_seeds(make_run: Make) -> None:
+    """Seeds that differ by far more than the arms do, which agree on every seed; with one workload there is no line for all."""
+    seeds = [1e-6, 9e-6, 2e-6, 30e-6, 4e-6]
+    folder = make_run(
+        "paired", {(A, "random"): seeds, (A, "best"): [0.9 * s * f for s, f in zip(seeds, (1, 1.01, 0.99, 1, 1), strict=True)]}
+    )
+    (line,) = summarise(load_run(folder))["against_first"]  # type: ignore[misc]
+    assert line["workload"] == A and line["seeds"] == 5 and line["ratio"] == pytest.approx(0.9, rel=1e-3) and line["p_adjusted"] < 1e-4
+    path, _ = report_experiment(folder)
+    text = path.read_text()
+    assert "<strong>all workloads</strong>" not in text and "over 1 workload " in text and "seed by seed" in text
+
+
+def test_a_batch_that_is_the_whole_budget_is_told(run: Path, tmp_path: Path) -> None:
+    assert "Mind: " not in report_experiment(run)[0].read_text()
+    index = json.loads((run / "index.json").read_text())
+    index["settings"]["trials"] = 16
+    (run / "index.json").write_text(json.dumps(index))
+    assert "Mind: batch 32 &gt;= trials 16: a sampler is asked once and learns nothing" in report_experiment(run)[0].read_text()
+
+
+def test_the_page_needs_nothing_and_runs_nothing(run: Path) -> None:
+    text = report_experiment(run)[0].read_text(encoding="utf-8")
+    found = Page(text)
+    assert found.count("script") == 0
+    assert any((a.get("content") or "").startswith("default-src 'none';") for t, a in found.elements if t == "meta")
+    for _, attributes in found.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in ("src", "href") or (value or "").startswith("data:application/json")
+    assert not re.search(r"https?://|url\(|@import", re.sub(r"base64,[^\"]*", "", text))
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_what_comes_from_files_is_escaped(make_run: Make) -> None:
+    times = {(HOSTILE, HOSTILE): [1e-6, 2e-6], (HOSTILE, "b"): [1e-6, None]}
+    folder = make_run("study", times, question=HOSTILE, failure=HOSTILE)
+    path = sorted((folder / "cells").glob("*/result.json"))[0]
+    write_json(path, json.loads(path.read_text()) | {"errors": {HOSTILE: 3}, "sketch": HOSTILE})
+    (folder / "manifest.jsonl").write_text(json.dumps({"v": 1, "kind": "run", "run": "a", HOSTILE: {HOSTILE: [HOSTILE]}}) + "\n")
+    text = report_experiment(folder)[0].read_text(encoding="utf-8")
+    found = Page(text)
+    assert found.count("script") == 0 and "<script" not in text and "\u202e" not in text and "\x00" not in text
+    assert '<script>alert("x")</script>&amp;\ufffd\ufffd' in "".join(found.words)
+
+
+def test_a_run_without_any_result_has_a_page(make_run: Make, tmp_path: Path) -> None:
+    folder = make_run("study", {(A, "random"): [None], (A, "other"): [None]})
+    path, data = report_experiment(folder, tmp_path / "elsewhere.html")
+    found = Page(path.read_text(encoding="utf-8"))
+    assert "no program yet" in "".join(found.words) and data["against_first"] == []
+    assert "The run folder holds no manifest." in "".join(found.words)
+    with pytest.raises(RecordError, match="cannot write"):
+        report_experiment(folder, tmp_path)
+    with pytest.raises(RecordError, match="Is .* the folder of a run"):
+        report_experiment(tmp_path)
+
+
+def test_elements() -> None:
+    assert (
+        el("p", "a<b", el("br"), None, ["c", Html("&lt;")], class_="x y", data_n=3, id=None)
+        == '<p class="x y" data-n="3">a&lt;b<br>c&lt;</p>'
+    )
+    assert joined("\x1b[31m") == "\ufffd[31m"
+    assert 'title="&quot;&lt;&gt;&quot;"' in el("p", title='"<>"')
+    with pytest.raises(ValueError, match="shorter|longer"):
+        table(["a", "b"], [["1", "2", "3"]], caption="too short a line")
+    assert page("<t>", "x").startswith("<!doctype html>\n<html") and "<title>&lt;t&gt;</title>" in page("<t>", "x")
+    assert dict(flat({"a": {"b": [1, 2], "c": []}, "d": [{}], "e": None})) == {"a.b": "1, 2", "a.c": "", "d": "[{}]", "e": "None"}
+
+
+def test_curves_are_padded_thinned_and_drawn_as_steps(run: Path) -> None:
+    results = load_run(run).of(A, load_run(run).arms[0])
+    assert curves(results, 10).shape == (2, 10) and curves(results, 10)[0, -1] == 2e-6 and math.isinf(curves(results)[0, 0])
+    assert thinned(5) == [1, 2, 3, 4, 5]
+    many = thinned(5000)
+    assert many[0] == 1 and many[-1] == 5000 and len(many) <= 160 and many == sorted(set(many))
+    c = Curve("x", 9, [1, 4, 16], [10.0, 50.0, 120.0], [5.0, None, 90.0], [20.0, None, 130.0])
+    drawn = curve_chart([c], label="x")
+    assert drawn.count("<path") == 2 and 'class="line s1" stroke-dasharray="6 3"' in drawn and "120.0 % after 16 trials" in drawn
+    line = re.search(r'd="(M[^"Z]*)"', drawn)
+    assert line is not None
+    heights = [float(x) for x in re.findall(r"V([\d.]+)", line[1])]
+    assert heights[-1] == 8.0  # beyond 100 % stands at the top
+    assert curve_chart([Curve("x", 0, [], [], [], [])], label="empty").count("<path") == 0
+    assert bar_chart([], ["a"], unit="s", label="none").count("<rect") == 0
+    widths = [
+        float(x)
+        for x in re.findall(r'width="([\d.]+)" height="18"', bar_chart([("x", {"a": 1.0, "b": 3.0})], ["a", "b"], unit="s", label="l"))
+    ]
+    assert widths[1] == pytest.approx(3 * widths[0], rel=0.01)
+    assert line_legend(["a", "<b>"]).count("<li>") == 2 and "&lt;b&gt;" in line_legend(["<b>"])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path) -> None:
+    path = report_experiment(run)[0]
+
+    def browse(file: Path) -> tuple[str, str]:
+        command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr"]
+        command += [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout, done.stderr
+
+    dom, said = browse(path)
+    shown = Page(dom)
+    assert shown.tables == Page(path.read_text(encoding="utf-8")).tables and shown.count("svg") > 4
+    assert "CONSOLE" not in said
+    bad = tmp_path / "bad.html"
+    bad.write_text(path.read_text(encoding="utf-8").replace("<main>", "<main><script>document.title='x'</script>"), encoding="utf-8")
+    dom, said = browse(bad)
+    assert "CONSOLE" in said and "<title>x</title>" not in dom  # so silence above means something, and the policy holds
+
+
+def test_the_page_of_equal_numbers_is_equal(run: Path) -> None:
+    data = summarise(load_run(run)) | {"runs": []}
+    assert render(data) == render(json.loads(json.dumps(data)))

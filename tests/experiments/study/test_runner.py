@@ -1,0 +1,223 @@
+"""Running studies: a tiny one end to end, resuming, failing cells, and what a run folder may not be used for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.display.tables import as_text
+from tunesmith.driver.workloads import find_subject
+from tunesmith.experiments.study.config import ExperimentConfig, Variant
+from tunesmith.experiments.study.results import cell_folder, load_run
+from tunesmith.experiments.study.runner import plan, render_run, run_experiment, space_size
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.search.samplers.random_sampler import RandomSampler
+from tunesmith.support.errors import RecordError, UserError
+
+SMOKE = Path(__file__).parents[1] / "studies" / "smoke"
+TARGET = Target("llvm")
+MATMUL = "matmul(m=32,n=32,k=32)"
+
+
+def study(**changes: Any) -> ExperimentConfig:
+    """One workload, one random search of four trials in this process."""
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    base = ExperimentConfig("small", (MATMUL,), samplers=("random",), trials=4, batch=2, leaders=0, workers=0, policy=policy)
+    return replace(base, **changes)
+
+
+def own_sampler(tmp_path: Path, body: str) -> str:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from tunesmith.search.samplers.random_sampler import RandomSampler\nclass Own(RandomSampler):\n"
+        f"    def ask(self, n):\n        {body}\n        return super().ask(n)\n"
+    )
+    return f"{file}:Own"
+
+
+def test_a_tiny_study_runs_and_is_not_run_again(tmp_path: Path) -> None:
+    config = ExperimentConfig.load(SMOKE)
+    said: list[str] = []
+    index = run_experiment(config, tmp_path / "run", target=TARGET, say=said.append)
+    assert index.ok and not index.interrupted
+    assert [r.cell.seed for r in index.results] == [0] * 4 + [1] * 4  # a seed after the other
+    assert [a.name for a in index.arms] == ["random", "evolutionary + random"]
+    for r in index.results:
+        assert r.trials == r.timed_trials == 4 == len(r.curve) and r.best_s and r.curve[-1] == r.best_s
+        assert r.seconds["total"] > 0
+        log = RecordLog(cell_folder(tmp_path / "run", r.cell) / "log.jsonl").load()
+        assert len({x.candidate for x in log.records}) == 4 and {x.seed for x in log.records} == {r.cell.seed}
+    assert {(s.workload, s.sketches > 0) for s in index.spaces} == {(MATMUL, True), ("relu(shape=256)", True)}
+    assert (tmp_path / "run" / "config.toml").read_text() == config.text
+    assert json.loads((tmp_path / "run" / "index.json").read_text()) == index.to_json()
+    assert load_run(tmp_path / "run") == index
+    assert said[0].startswith("[1/8] ") and len(said) == 16
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "cells").rglob("*.jsonl")}
+    again = run_experiment(config, tmp_path / "run", target=TARGET, say=said.append)
+    assert again == index and said[-1] == "smoke: all 8 cells are done"
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "cells").rglob("*.jsonl")} == stamps
+    assert as_text(render_run(index)).count("2/2") == 4
+
+
+def test_variants_are_what_they_say(tmp_path: Path) -> None:
+    variants = (
+        Variant(),
+        Variant("patient", racing=False),
+        Variant("divisors", imperfect_tiles=False),
+        Variant("blind", draft_model=False),
+    )
+    config = study(variants=variants, samplers=("evolutionary",), models=("random",), trials=2)
+    index = run_experiment(config, tmp_path, target=TARGET)
+    assert index.ok
+    policies = {r.cell.arm.variant: RecordLog(cell_folder(tmp_path, r.cell) / "log.jsonl").load().records[0].policy for r in index.results}
+    assert policies["default"]["give_up"] == policies["blind"]["give_up"] == 1.5 and policies["patient"]["give_up"] == 1e12
+    sizes = {s.imperfect_tiles: s.rows for s in index.spaces}
+    assert sizes[False] < sizes[True]
+    assert [a.name for a in index.arms] == [
+        "evolutionary + random",
+        "evolutionary + random (patient)",
+        "evolutionary + random (divisors)",
+        "evolutionary + random (blind)",
+    ]
+
+
+def test_an_interrupted_cell_goes_on_from_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = RandomSampler.ask
+    rounds: list[int] = []
+
+    def stopping(self: RandomSampler, n: int) -> Any:
+        rounds.append(n)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return ask(self, n)
+
+    monkeypatch.setattr(RandomSampler, "ask", stopping)
+    config = study(seeds=(0, 1))
+    first = run_experiment(config, tmp_path, target=TARGET)
+    assert first.interrupted and not first.ok
+    assert [(r.state, r.trials) for r in first.results] == [("interrupted", 2), ("waiting", 0)]
+    assert "the same command goes on" in as_text(render_run(first))
+    log = cell_folder(tmp_path, first.results[0].cell) / "log.jsonl"
+    before = RecordLog(log).load().records
+    second = run_experiment(config, tmp_path, target=TARGET)
+    assert second.ok and not second.interrupted and load_run(tmp_path) == second
+    assert list(RecordLog(log).load().records)[:2] == list(before)
+    resumed = second.results[0]
+    assert resumed.trials == resumed.timed_trials == 4 and resumed.seconds["total"] > first.results[0].seconds["total"]
+
+
+def test_an_interrupt_between_searches_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunesmith.experiments.study.runner.tune", interrupted)
+    index = run_experiment(study(), tmp_path, target=TARGET)
+    assert index.interrupted and load_run(tmp_path).interrupted and load_run(tmp_path).spaces
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ("raise ValueError('no idea')", "ValueError: no idea at "),
+        ("from tunesmith.support.errors import RunError; raise RunError('gone')", "gone"),
+    ],
+)
+def test_a_cell_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path, body: str, failure: str) -> None:
+    config = study(samplers=(own_sampler(tmp_path, body), "random"))
+    index = run_experiment(config, tmp_path / "run", target=TARGET, run_code=True)
+    assert [r.state for r in index.results] == ["failed", "done"] and failure in index.results[0].failure
+    assert not index.ok and failure in as_text(render_run(index), 400)
+    own_sampler(tmp_path, "pass")
+    assert run_experiment(config, tmp_path / "run", target=TARGET, run_code=True).ok
+
+
+def test_a_sampler_without_drafts_fails_the_variant_without_draft_model(tmp_path: Path) -> None:
+    index = run_experiment(study(variants=(Variant(), Variant("blind", draft_model=False))), tmp_path, target=TARGET)
+    assert [r.state for r in index.results] == ["done", "failed"] and "has no draft model" in index.results[1].failure
+
+
+def test_files_that_would_be_executed_need_permission(tmp_path: Path) -> None:
+    spec = own_sampler(tmp_path, "pass")
+    with pytest.raises(UserError, match="names Python files, which would be run: .*own.py:Own.*--run-code"):
+        run_experiment(study(samplers=(spec,)), tmp_path / "run", target=TARGET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_grows_but_does_not_change(tmp_path: Path) -> None:
+    assert run_experiment(study(), tmp_path, target=TARGET).ok
+    log = next((tmp_path / "cells").rglob("log.jsonl"))
+    text = log.read_text()
+    grown = run_experiment(study(seeds=(0, 1), variants=(Variant(), Variant("patient", racing=False))), tmp_path, target=TARGET)
+    assert grown.ok and len(grown.results) == 4 and log.read_text() == text
+    with pytest.raises(UserError, match="holds a run with other settings .trials: 4 there, 8 here.: name another folder"):
+        run_experiment(study(trials=8), tmp_path, target=TARGET)
+    with pytest.raises(UserError, match="the variant 'patient'"):
+        run_experiment(study(variants=(Variant("patient", draft_model=False),)), tmp_path, target=TARGET)
+    (tmp_path / "index.json").write_text("[]")
+    with pytest.raises(RecordError, match="is list, not an object"):
+        run_experiment(study(), tmp_path, target=TARGET)
+
+
+def test_the_plan() -> None:
+    laid_out = plan(study(workloads=("suite:tiny", MATMUL), samplers=("random", "evolutionary"), models=("random", "xgb"), seeds=(0, 1)))
+    assert len(laid_out.subjects) == 7 and len(laid_out.cells) == 7 * 3 * 2
+    assert {c.arm.name for c in laid_out.cells} == {"random", "evolutionary + random", "evolutionary + xgb"}
+    assert len({c.id for c in laid_out.cells}) == len(laid_out.cells)
+    assert laid_out.cells[0].id.startswith("matmul-m-64-n-64-k-64-random-default-s0-")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workloads": ("rulu(shape=3)",)}, "Did you mean 'relu'"),
+        ({"workloads": ("suite:tinny",)}, "Did you mean 'tiny'"),
+        ({"samplers": ("rondom",)}, "Did you mean 'random'"),
+        ({"samplers": ("evolutionary",), "models": ("xbg",)}, "Did you mean 'xgb'"),
+        ({"target": "lvm"}, "lvm"),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_measured(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        run_experiment(study(**changes), tmp_path / "run")
+    assert not (tmp_path / "run" / "cells").exists()
+
+
+def test_a_space_that_is_empty_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = space_size(find_subject("relu(shape=64)"), TARGET)
+    assert (size.sketches, size.rows, size.admissible, size.failure) == (2, size.rows, size.rows, "")
+    monkeypatch.setattr("tunesmith.experiments.study.runner.divisors_only", lambda: ())
+    assert "no sketch rule applies" in space_size(find_subject("relu(shape=64)"), TARGET, imperfect_tiles=False).failure
+
+
+def test_a_run_goes_on_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths start from where the run was begun, not from where one happens to be."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "away").mkdir()
+    own_sampler(tmp_path / "here", "pass")
+    (tmp_path / "here" / "op.py").write_text(
+        "from tunesmith.ops.workload import workload\n\n\ndef small():\n    return workload('relu(shape=64)').func\n"
+    )
+    text = 'name = "own"\nworkloads = ["op.py:small"]\nsamplers = ["own.py:Own"]\nseeds = [0]\n'
+    text += "trials = 4\nbatch = 4\nleaders = 0\nworkers = 0\n"
+    monkeypatch.chdir(tmp_path / "here")
+    said: list[str] = []
+    begun = run_experiment(ExperimentConfig.from_text(text), tmp_path / "run", target=TARGET, run_code=True, say=said.append)
+    assert begun.ok and load_run(tmp_path / "run").base == str(tmp_path / "here")
+    assert "own: batch 4 >= trials 4: a sampler is asked once and learns nothing. Take a smaller batch, or more trials" in said
+    monkeypatch.chdir(tmp_path / "away")
+    (tmp_path / "run" / "config.toml").write_text(text.replace("seeds = [0]", "seeds = [0, 1]"))
+    again = ExperimentConfig.load(tmp_path / "run")
+    with pytest.raises(UserError, match=f"would be run: {tmp_path}/here/op.py:small, {tmp_path}/here/own.py:Own"):
+        run_experiment(again, tmp_path / "run", target=TARGET)
+    index = run_experiment(again, tmp_path / "run", target=TARGET, run_code=True)
+    assert index.ok and [(r.cell.workload, r.cell.arm.sampler) for r in index.results] == [("op.py:small", "own.py:Own")] * 2
+    assert load_run(tmp_path / "run").base == str(tmp_path / "here")
+    with pytest.raises(UserError, match=f"there is no file op.py in {tmp_path}/away"):
+        run_experiment(ExperimentConfig.from_text(text), tmp_path / "other", target=TARGET, run_code=True)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.emit.memory_plan import Lifetime, MemoryPlan, live_bytes, plan_memory
+from tunesmith.support.seeds import stream
+
+
+def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
+    """One of the things."""
+    return things[int(rng.integers(len(things)))]
+
+
+def overlaps(lifetimes: list[Lifetime], plan: MemoryPlan) -> list[tuple[int, int]]:
+    """Pairs of tensors that live at once and share a byte."""
+    found = []
+    for i, a in enumerate(lifetimes):
+        for j, b in enumerate(lifetimes[:i]):
+            apart_in_time = a.last < b.first or b.last < a.first
+            apart = plan.offsets[i] + a.nbytes <= plan.offsets[j] or plan.offsets[j] + b.nbytes <= plan.offsets[i]
+            if not apart_in_time and not apart:
+                found.append((i, j))
+    return found
+
+
+def test_nothing_and_one() -> None:
+    assert plan_memory([]) == MemoryPlan((), 0)
+    assert plan_memory([Lifetime(100, 0, 3)]) == MemoryPlan((0,), 128)
+
+
+def test_a_chain_takes_two_places() -> None:
+    chain = [Lifetime(256, k, k + 1) for k in range(6)]
+    plan = plan_memory(chain)
+    assert plan.nbytes == 512
+    assert plan.offsets[::2] == (plan.offsets[0],) * 3 and plan.offsets[1::2] == (plan.offsets[1],) * 3
+
+
+def test_a_tensor_that_lives_throughout_is_kept_apart() -> None:
+    lives = [Lifetime(64, 0, 9), Lifetime(640, 1, 2), Lifetime(640, 3, 4)]
+    plan = plan_memory(lives)
+    assert plan.nbytes == 704
+    assert plan.offsets[1] == plan.offsets[2]
+    assert not overlaps(lives, plan)
+
+
+def test_the_step_that_reads_last_and_the_one_that_writes_first_are_no_overlap_only_if_they_differ() -> None:
+    assert plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2)]).nbytes == 128
+    assert plan_memory([Lifetime(64, 0, 1), Lifetime(64, 2, 2)]).nbytes == 64
+
+
+def test_the_smallest_gap_is_taken() -> None:
+    # During step 5 two gaps are open, of 192 and of 64 bytes, between three tensors that live throughout.
+    lives = [Lifetime(4096, 0, 9), Lifetime(192, 0, 2), Lifetime(2048, 0, 9), Lifetime(64, 0, 2), Lifetime(1024, 0, 9)]
+    plan = plan_memory([*lives, Lifetime(64, 5, 6)])
+    assert plan.nbytes == live_bytes(lives)
+
+
+def test_empty_tensors_need_nothing() -> None:
+    assert plan_memory([Lifetime(0, 0, 5), Lifetime(64, 0, 5), Lifetime(0, 2, 3)]).nbytes == 64
+
+
+def test_live_bytes() -> None:
+    assert live_bytes([]) == 0
+    assert live_bytes([Lifetime(64, 0, 1), Lifetime(1, 1, 2), Lifetime(64, 2, 2)]) == 128
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fuzz(seed: int) -> None:
+    """Random lives: never an overlap, offsets aligned, and hardly more memory than lives at once."""
+    rng = stream(seed, "memory_plan")
+    steps = int(rng.integers(2, 60 + 1))
+    lives = []
+    for _ in range(int(rng.integers(1, 120 + 1))):
+        first = int(rng.integers(steps))
+        size = pick(rng, [1, 64, 100, 4096, int(rng.integers(1, 10**6 + 1))])
+        lives.append(Lifetime(size, first, min(steps - 1, first + pick(rng, [0, 1, 1, 2, int(rng.integers(steps))]))))
+    plan = plan_memory(lives)
+    assert not overlaps(lives, plan)
+    assert all(offset % 64 == 0 and offset + t.nbytes <= plan.nbytes for offset, t in zip(plan.offsets, lives, strict=True))
+    assert live_bytes(lives) <= plan.nbytes <= 1.25 * live_bytes(lives)
+    assert plan == plan_memory(list(lives))
+
+
+def test_sharing_happens_in_a_network() -> None:
+    """Blocks with a skip connection: two tensors and the skip, however many blocks."""
+    lives = []
+    for block in range(30):
+        start = 4 * block
+        lives += [Lifetime(1 << 20, start, start + 4), Lifetime(1 << 22, start + 1, start + 2), Lifetime(1 << 20, start + 2, start + 3)]
+    plan = plan_memory(lives)
+    assert plan.nbytes == live_bytes(lives) < sum(t.nbytes for t in lives) / 15

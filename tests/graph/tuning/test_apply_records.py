@@ -1,0 +1,207 @@
+"""Records become schedules, deterministically; what cannot be covered is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm.build import build
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.pass_infra import ModulePipeline, module_pass
+from tunesmith.graph.tuning.apply_records import ApplyRecords, apply_record
+from tunesmith.ir import structural
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.passes.lower_blocks import lower_blocks
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import ErrorInfo
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.workload import workload
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import RecordError, ScheduleError, UserError
+
+
+def test_the_best_record_is_applied_under_the_name_of_the_function(hand: ModuleType) -> None:
+    func = hand.matmul()
+    records = [hand.record_of(func, seconds=3e-5), hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=2e-5)]
+    applied = ApplyRecords(Database(records), hand.TARGET).apply(IRModule([func.with_(name="layer3")]))
+    (found,) = applied.coverage
+    assert (found.function, found.status, found.record, found.seconds) == ("layer3", "used", records[1].identity, 2e-5)
+    assert found.digest == structural.digest(func)
+    assert "2" in str(found) and records[1].identity in str(found)
+    by_hand = Schedule(func)
+    hand.tiled(by_hand, 8)
+    assert applied.mod["layer3"].name == "layer3"
+    assert structural.equal(applied.mod["layer3"], by_hand.func)
+    assert list(ApplyRecords(Database(records), hand.TARGET)(IRModule([func]))) == ["matmul"]
+
+
+def test_replay_is_deterministic(hand: ModuleType) -> None:
+    func = hand.matmul()
+    passes = [ApplyRecords(Database([hand.record_of(func)]), hand.TARGET, strict=True) for _ in range(2)]
+    first, second = (build(p(IRModule([hand.matmul()])), hand.TARGET).data for p in passes)
+    assert first == second
+
+
+def test_a_scheduled_function_computes_the_same(hand: ModuleType) -> None:
+    w = workload(hand.MATMUL)
+    mod = ApplyRecords(Database([hand.record_of(w.func)]), hand.TARGET, strict=True)(IRModule([w.func]))
+    a, b = w.random_inputs()
+    c = np.full((24, 32), np.nan, np.float32)
+    Module.from_object(build(mod, hand.TARGET).data)["matmul"](a, b, c)
+    np.testing.assert_allclose(c, w.reference([a, b])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_missing_record_is_told_and_the_function_gets_the_default_schedule(hand: ModuleType) -> None:
+    func = hand.matmul()
+    applied = ApplyRecords(Database(), hand.TARGET).apply(IRModule([func]))
+    (found,) = applied.coverage
+    assert (found.status, found.record, found.seconds) == ("missing", "", None)
+    assert "no record of this workload" in found.reason
+    assert structural.equal(applied.mod["matmul"], default_schedule(func, hand.TARGET))
+    untouched = ApplyRecords(Database(), hand.TARGET, untuned=lambda f, t: f)(IRModule([func]))
+    assert untouched["matmul"] is func
+
+
+def test_a_record_of_another_target_or_workload_is_never_used(hand: ModuleType) -> None:
+    func = hand.matmul()
+    other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
+    database = Database([hand.record_of(func, target=other)])
+    (found,) = ApplyRecords(database, hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing"
+    assert "for other targets" in found.reason and "x86-64-v3" in found.reason
+    smaller = workload("matmul(m=24,n=32,k=8)").func
+    assert ApplyRecords(database, other).apply(IRModule([smaller])).coverage[0].status == "missing"
+    with pytest.raises(RecordError, match="belongs to the workload"):
+        apply_record(hand.record_of(func), smaller)
+
+
+def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
+    func = hand.matmul()
+    failed = hand.record_of(func, samples=(), verified=False, error=ErrorInfo("crash", "died"))
+    unverified = hand.record_of(func, verified=False, seconds=1e-6)
+    (found,) = ApplyRecords(Database([failed, unverified]), hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing"
+    assert "none of its 2 records is verified (1 failed)" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        ([["get_block", {"name": "X"}, ["b0"]]], "no block 'X'"),
+        ([["melt", {}, []]], "the primitive 'melt'"),
+        ([["get_block", {"name": 3}, ["b0"]]], "block"),
+        ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": [None, 2]}, ["l1"]]], "loop handle"),
+        ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
+          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "a list is needed there"),
+        ([["get_block", {"name": {"rv": []}}, ["b0"]]], "which no earlier step defined"),
+        ([], "its trace decides [], and its row is [16]"),
+        ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),
+        ([{"kind": "split"}], "is not [kind, args, outputs"),
+    ],
+)  # fmt: skip
+def test_a_record_that_does_not_apply_is_refused_and_told(hand: ModuleType, trace: list[object], reason: str) -> None:
+    func = hand.matmul()
+    record = hand.record_of(func, trace=trace)
+    applied = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func]))
+    (found,) = applied.coverage
+    assert (found.status, found.record, found.seconds) == ("refused", record.identity, 1e-5)
+    assert reason in found.reason and "Tune it again" in found.reason
+    assert structural.equal(applied.mod["matmul"], default_schedule(func, hand.TARGET))
+
+
+def test_strict_lists_every_function_without_a_record(hand: ModuleType) -> None:
+    good, missing = hand.matmul(), workload("relu(shape=8x8)").func
+    stale = workload("matmul(m=8,n=8,k=8)").func
+    database = Database([hand.record_of(good), hand.record_of(stale, lambda s: hand.tiled(s, 8), trace=[["melt", {}, []]])])
+    mod = IRModule({"a": good, "b": missing, "c": stale})
+    with pytest.raises(RecordError) as error:
+        ApplyRecords(database, hand.TARGET, strict=True)(mod)
+    text = str(error.value)
+    assert "2 of 3 functions" in text
+    assert "b (" in text and "missing" in text and "c (" in text and "refused" in text
+    assert "a (" not in text
+    assert [c.status for c in ApplyRecords(database, hand.TARGET).apply(mod).coverage] == ["used", "missing", "refused"]
+
+
+def test_functions_that_have_nothing_to_search_for_are_plain_and_strict_lets_them_pass(hand: ModuleType) -> None:
+    n = te.var("n")
+    sized, table, picked = te.placeholder((n,), name="X"), te.placeholder((8,), name="T"), te.placeholder((4,), "int64", "I")
+    doubled = te.create_prim_func([sized, te.compute((n,), lambda i: sized[i] * 2.0, "Y")], "doubled")
+    rows = te.compute((4,), lambda i: te.lookup(picked[i], 8, lambda v: table[v]), "Z")
+    gather = te.create_prim_func([table, picked, rows], "gather")
+    asked: list[str] = []
+
+    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
+        asked.append(func.name)
+        return func
+
+    coverage = ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([doubled, gather])).coverage
+    assert [c.status for c in coverage] == ["plain", "plain"] and asked == ["doubled", "gather"]
+    assert "sizes come with the call" in coverage[0].reason and "looks indices up" in coverage[1].reason
+
+
+def test_strict_refuses_before_anything_is_scheduled(hand: ModuleType) -> None:
+    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
+        raise AssertionError("no schedule is wanted of a module that is refused")
+
+    with pytest.raises(RecordError, match="1 of 1 functions"):
+        ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([hand.matmul()]))
+
+
+def test_apply_record_refuses_with_the_error_of_the_step(hand: ModuleType) -> None:
+    func = hand.matmul()
+    trace = [*hand.record_of(func).trace, ["vectorize", {"loop": {"rv": "l0"}}, []]]
+    with pytest.raises(ScheduleError, match="vectorize refused"):
+        apply_record(hand.record_of(func, trace=trace), func)
+
+
+def test_a_record_whose_fields_contradict_each_other_is_refused(hand: ModuleType) -> None:
+    func = hand.matmul()
+    good = hand.record_of(func, sketch="tile")
+    for change in ({"trace": []}, {"row": (8,)}, {"row": ()}, {"trace": hand.record_of(func, lambda s: hand.tiled(s, 8)).trace}):
+        record = replace(good, **change)
+        assert record.identity != good.identity
+        (found,) = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func])).coverage
+        assert found.status == "refused" and f"the record {record.identity} contradicts itself: its trace decides" in found.reason
+        with pytest.raises(RecordError, match="contradicts itself"):
+            ApplyRecords(Database([record]), hand.TARGET, strict=True).apply(IRModule([func]))
+    by_hand = replace(good, sketch="", row=())  # a schedule without a sketch needs no row
+    assert ApplyRecords(Database([by_hand]), hand.TARGET).apply(IRModule([func])).coverage[0].status == "used"
+
+
+def test_times_that_no_machine_reaches_are_not_believed(hand: ModuleType) -> None:
+    func = workload("matmul(m=256,n=256,k=256)").func
+    bogus = hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=3e-9)
+    (found,) = ApplyRecords(Database([bogus]), hand.TARGET).apply(IRModule([func])).coverage
+    assert found.status == "missing" and "its time is one that the target cannot reach" in found.reason
+    right = hand.record_of(func)
+    (found,) = ApplyRecords(Database([bogus, right]), hand.TARGET).apply(IRModule([func])).coverage
+    assert (found.status, found.record) == ("used", right.identity)
+
+
+def test_replay_is_a_pass_like_any_other(hand: ModuleType) -> None:
+    func = hand.matmul()
+    database, mod = Database([hand.record_of(func)]), IRModule([func])
+    named: list[str] = []
+    for p in (ApplyRecords(database), ApplyRecords(database, hand.TARGET)):
+        pipeline = ModulePipeline(module_pass(dead_code)).insert_after("dead_code", p, lower_blocks)
+        assert pipeline.names == ("dead_code", "apply_records", lower_blocks.name)
+        out = pipeline(mod, hand.TARGET, lambda name, before, after, seconds: named.append(name))
+        scheduled = ApplyRecords(database, hand.TARGET)(mod)
+        assert structural.equal(out["matmul"], lower_blocks(scheduled["matmul"], hand.TARGET))
+        assert structural.equal(p(mod, hand.TARGET)["matmul"], scheduled["matmul"])
+        assert pipeline.without("apply_records").names == ("dead_code", lower_blocks.name)
+    assert named.count("apply_records") == 2
+    with pytest.raises(UserError, match=r"apply_records needs a target"):
+        ApplyRecords(database)(mod)
+    other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
+    with pytest.raises(UserError, match="was made for .* and is called for .*num-cores=7"):
+        ModulePipeline(ApplyRecords(database, hand.TARGET))(mod, other)
+    with pytest.raises(UserError, match="gave NoneType for matmul"):
+        ApplyRecords(Database(), untuned=lambda f, t: None)(mod, other)  # type: ignore[arg-type,return-value]

@@ -1,0 +1,201 @@
+"""place_allocations, flatten_buffers: where memory lives, how large it is, and one index for each access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import Allocate
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.passes.flatten_buffers import flatten_buffers
+from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.support.errors import BuildError
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
+Lowered = Callable[..., PrimFunc]
+Golden = Callable[..., None]
+
+
+def shapes(func: PrimFunc) -> dict[str, list[int]]:
+    """The shape of each allocation."""
+    return {n.buffer.name: [e.as_int() for e in n.buffer.shape] for n in walk(func.body) if type(n) is Allocate}
+
+
+@T.prim_func
+def tile(A: T.Buffer((10, 9), "float32"), C: T.Buffer((10, 9), "float32")):
+    B = T.alloc_buffer((10, 9), "float32", scope="workspace")
+    R = T.alloc_buffer((10, 9), "float32", scope="register")
+    for i_0 in T.serial(4):
+        for i_1, j in T.grid(3, 9):
+            if i_0 * 3 + i_1 < 10:
+                B[i_0 * 3 + i_1, j] = A[i_0 * 3 + i_1, j] * 2.0
+        for i_1 in T.serial(3):
+            if i_0 * 3 + i_1 < 10:
+                for j in T.serial(9):
+                    R[i_0 * 3 + i_1, j] = B[i_0 * 3 + i_1, j]
+                for j in T.serial(9):
+                    C[i_0 * 3 + i_1, j] = R[i_0 * 3 + i_1, j] + 1.0
+
+
+def test_place_allocations(lowered: Lowered, assert_golden: Golden) -> None:
+    """Each in the innermost loop that holds its uses, as large as one iteration needs; registers are whole vectors."""
+    done = lowered(tile, place_allocations)
+    assert shapes(done) == {"B": [3, 9], "R": [1, 12]}
+    assert_golden(str(done))
+
+
+@T.prim_func
+def halo(A: T.Buffer((12,), "float32"), C: T.Buffer((10,), "float32")):
+    B = T.alloc_buffer((12,), "float32")
+    for i in T.serial(5):
+        for r in T.serial(4):
+            B[i * 2 + r] = A[i * 2 + r] * 2.0
+        for k in T.serial(2):
+            C[i * 2 + k] = B[i * 2 + k] + B[i * 2 + k + 2]
+
+
+def test_a_box_holds_all_accesses(lowered: Lowered) -> None:
+    assert shapes(lowered(halo, place_allocations)) == {"B": [4]}
+
+
+@T.prim_func
+def two_nests(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((6,), "float32")
+    for i in T.serial(6):
+        B[i] = A[i] * 2.0
+    for i in T.serial(6):
+        C[i] = B[5 - i]
+
+
+def test_memory_between_nests_keeps_its_size(lowered: Lowered) -> None:
+    done = lowered(two_nests, place_allocations)
+    assert type(done.body) is Allocate and shapes(done) == {"B": [6]}
+
+
+@T.prim_func
+def scalar(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((), "float32", scope="register")
+    for i in T.serial(6):
+        B[()] = A[i] * 2.0
+        C[i] = B[()]
+
+
+def test_a_scalar(lowered: Lowered) -> None:
+    assert shapes(lowered(scalar, place_allocations)) == {"B": []}
+    assert shapes(lowered(scalar, place_allocations, flatten_buffers)) == {"B": [1]}
+
+
+@T.prim_func
+def written_inside(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32")):
+    for n in T.serial(2):
+        B = T.allocate((4, 6), "float32", scope="workspace")
+        for i, j in T.grid(4, 6):
+            if n < 1:
+                B[i, j] = A[i, j]
+        for p in T.parallel(4):
+            for j in T.serial(6):
+                B[p, j] = A[p, j] * 2.0
+        for i, j in T.grid(4, 6):
+            C[i, j] = B[i, j]
+
+
+@T.prim_func
+def read_inside(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((6,), "float32", scope="register")
+    for i in T.serial(6):
+        B[i] = A[i]
+    for p in T.parallel(6):
+        C[p] = B[p]
+
+
+@T.prim_func
+def two_loops(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((1,), "float32", scope="workspace")
+    for p in T.parallel(3):
+        B[0] = A[p]
+        C[p] = B[0]
+    for q in T.parallel(3):
+        B[0] = A[q + 3]
+        C[q + 3] = B[0]
+
+
+@T.prim_func
+def nested(A: T.Buffer((2, 3), "float32"), C: T.Buffer((2, 3), "float32")):
+    B = T.alloc_buffer((2, 1), "float32", scope="local")
+    for p in T.parallel(2):
+        B[p, 0] = A[p, 0]
+        for q in T.parallel(3):
+            C[p, q] = B[p, 0]
+
+
+@pytest.mark.parametrize(
+    ("func", "buffer", "loop"),
+    [
+        (written_inside, "B of scope workspace", "p"),
+        (read_inside, "B of scope register", "p"),
+        (two_loops, "B of scope workspace", "p"),
+        (nested, "B of scope local", "q"),
+    ],
+    ids=lambda x: x.name if isinstance(x, PrimFunc) else "",
+)
+def test_memory_of_a_thread_must_not_outlive_an_iteration(func: PrimFunc, buffer: str, loop: str) -> None:
+    message = (
+        f"{func.name}: the buffer {buffer} is each thread's own, but it is allocated outside the parallel loop {loop} and used inside, "
+        "where other threads would not find what was written to it. Give it the scope global (set_scope), "
+        "or make it inside the loop (compute_at), or leave the loop serial"
+    )
+    with pytest.raises(BuildError) as refused:
+        place_allocations(func, TARGET)
+    assert str(refused.value) == message
+
+
+@T.prim_func
+def each_its_own(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32")):
+    B = T.alloc_buffer((4, 6), "float32", scope="workspace")
+    R = T.allocate((1,), "float32", scope="register")
+    R[0] = A[0, 0]
+    for p in T.parallel(4):
+        for j in T.serial(6):
+            B[p, j] = A[p, j] * 2.0
+        for j in T.serial(6):
+            C[p, j] = B[p, 5 - j]
+    C[0, 0] = R[0]
+
+
+def test_memory_of_an_iteration(lowered: Lowered) -> None:
+    """Allocated in the loop that holds all its uses, or outside a parallel loop that does not use it."""
+    assert shapes(lowered(each_its_own, place_allocations)) == {"B": [1, 6], "R": [1]}
+
+
+@T.prim_func
+def grouped(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
+    B = T.alloc_buffer((4, 3), "float32")
+    for i in T.serial(12):
+        B[i // 3, i % 3] = A[i]
+        C[i] = B[i // 3, i % 3]
+
+
+def test_a_fused_loop_keeps_one_element(lowered: Lowered) -> None:
+    assert shapes(lowered(grouped, place_allocations)) == {"B": [1, 1]}
+
+
+@T.prim_func
+def flat(A: T.Buffer((3, 4, 5), "float32"), C: T.Buffer((60,), "float32")):
+    B = T.alloc_buffer((3, 20), "float32")
+    for i, j, k in T.grid(3, 4, 5):
+        B[i, j * 5 + k] = A[i, j, k]
+    for i in T.serial(60):
+        x = T.allocate((2, 2), "float32")
+        x[1, i // 30] = B[i // 20, i % 20]
+        C[i] = x[1, i // 30]
+
+
+def test_flatten_buffers(lowered: Lowered, assert_golden: Golden) -> None:
+    """Row-major, and simplified: what was taken apart for two dimensions is whole again."""
+    done = lowered(flat, flatten_buffers)
+    assert all(len(b.shape) == 1 for b in done.buffers)
+    assert_golden(str(done))

@@ -1,0 +1,155 @@
+"""What is packed from constants is a function of its own, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm.build import build
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.verify import verify
+from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.measure.evaluator.packed_call import load_call
+from tunesmith.ops.workload import workload
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules_table import generate
+from tunesmith.support.errors import BuildError, ScriptError
+
+TARGET = Target("llvm").with_attributes(num_cores=2)
+CONV = "conv2d(n=1,h=7,w=6,ci=3,co=20,kh=3,kw=3,pad=1,layout=NCHW,bias=1)"
+
+
+def dense(m: int = 3, n: int = 20, k: int = 5) -> PrimFunc:
+    return workload(f"dense(m={m},n={n},k={k},bias=0)").func
+
+
+def packed(func: PrimFunc, change: Callable[[Schedule], None] = lambda s: None) -> PrimFunc:
+    s = Schedule(func)
+    copy = s.cache_read(s.get_block("C"), "W", "global", [[1, "/", 8], 0, [1, "%", 8]])
+    s.annotate(copy, "pack_constant", "W")
+    change(s)
+    return s.func
+
+
+def test_the_parts() -> None:
+    lifted = lift_constants(packed(dense()))
+    assert lifted is not None
+    for f in (lifted.main, *lifted.packers):
+        verify(f)
+    assert [p.name for p in lifted.main.params] == ["A", "W_copy", "C"]  # type: ignore[union-attr]
+    assert lifted.main.name == "dense__packed" and lifted.positions == (1,) and lifted.main.allocs == ()
+    (packer,) = lifted.packers
+    expected = parse(
+        """
+@T.prim_func
+def dense__pack_W(W: T.Buffer((5, 20), "float32"), W_copy: T.Buffer((3, 5, 8), "float32")):
+    for ax0, ax1, ax2 in T.grid(3, 5, 8):
+        with T.block("W_copy"):
+            v0, v1, v2 = T.axis.remap("SSS", [ax0, ax1, ax2])
+            T.block_attr({"pack_constant": "W"})
+            W_copy[v0, v1, v2] = T.select(v0 * 8 + v2 < 20, W[v1, v0 * 8 + v2], T.float32(0))
+"""
+    )
+    assert structural.difference(packer, expected) is None, str(packer)
+
+
+def test_a_function_without_packing_has_no_parts() -> None:
+    assert lift_constants(dense()) is None
+    assert build(dense(), TARGET, packing="both").functions == ("dense",)
+
+
+def test_the_parts_compute_what_the_whole_does() -> None:
+    func = packed(dense())
+    lifted = lift_constants(func)
+    assert lifted is not None
+    rng = np.random.default_rng(0)
+    a, w = rng.integers(-4, 5, (3, 5)).astype(np.float32), rng.integers(-4, 5, (5, 20)).astype(np.float32)
+    whole = run(func, {"A": a, "W": w})[2]
+    copy = run(lifted.packers[0], {"W": w})[1]
+    parts = run(lifted.main, {"A": a, "W_copy": copy})[2]
+    np.testing.assert_array_equal(whole, a @ w)
+    np.testing.assert_array_equal(parts, whole)
+
+
+def test_every_packing_sketch_of_a_convolution_runs_packed_ahead_and_in_each_call() -> None:
+    w = workload(CONV)
+    inputs = w.random_inputs(3)
+    (reference,) = w.reference(inputs)
+    rng = np.random.default_rng(7)
+    sketches = [s for s in generate(w.func, TARGET).sketches if "const" in s.name]
+    assert sketches
+    for s in sketches:
+        row = tuple([int(x) for x in s.space.sample(1, rng)[0]])
+        artifact = build(s.concretize(row), TARGET, packing="both")
+        for call in ("ahead", "each"):
+            out = np.full(reference.shape, np.nan, np.float32)
+            arguments = [*[x.copy() for x in inputs], out]
+            if call == "ahead":
+                run = load_call(artifact.code(), arguments)
+                arguments[1][...] = 0  # the weights were taken before
+                run()
+            else:
+                Module.from_object(artifact.data)["conv2d"](*arguments)
+            np.testing.assert_allclose(out, reference, rtol=1e-4, atol=1e-4, err_msg=f"{s.name} {row} {call}")
+
+
+def test_packing_ahead_leaves_the_whole_function_out() -> None:
+    ahead = build(packed(dense()), TARGET, packing="ahead")
+    assert Module.from_object(ahead.data).functions == ("dense__pack_W", "dense__packed")
+    assert ahead.functions == ("dense",) and ahead.code().function == "dense__packed"
+    both = build(packed(dense()), TARGET, packing="both")
+    assert Module.from_object(both.data).functions == ("dense", "dense__pack_W", "dense__packed")
+    each = build(packed(dense()), TARGET)
+    assert Module.from_object(each.data).functions == ("dense",) and each.code().packs == ()
+
+
+def refused(func: PrimFunc, text: str) -> None:
+    with pytest.raises(BuildError, match=text):
+        lift_constants(func)
+
+
+def test_refusals() -> None:
+    refused(packed(dense()).with_(attrs=()), r"W is no constant parameter; declared constant: none")
+
+    def inside(s: Schedule) -> None:
+        s.compute_at(s.get_block("W_copy"), s.get_loops(s.get_block("C"))[0])
+
+    refused(packed(dense(), inside), r"must copy one buffer into one other, in a nest of its own")
+
+    def register(s: Schedule) -> None:
+        s.set_scope(s.get_block("W_copy"), "workspace")
+
+    refused(packed(dense(), register), r"fills W_copy, which is no intermediate buffer of scope global")
+
+    twice = parse(
+        """
+@T.prim_func
+def twice(W: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    T.func_attr({"constants": "W"})
+    P = T.alloc_buffer((4,), "float32")
+    for i in range(4):
+        with T.block("P"):
+            v = T.axis.spatial(4, i)
+            T.block_attr({"pack_constant": "W"})
+            P[v] = W[v]
+    for i in range(4):
+        with T.block("C"):
+            v = T.axis.spatial(4, i)
+            C[v] = P[v] + W[v]
+"""
+    )
+    assert isinstance(twice, PrimFunc)
+    refused(twice, r"W cannot be packed ahead, block C works on it as it is")
+
+
+def test_constants_are_parameters() -> None:
+    with pytest.raises(ScriptError, match=r"`constants` names V, which is no buffer parameter"):
+        verify(dense().with_(attrs=(("constants", "V W"),)))
+    assert dense().constants == ("W",)

@@ -1,0 +1,161 @@
+"""Measured rates: sane on this machine, remembered, and facts that leave a target's identity alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.llvm import probe as llvm_probe
+from tunesmith.ir.target.attributes import ATTRIBUTES
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration import cpu as module
+from tunesmith.measure.calibration.cpu import MachineRates, calibrated, machine_rates, remembered_rates
+from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+
+RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "tunesmith"
+
+
+def test_measured_once_and_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target.detect()
+    assert remembered_rates(target) is None
+    rates = machine_rates(target, progress=lambda _: None)
+    assert rates.peak_gflops_core > 1
+    assert rates.peak_gflops > 1
+    assert all(value > 0 for value in rates.to_json().values())
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
+    assert machine_rates(target) == remembered_rates(target) == rates
+    (path,) = cache.iterdir()
+    assert json.loads(path.read_text())["target"] == target.to_json()
+    known = calibrated(target)
+    assert known.key == target.key
+    assert {name: getattr(known, name) for name in rates.to_json()} == rates.to_json()
+
+
+def test_each_target_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def fake(target: Target, _: object) -> MachineRates:
+        asked.append(target.key)
+        return RATES
+
+    monkeypatch.setattr(module, "_measure_in_worker", fake)
+    one, narrow = Target("llvm -num-cores=1"), Target("llvm -num-cores=1 -vector-bits=128")
+    machine_rates(one)
+    machine_rates(narrow)
+    machine_rates(one)
+    machine_rates(one, refresh=True)
+    assert asked == [one.key, narrow.key, one.key]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rates": {}}', '{"rates": {"peak_gflops": 1}}'])
+def test_a_broken_cache_is_measured_again(cache: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: RATES)
+    machine_rates()
+    (path,) = cache.iterdir()
+    path.write_text(text)
+    assert remembered_rates() is None
+    assert machine_rates() == RATES
+    assert remembered_rates() == RATES
+
+
+def test_an_unwritable_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: RATES)
+    assert machine_rates() == RATES
+
+
+def test_names_are_those_of_the_target() -> None:
+    assert all("llvm" in ATTRIBUTES[name].kinds and not ATTRIBUTES[name].identity for name in RATES.to_json())
+    assert MachineRates.from_json(json.loads(json.dumps(RATES.to_json()))) == RATES
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "need exactly peak_gflops_core"),
+        ({"peak_gflops": 1.0}, "need exactly"),
+        ({**RATES.to_json(), "dram_gbs": 0}, "dram_gbs is 0, not a positive number"),
+        ({**RATES.to_json(), "dram_gbs": "fast"}, "dram_gbs is 'fast'"),
+        ({**RATES.to_json(), "l2_gbs": float("nan")}, "l2_gbs is nan"),
+        ({**RATES.to_json(), "l2_gbs": True}, "l2_gbs is True"),
+    ],
+)
+def test_rates_that_make_no_sense_are_refused(data: object, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        MachineRates.from_json(data)
+
+
+def test_a_gpu_is_refused() -> None:
+    with pytest.raises(UserError, match="those of a CPU"):
+        machine_rates(Target("nvidia/h200"))
+
+
+def test_another_machine_is_refused() -> None:
+    name = "apple-m1" if "x86" in Target.detect().mtriple else "haswell"
+    with pytest.raises(BuildError, match="cannot run here"):
+        machine_rates(Target(f"llvm -mcpu={name} -num-cores=1"))
+
+
+def test_a_failing_probe_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "pin_threads", lambda _: {"OMP_NUM_THREADS": "1"})
+    monkeypatch.setattr(Target, "to_json", lambda self, **_: {"kind": "nonsense"})
+    with pytest.raises(RunError, match=r"cannot measure the rates(.|\n)*unknown target kind 'nonsense'"):
+        module._measure_in_worker(Target.detect(), lambda _: None)
+
+
+def test_progress_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+    told: list[str] = []
+    monkeypatch.setattr(Target, "to_json", lambda self, **_: {"kind": "nonsense"})
+    with pytest.raises(RunError):
+        module._measure_in_worker(Target.detect(), told.append)
+    assert len(told) == 1
+    assert "measuring the rates" in told[0]
+
+
+def _aligned(nbytes: int) -> np.ndarray:
+    raw = np.zeros(nbytes + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + nbytes]
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_probe_kernels_do_what_they_say(bits: int) -> None:
+    if bits > Target.detect().vector_bits:
+        pytest.skip("this machine has no such vectors")
+    target = Target(f"llvm -num-cores=2 -vector-bits={bits}")
+    kernels = llvm_probe.load_probe(target)
+    lanes = target.vector_lanes("float32")
+    assert kernels.flops_per_round == 2 * lanes * (target.vector_registers - 4)
+    data, out = _aligned(4 * kernels.step_bytes), _aligned(2 * llvm_probe.OUT_BYTES)
+    numbers = data.view(np.float32)
+    kernels.fill(data.ctypes.data, data.nbytes // 2, out.ctypes.data, 2)
+    assert (numbers == 1).all()
+    numbers[numbers.size // 2 :] = 3
+    kernels.read(data.ctypes.data, data.nbytes // 2, 5, out.ctypes.data, 2)
+    sums = out.view(np.float32).reshape(2, -1)
+    # Each thread sums its own half five times: thread 0 ones, thread 1 threes.
+    assert [row.sum() for row in sums] == [5 * numbers.size // 2, 15 * numbers.size // 2]
+    kernels.multiply_add(3, out.ctypes.data, 2)
+    # x -> x/2 + 1/2 keeps 1.
+    assert (sums[:, : kernels.flops_per_round // 2] == 1).all()
+    kernels.fork_join(10, 2)
+
+
+def test_a_slice_that_is_no_multiple_is_refused() -> None:
+    kernels = llvm_probe.load_probe(Target.detect())
+    out = _aligned(llvm_probe.OUT_BYTES)
+    with pytest.raises(UserError, match=f"positive multiple of {kernels.step_bytes}"):
+        kernels.read(out.ctypes.data, kernels.step_bytes + 4, 1, out.ctypes.data, 1)
+    with pytest.raises(UserError, match="a slice of 0 bytes"):
+        kernels.fill(out.ctypes.data, 0, out.ctypes.data, 1)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expr import cast, const
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.stmt import Block, Iter, nest, store
+from tunesmith.measure.candidate import MeasureTask
+from tunesmith.measure.evaluator.correctness import check_reference, load_reference, mismatch, save_reference, tolerance_of
+from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import stream
+
+
+def dot_function(k: int, dtype: str) -> PrimFunc:
+    """y = sum over k of x, for 4 rows."""
+    x, y = Buffer("X", (4, k), dtype), Buffer("Y", (4,), dtype)
+    i, j, vi, vj = Var("i"), Var("j"), Var("vi"), Var("vj")
+    block = Block(
+        "Y",
+        (Iter(vi, poly(4), "S"), Iter(vj, poly(k), "R")),
+        (poly(i), poly(j)),
+        (),
+        store(y, (vi,), const(0, dtype)),
+        store(y, (vi,), y[vi] + cast(dtype, x[vi, vj])),
+    )
+    return PrimFunc("total", (x, y), (), nest([(i, 4), (j, k)], block))
+
+
+def test_tolerance_follows_type_and_length(add_task: MeasureTask) -> None:
+    assert tolerance_of(add_task.func) == 8 * 2.0**-23 * 2
+    assert tolerance_of(dot_function(1024, "float32")) == 8 * 2.0**-23 * 33
+    assert tolerance_of(dot_function(1024, "float16")) == 8 * 2.0**-10 * 33
+    assert tolerance_of(dot_function(1024, "int32")) == 0
+
+
+@pytest.mark.parametrize("k", [16, 1024, 16384])
+@pytest.mark.parametrize("mean", [0.0, 0.5])
+def test_reordered_sums_pass_and_a_missing_term_does_not(k: int, mean: float) -> None:
+    relative = tolerance_of(dot_function(k, "float32"))
+    terms = stream(k, "terms").random((200, k), np.float32) - np.float32(0.5 - mean)
+    exact = terms.astype(np.float64).sum(axis=1).astype(np.float32)
+    one_by_one = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1]
+    assert mismatch(one_by_one, exact, relative) is None
+    assert mismatch(np.cumsum(terms[:, ::-1], axis=1, dtype=np.float32)[:, -1], exact, relative) is None
+    if mean == 0.0:
+        assert mismatch(terms[:, 1:].sum(axis=1), exact, relative) is not None
+
+
+def test_a_report_names_the_first_wrong_element() -> None:
+    want = np.ones((2, 3), np.float32)
+    got = want.copy()
+    got[1, 0], got[1, 2] = 1.5, np.nan
+    text = mismatch(got, want, 1e-5)
+    assert text is not None
+    assert text.startswith("2 of 6 elements are wrong, the first at [1, 0]: got 1.5, expected 1.0 (within 1e-05 * (|expected| + 1))")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_not_finite_must_be_the_same(dtype: Any) -> None:
+    want = np.array([np.nan, np.inf, -np.inf, 2.0], dtype)
+    assert mismatch(want.copy(), want, 1e-3) is None
+    for i, other in ((0, 0.0), (1, 6e4), (1, -np.inf), (2, np.nan), (3, np.inf), (3, np.nan)):
+        got = want.copy()
+        got[i] = other
+        text = mismatch(got, want, 1e-3)
+        assert text is not None and f"1 of 4 elements are wrong, the first at [{i}]" in text
+
+
+def test_nothing_is_right() -> None:
+    assert mismatch(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0) is None
+    assert mismatch(np.zeros((), np.float32), np.zeros((), np.float32), 0.0) is None
+    assert "the first at []: got 1.0, expected 0.0" in str(mismatch(np.ones((), np.float32), np.zeros((), np.float32), 0.1))
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    want = np.array([5, 250], np.uint8)
+    assert mismatch(want.copy(), want, 1.0) is None
+    assert mismatch(np.array([5, 251], np.uint8), want, 1.0) == "1 of 2 elements are wrong, the first at [1]: got 251, expected 250 (equal)"
+    assert mismatch(np.array([True]), np.array([False]), 1.0) is not None
+
+
+PARAMS = [ParamSpec("A", "float32", (2,)), ParamSpec("C", "float32", (2,), True), ParamSpec("I", "int32", (1,), True)]
+
+
+def test_a_reference_must_fit() -> None:
+    good = [np.array([1.0, 2.0]), np.array([3])]
+    assert [x.dtype for x in check_reference(PARAMS, good)] == [np.float32, np.int32]
+    with pytest.raises(UserError, match="the reference gave 1 outputs; the function writes C, I"):
+        check_reference(PARAMS, good[:1])
+    with pytest.raises(UserError, match=r"the reference gave float64\[2, 1\] for C, which is float32\[2\]"):
+        check_reference(PARAMS, [good[0][:, None], good[1]])
+    with pytest.raises(UserError, match=r"the reference gave float64\[1\] for I, which is int32\[1\]"):
+        check_reference(PARAMS, [good[0], good[1].astype(float)])
+
+
+def test_references_keep_their_order_on_disk(tmp_path: Path) -> None:
+    outputs = [np.full(2, i, np.float32) for i in range(12)]
+    save_reference(tmp_path / "r.npz", outputs)
+    for got, want in zip(load_reference(tmp_path / "r.npz"), outputs, strict=True):
+        np.testing.assert_array_equal(got, want)

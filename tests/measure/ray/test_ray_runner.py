@@ -1,0 +1,199 @@
+"""Runners as Ray actors: several devices, lost actors, machines of another kind.  What all runners do is in test_runner.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("the extra `ray` is not installed", allow_module_level=True)
+
+from tunesmith.codegen.artifact import Code
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.builder import InProcessBuilder
+from tunesmith.measure.candidate import MeasureTask
+from tunesmith.measure.evaluator.argument_data import make_inputs
+from tunesmith.measure.evaluator.correctness import save_reference
+from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.ray.ray_runner import RayRunner, refusal
+from tunesmith.measure.records.environment import environment
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
+from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from tunesmith.measure.ray.ray_cluster import RayCluster
+
+TARGET = Target("llvm")
+TARGET_TEXT = json.dumps(TARGET.to_json(facts=True))
+QUICK = RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)
+SLOW = RacePolicy(min_repeat_ms=150.0, repeats=3, quiet_fraction=1e9)
+"""Half a second: time enough to kill somebody."""
+NOISY = TimingPolicy(number=3, repeats=2, window_s=0.0, quiet_fraction=float("inf"))
+
+
+@pytest.fixture(scope="module")
+def two(ray_cluster: RayCluster) -> Iterator[RayRunner]:
+    with RayRunner(ray_cluster, TARGET, 2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one(ray_cluster: RayCluster) -> Iterator[RayRunner]:
+    with RayRunner(ray_cluster, TARGET, 1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def request_of(add_task: MeasureTask, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunRequest]:
+    """A request to run a right candidate; keyword arguments replace its fields."""
+    folder = tmp_path_factory.mktemp("reference")
+    a, b = make_inputs(add_task.params)
+    save_reference(folder / "add.npz", [a + b])
+    setup = RunSetup("add", TARGET_TEXT, add_task.params, 0, (), 1e-6, str(folder / "add.npz"))
+    (built,) = InProcessBuilder().build([add_task.request((0, [8]), TARGET_TEXT)])
+    assert built.artifact is not None
+    code = built.artifact.code()
+    return lambda **changes: replace(RunRequest(setup, code, QUICK), **changes)
+
+
+def kind(result: RunResult) -> str | None:
+    return None if result.error is None else result.error.kind
+
+
+def pids(runner: RayRunner) -> list[int]:
+    return [m.greeting.pid for m in list(runner._crew._crew) if m.greeting is not None]
+
+
+def working(runner: RayRunner) -> list[int]:
+    return [m.greeting.pid for m in list(runner._crew._crew) if m.greeting and any(s.index is not None for s in list(m.sent)[:1])]
+
+
+def kill_runs(runner: RayRunner, times: int, killed: list[int]) -> None:
+    """Kill the actors that have a candidate, each for the first time."""
+    until = time.monotonic() + 60
+    while len(killed) < times and time.monotonic() < until:
+        for pid in [p for p in working(runner) if p not in killed][: times - len(killed)]:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        time.sleep(0.01)
+
+
+def test_two_devices_share_the_candidates(two: RayRunner, request_of: Callable[..., RunRequest]) -> None:
+    assert two.slots == 2
+    bad = request_of(code=Code("add", b"no object"))
+    results = two.run([request_of(), bad] * 4)
+    assert [kind(r) for r in results] == [None, "run_error"] * 4
+    assert [r.verified for r in results] == [True, False] * 4
+    assert all(r.host == environment().host for r in results)
+    until = time.monotonic() + 60
+    while len(set(pids(two))) < 2 and time.monotonic() < until:  # an actor that is slow to start leaves all candidates to the other
+        assert two.run([request_of()])[0].verified  # greetings are heard while it runs
+    assert len(set(pids(two))) == 2
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_lost_actor_costs_time_only(one: RayRunner, request_of: Callable[..., RunRequest], times: int) -> None:
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_runs, args=(one, times, killed))
+    killer.start()
+    results = one.run([request_of(policy=SLOW)])
+    killer.join()
+    assert len(killed) == times and len(results) == 1
+    assert kind(results[0]) == (None if times == 1 else "crash")
+    if times == 2:
+        assert results[0].error is not None and "while running it: the worker process died (" in results[0].error.message
+        assert results[0].samples == () and not results[0].verified
+    assert [(kind(r), r.verified) for r in one.run([request_of()])] == [(None, True)]
+
+
+def test_leaders_whose_actor_is_lost_are_compared_elsewhere(one: RayRunner, request_of: Callable[..., RunRequest]) -> None:
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_runs, args=(one, 1, killed))
+    killer.start()
+    results = one.compare([request_of(), request_of()], replace(NOISY, number=1_000_000))
+    killer.join()
+    assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and len(killed) == 1
+
+
+def test_leaders_that_lose_two_actors_are_run_one_by_one(
+    one: RayRunner, request_of: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = one._crew.run
+
+    def lossy(jobs: Any) -> Any:
+        results = run(jobs)
+        return [replace(r, error="crash", message="died") if j.method == "compare" else r for j, r in zip(jobs, results, strict=True)]
+
+    monkeypatch.setattr(one._crew, "run", lossy)
+    results = one.compare([request_of(), request_of()], NOISY)
+    assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2
+
+
+def test_machines_of_another_kind_are_refused(ray_cluster: RayCluster, request_of: Callable[..., RunRequest]) -> None:
+    target = Target("llvm -mcpu=haswell -num-cores=1")
+    with RayRunner(ray_cluster, target, 1) as runner:
+        with pytest.raises(RunError, match=r"the runner on [0-9.]+ cannot be used: .*has mcpu \S+ instead of haswell.*nodes of one kind"):
+            runner.run([request_of()])
+
+
+@pytest.mark.parametrize(
+    ("target", "machine", "message"),
+    [
+        (TARGET, TARGET, None),
+        (TARGET.with_attributes(num_cores=1), TARGET, None),
+        (TARGET.with_attributes(vector_bits=128), TARGET, None),
+        (TARGET, TARGET.with_attributes(num_cores=TARGET.num_cores + 1), None),
+        (TARGET.with_attributes(num_cores=TARGET.num_cores + 1), TARGET, f"{TARGET.num_cores} cores instead of {TARGET.num_cores + 1}"),
+        (Target("cuda -arch=sm_90"), Target("cuda -arch=sm_80"), "arch sm_80 instead of sm_90"),
+        (Target("cuda -arch=sm_90"), None, "arch unknown instead of sm_90"),
+    ],
+)
+def test_what_makes_a_machine_another_kind(target: Target, machine: Target | None, message: str | None) -> None:
+    found = refusal(target, {} if machine is None else machine.to_json())
+    assert (found is None) if message is None else (found is not None and message in found)
+
+
+def test_nobody_may_run_candidates(ray_cluster: RayCluster) -> None:
+    with pytest.raises(UserError, match=r"none has the resource 'gpu:H200'.*ray start --resources '\{\"gpu:H200\": 1\}'"):
+        RayRunner(ray_cluster, TARGET, resource="gpu:H200")
+
+
+def test_references_travel_and_the_oldest_are_forgotten(two: RayRunner, request_of: Callable[..., RunRequest], tmp_path: Path) -> None:
+    """More workloads than are kept, each with inputs and a reference of its own, twice."""
+    requests = []
+    for seed in range(6):
+        a, b = make_inputs(request_of().setup.params, seed)
+        save_reference(tmp_path / f"{seed}.npz", [a + b])
+        setup = replace(request_of().setup, key=f"seed {seed}", seed=seed, reference=str(tmp_path / f"{seed}.npz"))
+        requests.append(request_of(setup=setup, verify="always"))
+    assert [(kind(r), r.verified) for r in two.run(requests * 2)] == [(None, True)] * 12
+    lying = replace(requests[0].setup, key="lying", seed=5)
+    assert kind(two.run([replace(requests[0], setup=lying)])[0]) == "wrong_result"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(RunError, match="cannot read the reference"):
+        two.run([requests[0]])
+
+
+def test_only_the_driver_writes_records(two: RayRunner, add_task: MeasureTask, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    candidates = [(0, [4]), (1, [8]), (0, [16]), (0, np.array([5000])), (1, [4])]
+    with Measurer(TARGET, InProcessBuilder(), two, MeasurePolicy(QUICK), log) as measurer:
+        records = measurer.measure(add_task, candidates)
+    assert [None if r.error is None else r.error.kind for r in records] == [None, None, None, "build_error", None]
+    assert [r.row for r in RecordLog(tmp_path / "log.jsonl").load().records] == [r.row for r in records]
+    assert records[0].verified and records[0].host == environment().host

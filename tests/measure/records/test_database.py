@@ -1,0 +1,247 @@
+"""The database: the right best, never across targets, whatever the order of arrival."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tunesmith.ir import structural
+from tunesmith.ir.script.printer import script
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine
+from tunesmith.ops.workload import workload
+from tunesmith.support.errors import RecordError
+from tunesmith.support.seeds import stream
+
+Make = Callable[..., Record]
+
+CPU = {"kind": "llvm", "mcpu": "znver5", "num-cores": 2}
+GPU = {"kind": "cuda", "arch": "sm_90"}
+
+
+def _timed(make: Make, row: int, seconds: float, **changes: object) -> Record:
+    return make(row=(row,), samples=(seconds,), **changes)
+
+
+def _best_row(database: Database) -> int | None:
+    best = database.best("w0", CPU)
+    return None if best is None else best.row[0]
+
+
+def test_best_is_the_fastest_verified_record(make_record: Make) -> None:
+    database = Database()
+    assert database.best("w0", CPU) is None
+    assert database.top("w0", CPU, 3) == []
+    assert database.measured("w0", CPU) == set()
+    database.add(_timed(make_record, 1, 3.0))
+    database.add(_timed(make_record, 2, 0.1, verified=False))
+    database.add(_timed(make_record, 3, 0.1, verified=False, error=ErrorInfo("wrong_result", "off")))
+    database.add(make_record(row=(4,), samples=(), verified=False, error=ErrorInfo("crash", "SIGILL")))
+    assert _best_row(database) == 1
+    database.add(_timed(make_record, 5, 2.0))
+    assert _best_row(database) == 5
+    assert [r.row for r in database.top("w0", CPU, 9)] == [(5,), (1,)]
+    assert [r.row for r in database.top("w0", CPU, 2, unverified=True)] == [(2,), (5,)]
+    assert database.measured("w0", CPU) == {("tile-3", (row,)) for row in range(1, 6)}
+    assert len(database) == 5
+
+
+def test_a_target_is_never_served_the_record_of_another(make_record: Make) -> None:
+    database = Database([make_record()])
+    assert database.best("w0", dict(reversed(CPU.items()))) is not None
+    for target in (GPU, {**CPU, "num-cores": 4}, {"kind": "llvm"}, {}):
+        assert database.best("w0", target) is None
+        assert database.top("w0", target, 1) == []
+        assert database.measured("w0", target) == set()
+    assert database.best("w1", CPU) is None
+    database.add(make_record(target=GPU, samples=(1e-9,)))
+    assert _best_row(database) == 4
+    assert database.best("w0", CPU) == make_record()
+    assert database.tasks() == [("w0", CPU), ("w0", GPU)]
+    with pytest.raises(RecordError, match="`target`"):
+        database.best("w0", {"kind": object()})
+
+
+def test_copies_count_once_and_graver_verdicts_count(make_record: Make) -> None:
+    record = _timed(make_record, 1, 1.0, verified=False)
+    database = Database([record, _timed(make_record, 2, 2.0)])
+    assert not database.add(record)
+    assert _best_row(database) == 2
+    assert not database.add(dataclasses.replace(record, verified=True))
+    assert _best_row(database) == 1
+    assert not database.add(dataclasses.replace(record, error=ErrorInfo("wrong_result", "off")))
+    assert not database.add(dataclasses.replace(record, verified=True))
+    assert _best_row(database) == 2
+    assert len(database) == len(database.records()) == 2
+
+
+def test_a_later_measurement_overrules_a_lucky_one(make_record: Make) -> None:
+    database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1), _timed(make_record, 3, 1.12)])
+    assert _best_row(database) == 1
+    database.add(_timed(make_record, 1, 1.2, timestamp=3.0))
+    assert _best_row(database) == 1  # the others would have lost to its lucky time, and were not measured again
+    database.add(_timed(make_record, 2, 1.15, timestamp=4.0))
+    assert _best_row(database) == 2
+    database.add(_timed(make_record, 2, 0.5, timestamp=5.0, verified=False))  # an output nobody looked at proves nothing
+    assert [r.seconds for r in database.top("w0", CPU, 3)] == [1.15, 1.12, 1.2]
+    database.add(_timed(make_record, 4, 0.99, timestamp=6.0))  # better than all times of the best
+    assert _best_row(database) == 4
+
+
+def test_noise_overrules_the_first_measurement_and_no_later_one(make_record: Make) -> None:
+    database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1)])
+    database.add(_timed(make_record, 1, 1.04, timestamp=2.0, clean=False))  # it agrees
+    assert database.best("w0", CPU) == _timed(make_record, 1, 1.0)
+    database.add(_timed(make_record, 2, 1.1, timestamp=3.0))
+    database.add(_timed(make_record, 1, 1.5, timestamp=4.0, clean=False))
+    assert [r.seconds for r in database.top("w0", CPU, 2)] == [1.1, 1.5]
+    database.add(_timed(make_record, 1, 1.05, timestamp=5.0))
+    database.add(_timed(make_record, 1, 9.0, timestamp=6.0, clean=False))
+    assert [r.seconds for r in database.top("w0", CPU, 2)] == [1.05, 1.1]
+
+
+def test_the_order_of_the_log_counts_and_no_clock(make_record: Make) -> None:
+    database = Database([_timed(make_record, 1, 1e-6, timestamp=4102444800.0)])  # the year 2100
+    for k in range(3):
+        database.add(_timed(make_record, 1, 5e-6, timestamp=1000.0 + k))
+    assert database.best("w0", CPU) == _timed(make_record, 1, 5e-6, timestamp=1002.0)
+    database.add(make_record(row=(1,), samples=(), timestamp=0.0, verified=False, error=ErrorInfo("crash", "late")))
+    assert database.best("w0", CPU) is None
+
+
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+def test_a_failure_ends_the_standing_until_verified_again(make_record: Make, kind: str) -> None:
+    failed = make_record(row=(1,), samples=(), timestamp=2.0, verified=False, error=ErrorInfo(kind, "no more"))
+    database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 2.0)])
+    assert _best_row(database) == 1
+    database.add(failed)
+    assert _best_row(database) == 2
+    assert [r.row for r in database.top("w0", CPU, 9, unverified=True)] == [(2,)]
+    database.add(_timed(make_record, 1, 1.0, timestamp=3.0))
+    assert _best_row(database) == 1
+
+
+def test_impossible_times_are_no_measurements(make_record: Make) -> None:
+    func = workload("matmul(m=48,n=64,k=64)").func
+    digest, target = structural.digest(func), Target("llvm -mcpu=znver5 -num-cores=2")
+    mine = {"workload": digest, "target": target.to_json()}
+    records = [_timed(make_record, 1, 3e-9, **mine), _timed(make_record, 2, 4e-6, **mine), _timed(make_record, 3, 5e-10, **mine)]
+    line = WorkloadLine(digest, "matmul", script(func))
+    for database in (Database(records, [line]), Database(records)):
+        best = database.best(digest, target.to_json(), func)
+        assert best is not None and best.row == (2,)
+    database = Database(records)  # without the program only what no program can do is known
+    assert database.best(digest, target.to_json()) == records[0]
+    database.add_workload(line)
+    assert database.best(digest, target.to_json()) == records[1]
+    database.add(_timed(make_record, 1, 3e-6, timestamp=2e3, **mine))
+    assert database.best(digest, target.to_json()) == database.records()[-1]
+    lies = WorkloadLine(digest, "matmul", script(workload("relu(shape=1)").func))
+    assert Database(records, [lies]).best(digest, target.to_json()) == records[0]
+    assert Database(records, [WorkloadLine(digest, "matmul", "garbage")]).best(digest, target.to_json()) == records[0]
+
+
+def test_two_schedules_of_one_name_and_row_are_two_candidates(make_record: Make) -> None:
+    old, new = _timed(make_record, 1, 1.0, trace=[["old", {}, []]]), _timed(make_record, 1, 2.0, trace=[["new", {}, []]])
+    database = Database([old, new])
+    assert database.top("w0", CPU, 9) == [old, new]
+    database.add(_timed(make_record, 1, 9.0, trace=[["new", {}, []]], timestamp=2e3))
+    assert database.best("w0", CPU) == old
+
+
+def test_last_candidate_losing_its_standing_leaves_no_best(make_record: Make) -> None:
+    record = make_record()
+    database = Database([record])
+    database.add(dataclasses.replace(record, verified=False, error=ErrorInfo("wrong_result", "off")))
+    assert database.best("w0", CPU) is None
+    assert database.records("w0", CPU)[0].error is not None
+
+
+def test_best_is_the_same_whenever_it_is_asked_for(make_record: Make, tmp_path: Path) -> None:
+    draw = stream(0, "test-database")
+    for case in range(40):
+        asked, log = Database(), RecordLog(tmp_path / f"{case}.jsonl")
+        for number in range(12):
+            wrong = draw.random() < 0.2
+            record = _timed(
+                make_record,
+                int(draw.integers(3)),
+                float(draw.integers(1, 4)),
+                seed=number,
+                timestamp=float(draw.integers(4)),
+                clean=bool(draw.random() < 0.7),
+                verified=not wrong and bool(draw.random() < 0.7),
+                error=ErrorInfo("timeout", "") if wrong else None,
+            )
+            asked.add(record)
+            log.append(record)
+            best, top = asked.best("w0", CPU), asked.top("w0", CPU, 9)
+            assert best == (top[0] if top else None)
+        loaded = Database.from_log(log.path)
+        assert loaded.top("w0", CPU, 9) == top
+        for k in (1, 2, 3):
+            pruned = Database(sorted(loaded.evidence("w0", CPU, k), key=loaded.records().index))
+            assert pruned.top("w0", CPU, 9) == top[:k]
+
+
+def test_the_order_in_which_logs_are_named_does_not_matter(tmp_path: Path, make_record: Make) -> None:
+    wrong = make_record(row=(1,), samples=(), timestamp=5.0, verified=False, error=ErrorInfo("wrong_result", "off"))
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    RecordLog(one).append(_timed(make_record, 1, 1.0, timestamp=9.0), wrong, _timed(make_record, 2, 2.0, timestamp=6.0))
+    RecordLog(two).append(_timed(make_record, 1, 1.0, timestamp=7.0), _timed(make_record, 3, 3.0, timestamp=8.0), wrong)
+    orders = [[r.timestamp for r in Database.from_log(paths).records()] for paths in ([one, two], [two, one], [one, two, one])]
+    assert orders == [[7.0, 8.0, 9.0, 5.0, 6.0]] * 3  # each log keeps its order
+
+
+def test_from_logs(tmp_path: Path, make_record: Make) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    workload = WorkloadLine("w0", "matmul", "script")
+    RecordLog(one).append(workload, _timed(make_record, 1, 2.0))
+    RecordLog(two).append(workload, _timed(make_record, 1, 2.0), _timed(make_record, 2, 1.0, workload="w1"))
+    with two.open("a") as file:
+        file.write("garbage\n")
+    database = Database.from_log([one, str(two)])
+    assert len(database) == 2
+    assert database.workloads() == {"w0": workload}
+    assert [digest for digest, _ in database.tasks()] == ["w0", "w1"]
+    assert [r.row for r in database.records(workload="w1")] == [(2,)]
+    assert database.records(target=GPU) == []
+    assert (database.report.bad_count, database.report.duplicates) == (1, 2)
+    assert len(Database.from_log(str(one))) == 1
+    with pytest.raises(RecordError, match="cannot read"):
+        Database.from_log(tmp_path / "nowhere.jsonl")
+
+
+def test_the_first_definition_of_a_workload_stays() -> None:
+    database = Database(workloads=[WorkloadLine("w0", "a", "1"), WorkloadLine("w0", "b", "2")])
+    assert database.workloads()["w0"].script == "1"
+
+
+def test_threads_may_add_and_ask_at_once(make_record: Make) -> None:
+    database = Database()
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for number in range(first, first + 200):
+                database.add(_timed(make_record, number, 1.0 + number, seed=number))
+                database.best("w0", CPU)
+                database.top("w0", CPU, 3)
+                database.measured("w0", CPU)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 100, 200, 300)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(database) == 500
+    assert _best_row(database) == 0

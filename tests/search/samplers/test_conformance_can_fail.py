@@ -1,0 +1,121 @@
+"""The conformance suite of samplers finds what it is for: each broken sampler fails the test that is about its fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tunesmith.search.samplers.random_sampler import RandomSampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.testing.sampler_conformance import TASKS, SamplerConformance, example_task, maker
+
+
+class Repeats(RandomSampler):
+    """Gives its first proposal with every batch."""
+
+    first: Candidate | None = None
+
+    def ask(self, n: int) -> list[Candidate]:
+        batch = super().ask(n)
+        self.first = self.first or batch[0]
+        return [self.first, *batch[1:]]
+
+
+class Deaf(RandomSampler):
+    """Does not look at what it is told."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        pass
+
+
+class Greedy(RandomSampler):
+    """Gives one too many."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        return super().ask(n + 1)
+
+
+class Boxes(Sampler):
+    """Draws every column by itself."""
+
+    def __init__(self, task: object, seed: int) -> None:
+        self.space, self.rng = task.space, np.random.default_rng(seed)  # type: ignore[attr-defined]
+
+    def ask(self, n: int) -> list[Candidate]:
+        params = self.space.sketches[-1].params
+        return list({Candidate(len(self.space.sketches) - 1, tuple(int(self.rng.choice(p.domain)) for p in params)) for _ in range(n)})
+
+    def tell(self, results: Sequence[Result]) -> None:
+        pass
+
+
+class Numpy(RandomSampler):
+    """Gives numpy's integers, which no record takes."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        return [Candidate(c.sketch, tuple(np.array(c.row))) for c in super().ask(n)]
+
+
+class Global(RandomSampler):
+    """Draws from numpy's global stream."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        self.seed = int(np.random.randint(1 << 30))
+        return super().ask(n)
+
+
+class Lazy(RandomSampler):
+    """Gives up after three batches."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        return super().ask(n) if self._round < 3 else []
+
+
+class Fragile(RandomSampler):
+    """Expects times of all candidates."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        super().tell(results)
+        assert all(r.seconds is not None for r in results)
+
+
+suite = SamplerConformance()
+usual, small = example_task("usual"), example_task("small")
+
+
+@pytest.mark.parametrize("broken", [Repeats, Greedy, Boxes, Numpy])
+def test_wrong_proposals(broken: type[Sampler]) -> None:
+    with pytest.raises(AssertionError):
+        suite.test_candidates_are_new_admissible_and_no_more_than_asked_for(maker(broken), usual)
+
+
+def test_what_was_told_comes_again() -> None:
+    with pytest.raises(AssertionError):
+        suite.test_what_was_told_is_not_proposed(maker(Deaf), small)
+
+
+def test_a_stream_of_everybody() -> None:
+    with pytest.raises(AssertionError):
+        suite.test_equal_seeds_and_results_give_equal_proposals(maker(Global), usual)
+
+
+def test_a_space_that_is_not_used_up() -> None:
+    with pytest.raises(AssertionError, match="not every candidate came once"):
+        suite.test_a_small_space_is_used_up(maker(Lazy))
+
+
+def test_failures_that_are_not_accepted() -> None:
+    with pytest.raises(AssertionError):
+        suite.test_failures_are_accepted(maker(Fragile), usual, 1.0)
+
+
+def test_chance_is_not_better_than_chance() -> None:
+    with pytest.raises(AssertionError):
+        suite.test_learners_do_better_than_chance(maker("random"))
+
+
+def test_the_tasks_are_what_they_are_called() -> None:
+    assert [sorted(len(s.params) for s in example_task(name).space.sketches) for name in TASKS] == [[6] * 4, [9], [0, 1, 2], [6] * 4]
+    assert example_task("joint").space.sketches[0].space.joint and small.space.size() == 37 and example_task("pool").space.size() == 160

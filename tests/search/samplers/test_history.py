@@ -1,0 +1,130 @@
+"""What samplers share: the memory of what was proposed and measured, and the judgement of what was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.costmodel.models.checked_scores import ScoreWarning
+from tunesmith.costmodel.models.registry import make_model
+from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.history import Ledger
+from tunesmith.search.samplers.sampler import Candidate, Result
+from tunesmith.search.samplers.scorer import ENOUGH, Judge
+from tunesmith.support.errors import UserError
+from tunesmith.support.seeds import stream
+from tunesmith.testing.sampler_conformance import example_task
+
+
+def some(n: int, k: int = 0) -> list[Candidate]:
+    rows = np.unique(example_task("usual").space.sketches[k].space.sample(2 * n, stream(0, "some")), axis=0)[:n]
+    return [Candidate(k, tuple(r)) for r in rows.tolist()]
+
+
+def test_results_are_remembered() -> None:
+    ledger = Ledger(example_task("usual"))
+    a, b, c, d = some(4)
+    ledger.tell([Result(a, 3.0), Result(b, None), Result(c, 1.0)])
+    assert ledger.elite(5) == [c, a] and ledger.elite(1) == [c] and ledger.failed == {b}
+    batch: list[Candidate] = []
+    assert [ledger.take(x, batch) for x in (a, b, d, d)] == [False, False, True, False] and batch == [d]
+
+
+def test_equally_fast_ones_have_an_order() -> None:
+    ledger = Ledger(example_task("usual"))
+    every = some(6)
+    ledger.tell([Result(c, 1.0) for c in reversed(every)])
+    assert ledger.elite(6) == sorted(every)
+
+
+def test_filling_empties_a_small_space_and_ends() -> None:
+    task = example_task("small")
+    ledger, batch = Ledger(task), []
+    ledger.fill(batch, 1000, stream(0, "fill"))
+    assert len(batch) == len(set(batch)) == task.space.size()
+    more: list[Candidate] = []
+    ledger.fill(more, 3, stream(1, "fill"))
+    assert more == []
+
+
+def test_filling_tops_up() -> None:
+    ledger = Ledger(example_task("usual"))
+    batch = some(2)
+    ledger.fill(batch, 9, stream(0, "fill"))
+    assert len(batch) == 9
+    ledger.fill(batch, 5, stream(0, "fill"))
+    assert len(batch) == 9
+
+
+class Counting:
+    """Scores the first feature; counts calls."""
+
+    inputs = "program"
+
+    def __init__(self, ready: bool = False) -> None:
+        self.ready = ready
+        self.scored: list[int] = []
+        self.learned: list[int] = []
+
+    def score(self, features: Any) -> Any:
+        self.scored.append(len(features))
+        return features[:, 0].astype(np.float64)
+
+    def update(self, features: Any, seconds: Any, groups: Any) -> None:
+        assert len(features) == len(seconds) == len(groups)
+        self.learned.append(len(seconds))
+
+
+def test_the_learned_model_judges_once_it_has_learned() -> None:
+    task = example_task("usual")
+    model = Counting()
+    judge = Judge(Drafter(task), model)  # type: ignore[arg-type]
+    rows = {k: s.space.sample(n, stream(k, "rows")) for k, (s, n) in enumerate(zip(task.space.sketches, (5, 1, 7, 3), strict=True))}
+    before = judge.energies(rows)
+    assert all(np.array_equal(before[k], np.log(judge.drafter.estimate(k, r))) for k, r in rows.items()) and not model.scored
+    judge.learn(dict.fromkeys(some(ENOUGH - 1), 1.0))
+    assert not judge.trained and not model.learned
+    judge.learn(dict.fromkeys(some(ENOUGH), 1.0))
+    assert judge.trained and model.learned == [ENOUGH]
+    after = judge.energies(rows)
+    assert model.scored == [16] and judge.drafter.scored == 16  # all sketches at once
+    for k, r in rows.items():
+        np.testing.assert_array_equal(after[k], -judge.drafter.features(k, r)[:, 0].astype(np.float64))
+
+
+def test_a_pretrained_model_judges_from_the_start() -> None:
+    assert Judge(Drafter(example_task("usual")), Counting(ready=True)).trained  # type: ignore[arg-type]
+
+
+def test_scores_that_are_no_numbers_count_as_the_worst() -> None:
+    task = example_task("usual")
+    model = Counting(ready=True)
+    judge = Judge(Drafter(task), model)  # type: ignore[arg-type]
+    rows = {0: task.space.sketches[0].space.sample(4, stream(0, "rows"))}
+    model.score = lambda features: np.array([1.0, np.nan, -2.0, np.inf])  # type: ignore[method-assign]
+    with pytest.warns(ScoreWarning, match="the cost model gave NaN or infinity for 2 of 4 candidates, which count as the worst"):
+        assert judge.energies(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
+    model.score = lambda features: np.full(4, np.nan)  # type: ignore[method-assign]
+    with pytest.warns(ScoreWarning, match="4 of 4"):
+        assert len(set(judge.energies(rows)[0].tolist())) == 1
+    model.score = lambda features: np.zeros((4, 1))  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates: one number each is needed"):
+        judge.energies(rows)
+    for bad in (["a"] * 4, None, [1.0, 2.0, None, 3.0], [[1.0], 2.0, 3.0, 4.0], np.zeros(4, "M8[s]"), {1: 2}):
+        model.score = lambda features, bad=bad: bad  # type: ignore[method-assign,misc]
+        with pytest.raises(UserError, match=r"the cost model Counting gave a \w+ where an array of numbers, one for each"):
+            judge.energies(rows)
+    model.score = lambda features: [1, 2, 3, 4]  # type: ignore[method-assign]
+    assert judge.energies(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
+
+
+@pytest.mark.parametrize("name", ["xgb", "random"])
+def test_energies_of_real_models_are_scores_turned_round(name: str) -> None:
+    task = example_task("usual")
+    model = make_model(name)
+    judge = Judge(Drafter(task), model)
+    judge.learn({c: 1e-6 * (i + 1) for i, c in enumerate(some(40))})
+    rows = task.space.sketches[0].space.sample(9, stream(4, "rows"))
+    np.testing.assert_array_equal(judge.energies({0: rows})[0], -model.score(judge.drafter.features(0, rows)))

@@ -1,0 +1,157 @@
+"""A sampler in a Ray actor proposes what it would propose here, whatever happens to the actor."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("the extra `ray` is not installed", allow_module_level=True)
+
+from tunesmith.costmodel.models.random_model import RandomModel
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.ray.ray_cluster import ray
+from tunesmith.ops.workload import workload
+from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.samplers.random_sampler import RandomSampler
+from tunesmith.search.samplers.ray_sampler import RaySampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.task import Task
+from tunesmith.support.errors import RunError, UserError
+from tunesmith.testing.sampler_conformance import Make, SamplerConformance, example_task
+
+if TYPE_CHECKING:
+    from tunesmith.measure.ray.ray_cluster import RayCluster
+
+SMALL = EvolutionSettings(draft=256, keep=32, generations=1)
+
+
+class Small(EvolutionarySampler):
+    """Cheap, and all of it: a drafter, a model that learns."""
+
+    def __init__(self, task: Task, model: RandomModel, seed: int) -> None:
+        super().__init__(task, model, seed, SMALL)
+
+
+class Deadly(RandomSampler):
+    """Takes its process down when it is told something."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Failing(RandomSampler):
+    """Has a bug."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        raise KeyError("no such row")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """Actors get the classes of this module themselves: they cannot import it."""
+    module = sys.modules[__name__]
+    ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+def task_of(text: str = "matmul(m=48,n=32,k=16)") -> Task:
+    w = workload(text)
+    return Task(w.text, w.func, Target("llvm"), w.reference, w.flops)
+
+
+def made_up(candidates: Sequence[Candidate]) -> list[Result]:
+    """Seconds that follow from the row; every fourth candidate fails."""
+    return [Result(c, None if i % 4 == 3 else 1e-6 * (1 + sum(c.row))) for i, c in enumerate(candidates)]
+
+
+def walk(sampler: Sampler, rounds: int) -> list[Candidate]:
+    found = []
+    for _ in range(rounds):
+        candidates = sampler.ask(6)
+        sampler.tell(made_up(candidates))
+        found += candidates
+    return found
+
+
+def kill_actor(sampler: RaySampler) -> None:
+    (member,) = sampler._crew._crew
+    assert member.greeting is not None
+    os.kill(member.greeting.pid, signal.SIGKILL)
+
+
+def test_the_proposals_are_the_same_and_survive_the_actor(ray_cluster: RayCluster) -> None:
+    here = Small(task_of(), RandomModel(seed=3), 3)
+    expected = walk(here, 3)
+    there = RaySampler(ray_cluster, task_of(), Small, "random", 3)
+    try:
+        assert there.drafter is None
+        found = walk(there, 1)
+        assert there.drafter is not None and there.drafter.drafted > 0 and there.drafter.draft_seconds > 0
+        for _ in range(2):
+            kill_actor(there)
+            found += walk(there, 1)
+        assert found == expected
+        assert (there.drafter.drafted, there.drafter.scored) == (here.drafter.drafted, here.drafter.scored)
+    finally:
+        there.close()
+        there.close()
+
+
+def test_a_workload_of_the_fallback_rule_has_the_same_space_there(ray_cluster: RayCluster) -> None:
+    task = task_of("gelu(shape=30x50)")
+    there = RaySampler(ray_cluster, task, "random", seed=1)
+    assert there.ask(4) == RandomSampler(task, 1).ask(4) and there.drafter is None
+    there.close()
+
+
+def test_what_goes_wrong_in_the_actor_is_told(ray_cluster: RayCluster) -> None:
+    for kind, message in (
+        (Failing, r"the sampler failed in its Ray actor: KeyError: 'no such row'"),
+        (Deadly, "lost its Ray actor again and again over call 1, which was to tell"),
+    ):
+        there = RaySampler(ray_cluster, task_of(), kind)
+        assert len(there.ask(2)) == 2
+        with pytest.raises(RunError, match=message):
+            there.tell([])
+        there.close()
+    with pytest.raises(UserError, match="Did you mean 'random'"):
+        RaySampler(ray_cluster, task_of(), "rondom")
+
+
+def test_another_space_is_refused(ray_cluster: RayCluster) -> None:
+    here = os.getpid()
+
+    def moody(func: PrimFunc, target: Target) -> list[tuple[str, object]]:
+        return [("plain" if os.getpid() == here else "other", lambda schedule: None)]
+
+    there = RaySampler(ray_cluster, replace(task_of(), rules=(moody,)), "random")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="it derives another space from the workload"):
+        there.ask(1)
+    there.close()
+    pool = RaySampler(ray_cluster, example_task("pool"), "random")
+    with pytest.raises(RunError, match="pools are sampled here"):
+        pool.ask(1)
+    pool.close()
+
+
+class TestOnRay(SamplerConformance):
+    """What a sampler in an actor must do like all others."""
+
+    learns = False
+    tasks = ("small",)
+
+    @pytest.fixture
+    def make(self, ray_cluster: RayCluster) -> Iterator[Make]:
+        with contextlib.ExitStack() as stack:
+            yield lambda task, seed: stack.enter_context(contextlib.closing(RaySampler(ray_cluster, task, "random", seed=seed)))

@@ -1,0 +1,171 @@
+"""Rules: which sketches each operator gets (golden), and that every one of them is complete and right."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tunesmith import te
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.pipelines import CPU
+from tunesmith.ops.workload import workload
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space import rules_table as space_rules
+from tunesmith.search.space.rules import contraction, fallback
+from tunesmith.search.space.rules_table import CPU_RULES, find_rules, generate
+from tunesmith.support.errors import BuildError, UserError
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+WORKLOADS = (
+    "matmul(m=100,n=130,k=300)",
+    "matmul(m=20,n=40,k=30,ta=1)",
+    "batch_matmul(b=3,m=20,n=40,k=30,tb=1)",
+    "dense(m=20,n=40,k=30,activation=gelu)",
+    "conv2d(n=1,h=14,w=14,ci=16,co=32,kh=3,kw=3,pad=1,bias=1,relu=1)",
+    "conv2d(n=1,h=14,w=14,ci=16,co=32,kh=1,kw=1,stride=2,layout=NCHW)",
+    "conv2d(n=1,h=9,w=8,ci=20,co=20,kh=3,kw=3,pad=1,groups=20)",
+    "softmax(m=37,n=100)",
+    "layer_norm(m=37,n=100)",
+    "sum(shape=40x50,axis=1)",
+    "sum(shape=40x50,axis=0)",
+    "max(shape=40x50)",
+    "relu(shape=30x50)",
+)
+
+
+def test_sketches_of_the_operators(assert_golden: Callable[..., None]) -> None:
+    lines = []
+    for text in WORKLOADS:
+        lines.append(text)
+        lines += [f"  {s.name}: {', '.join(p.name for p in s.params)}" for s in generate(workload(text).func, TARGET).sketches]
+    assert_golden("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("text", WORKLOADS)
+def test_names_are_unique_and_the_space_is_not_trivial(text: str) -> None:
+    space = generate(workload(text).func, TARGET)
+    names = [s.name for s in space.sketches]
+    assert len(set(names)) == len(names)
+    assert space.size() > 3
+
+
+SMALL = (
+    "matmul(m=16,n=16,k=16)",
+    "conv2d(n=1,h=4,w=4,ci=8,co=8,kh=3,kw=3,pad=1)",
+    "softmax(m=4,n=3)",
+    "sum(shape=40x50,axis=1)",
+    "relu(shape=100)",
+)
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_small_work_may_stay_on_one_thread(text: str) -> None:
+    """Each sketch with threads has a twin without; its own name is the same as of large work."""
+    sketches = generate(workload(text).func, TARGET).sketches
+    threads = {s.name: any(type(n) is For and n.kind == "parallel" for n in walk(s.func.body)) for s in sketches}
+    assert {f"{name} serial" for name, several in threads.items() if several} == {name for name, several in threads.items() if not several}
+
+
+def test_large_work_has_no_such_choice() -> None:
+    assert not [s.name for s in generate(workload("matmul(m=512,n=512,k=512)").func, TARGET).sketches if "serial" in s.name]
+    assert [name for name, _ in fallback.sketches(workload("softmax(m=4,n=3)").func, TARGET)] == ["fallback", "fallback serial"]
+    assert [name for name, _ in fallback.sketches(workload("softmax(m=4000,n=3000)").func, TARGET)] == ["fallback"]
+
+
+def test_a_function_no_rule_knows_is_refused_when_rules_are_given() -> None:
+    with pytest.raises(BuildError, match="no sketch rule applies to matmul"):
+        generate(workload("matmul(m=8,n=8,k=8)").func, TARGET, rules=[])
+
+
+def test_rules_by_name() -> None:
+    assert find_rules(["contraction", "rows", "reductions", "pointwise"]) == CPU_RULES
+    assert find_rules([CPU_RULES[0]]) == CPU_RULES[:1] and find_rules(["fallback"]) == (fallback.sketches,)
+    with pytest.raises(UserError, match="unknown search rule 'row'. Did you mean 'rows'"):
+        find_rules(["row"])
+
+
+@pytest.mark.parametrize("target", ["llvm -num-cores=2", "cuda -arch=sm_90", "opencl"])
+def test_a_function_of_scalars_has_one_schedule_without_threads(target: str) -> None:
+    a = te.placeholder((), name="a")
+    func = te.create_prim_func([a, te.compute((), lambda: a[()] + 1.0, "Y")], "scalar")
+    (sketch,) = generate(func, Target(target)).sketches
+    assert "parallel" not in str(sketch.func)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> None:
+    """A group of few channels: the lanes of a vector read different channels of the input, so that each is a statement of its own."""
+    func = workload(f"conv2d(n=1,h=8,w=8,ci=8,co={4 * groups},kh=3,kw=3,pad=1,groups={groups})").func
+    sketches = generate(func, TARGET).sketches
+    labels = [{c.label for c in s.constraints} for s in sketches]
+    assert all("code-budget" in found for found in labels if found)
+    rng = np.random.default_rng(0)
+    for s in sketches:
+        for row in s.space.sample(3, rng):
+            CPU(s.concretize(tuple([int(x) for x in row])), TARGET)
+
+
+@pytest.mark.parametrize(("n", "channels", "groups", "kernel"), [(1, 16, 2, 1), (2, 16, 2, 1), (2, 16, 4, 3), (4, 32, 4, 1), (4, 32, 2, 3)])
+def test_grouped_convolutions_of_any_batch_have_rows(n: int, channels: int, groups: int, kernel: int) -> None:
+    """A tile without vectors and a window of channels that is written out: no size is small enough, so the others are left."""
+    func = workload(f"conv2d(n={n},h=20,w=20,ci={channels},co={channels},kh={kernel},kw={kernel},groups={groups})").func
+    space = generate(func, TARGET)
+    rng = np.random.default_rng(0)
+    for s in space.sketches:
+        rows = s.space.sample(2, rng)
+        assert s.space.admissible(rows).all()
+        CPU(s.concretize(tuple(rows[0].tolist())), TARGET)
+    assert any("window" not in s.name for s in space.sketches)
+    names = {s.name for s in space.sketches}
+    assert all(line.partition(": ")[0] not in names and "code-budget" in line for line in space.left_out)
+    assert space.left_out or kernel == 3
+
+
+def never(s: Schedule) -> None:
+    """A schedule that can be applied, and has no admissible sizes."""
+    (loop, *_) = s.get_loops(s.get_block(s.blocks()[0].name))
+    (tile,) = s.sample_tile(loop, 2, "t", [(2, 4)])
+    s.require("le0", 8 - tile.expr, "never", "no size is enough")
+
+
+def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = workload("relu(shape=30x50)").func
+    monkeypatch.setattr(space_rules, "CPU_RULES", (lambda func, target: [("empty", never)],))
+    space = generate(func, TARGET)
+    assert {s.name for s in space.sketches} <= {"fallback", "fallback serial"} and space.sketches
+    (line,) = space.left_out
+    assert line.startswith("empty: ") and "never" in line
+    with pytest.raises(BuildError, match="no sketch rule applies to .*empty: .*never"):
+        generate(func, TARGET, [lambda func, target: [("empty", never)]])
+
+
+def test_tiles_of_vectors_have_no_budget_of_code() -> None:
+    for text in WORKLOADS[:7]:
+        assert not any(c.label == "code-budget" for s in generate(workload(text).func, TARGET).sketches for c in s.constraints)
+
+
+def test_rules_read_indices_that_depend_on_sizes_of_the_call() -> None:
+    f = parse("""
+@T.prim_func
+def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffer((8, 8), "float32"), n: T.int64):
+    for i, j, k in T.grid(8, 8, n):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, n - 1 - vk] * B[vk, vj]
+""")
+    assert isinstance(f, PrimFunc)
+    tried = 0
+    for _, schedule in contraction.sketches(f, Target("llvm")):
+        with contextlib.suppress(UserError):  # a refusal is an answer
+            schedule(Schedule(f))
+            tried += 1
+    assert tried

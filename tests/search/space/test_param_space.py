@@ -1,0 +1,165 @@
+"""Rows of a sketch: tables hold exactly the admissible tuples, and nothing the space does leaves them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.poly import Param, ceildiv, mod, poly
+from tunesmith.schedule.state import Constraint
+from tunesmith.search.space import param_space
+from tunesmith.search.space.nearest_rows import NearestLines, codes
+from tunesmith.search.space.param_space import ParamSpace
+from tunesmith.support.errors import ScheduleError
+from tunesmith.support.seeds import stream
+
+
+def small_space() -> tuple[ParamSpace, list[Param], list[Constraint]]:
+    a, b, c, d = (Param(n, range(1, 9)) for n in "abcd")
+    constraints = [
+        Constraint("le0", ceildiv(30, poly(a) * b) * a * b * 4 - 150, "waste"),
+        Constraint("eq0", mod(24, poly(c)), "divides"),
+        Constraint("le0", poly(b) * c + c - 20, "registers"),
+    ]
+    return ParamSpace([a, b, c, d], constraints), [a, b, c, d], constraints
+
+
+def meets(row: tuple[int, ...]) -> bool:
+    a, b, c, _ = row
+    return -(-30 // (a * b)) * a * b * 4 <= 150 and 24 % c == 0 and b * c + c <= 20
+
+
+def test_size_counts_the_admissible_rows() -> None:
+    space, params, _ = small_space()
+    expected = sum(meets(r) for r in itertools.product(*[p.domain for p in params]))
+    assert space.size() == expected
+    assert space.joint == ()
+
+
+def test_samples_mutants_and_children_are_admissible() -> None:
+    space, _, _ = small_space()
+    rng = stream(3, "test")
+    rows = space.sample(300, rng)
+    mutants = space.mutate(rows, rng)
+    children = space.crossover(rows, mutants, rng)
+    for some in (rows, mutants, children):
+        assert all(meets(tuple(int(x) for x in r)) for r in some)
+        assert space.admissible(some).all()
+    assert (mutants != rows).any(axis=1).mean() > 0.5
+
+
+def test_large_groups_become_joint_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", 100)
+    space, _, _ = small_space()
+    assert {c.label for c in space.joint} == {"waste"}
+    rows = space.sample(200, stream(1, "test"))
+    assert all(meets(tuple(int(x) for x in r)) for r in rows)
+    assert 0 < space.acceptance(stream(2, "test")) < 1
+
+
+def test_a_space_without_rows_is_refused() -> None:
+    a = Param("a", (2, 3))
+    with pytest.raises(ScheduleError, match="no values of a meet the constraint tiny"):
+        ParamSpace([a], [Constraint("le0", poly(a) - 1, "tiny")])
+
+
+def test_same_stream_same_rows() -> None:
+    space, _, _ = small_space()
+    assert np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(7, "x")))
+    assert not np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(8, "x")))
+
+
+def test_nearest_gives_the_nearest_admissible_rows() -> None:
+    """Without joint constraints it is exact: compared with all rows of the space."""
+    space, _, _ = small_space()
+    assert len(space.groups) == 2  # a, b and c are tied to each other, d is free
+    every = np.array([r for r in itertools.product(*[p.domain for p in space.params]) if meets(r)])
+    wanted = stream(4, "test").integers(-3, 40, size=(200, 4))
+    found = space.nearest(wanted, stream(5, "test"))
+    assert space.admissible(found).all()
+    for w, f in zip(wanted, found, strict=True):
+        assert distance(w, f) == min(distance(w, e) for e in every)
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((codes(a) - codes(b)) ** 2).sum())
+
+
+@pytest.mark.parametrize("table", [100, 400_000])
+def test_nearest_keeps_admissible_rows_and_repairs_the_others(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", table)
+    space, _, _ = small_space()
+    assert bool(space.joint) == (table == 100)
+    rows = space.sample(300, stream(1, "test"))
+    assert np.array_equal(space.nearest(rows, stream(2, "test")), rows)
+    wild = stream(3, "test").integers(0, 30, size=(600, 4))
+    found = space.nearest(wild, stream(2, "test"))
+    assert space.admissible(found).all() and all(meets(tuple(int(x) for x in r)) for r in found)
+    assert np.array_equal(found, space.nearest(wild, stream(2, "test")))
+    assert space.nearest(wild[:0], stream(2, "test")).shape == (0, 4)
+
+
+def test_repaired_rows_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a joint constraint the nearest is not promised, but most of the rows found are, and all are nearer than chance."""
+    exact, _, _ = small_space()
+    monkeypatch.setattr(param_space, "MAX_TABLE", 100)
+    space, _, _ = small_space()
+    wild = stream(3, "test").integers(1, 9, size=(300, 4))
+    best, found, chance = exact.nearest(wild, stream(0, "t")), space.nearest(wild, stream(0, "t")), space.sample(300, stream(1, "t"))
+    d = [np.array([distance(w, r) for w, r in zip(wild, rows, strict=True)]) for rows in (best, found, chance)]
+    assert (d[1] == d[0]).mean() > 0.9
+    assert d[1].mean() < 0.2 * d[2].mean()
+
+
+def test_nearest_falls_back_on_random_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose near lines never fit together still get an admissible row."""
+    monkeypatch.setattr(param_space, "MAX_TABLE", 1)
+    a, b = Param("a", range(1, 200)), Param("b", range(1, 200))
+    space = ParamSpace([a, b], [Constraint("le0", poly(a) + b - 100, "budget")])
+    assert space.joint
+    found = space.nearest(np.array([[199, 199], [150, 199]]), stream(0, "test"))
+    assert (found.sum(axis=1) <= 100).all()
+
+
+def test_ties_of_near_lines_fall_to_the_first() -> None:
+    table = np.array([[8, 2], [2, 8], [8, 8], [2, 2]])
+    near = NearestLines(table)
+    assert near.find(np.array([[4, 4]]), 4).shape == (1, 4)
+    assert near.find(np.array([[8, 2], [1000, 1]]), 2)[:, 0].tolist() == [0, 0]
+    halves = NearestLines(np.array([[1], [7], [1 + 0]]))
+    assert halves.find(np.array([[3]]), 3).tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("table", [400_000, 100])
+def test_admissible_asks_the_constraints_and_only_for_values_of_the_domains(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", table)
+    space, params, _ = small_space()
+    rows = np.vstack([stream(0, "test").integers(-2, 12, size=(2000, 4)), space.sample(200, stream(1, "test"))])
+    inside = [all(x in p.domain for x, p in zip(row, params, strict=True)) for row in rows.tolist()]
+    expected = [i and meets(tuple(row)) for i, row in zip(inside, rows.tolist(), strict=True)]
+    assert space.admissible(rows).tolist() == expected and 200 < sum(expected) < sum(inside) < len(rows)
+    assert space.admissible(rows[:0]).shape == (0,)
+
+
+def many_values(least: int) -> tuple[list[Param], list[Constraint]]:
+    """Two tables of pairs that are too many to be joined, and a constraint on one column of each."""
+    a, b, c, d = (Param(n, range(1, 33)) for n in "abcd")
+    pairs = [Constraint("le0", poly(a) * b - 512, "first"), Constraint("le0", poly(c) * d - 512, "second")]
+    return [a, b, c, d], [*pairs, Constraint("le0", poly(least) - poly(a) * c, "tie")]
+
+
+def test_joint_constraints_that_no_row_meets_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
+    with pytest.raises(ScheduleError, match=r"space refused \[tie\]: no values .* meet the joint constraints tie"):
+        ParamSpace(*many_values(32 * 32 + 1))
+
+
+def test_rows_that_are_hardly_ever_drawn_are_found_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 1,024 pairs of columns is admissible, and each of its values is that of few lines."""
+    monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
+    space = ParamSpace(*many_values(32 * 32))
+    assert [c.label for c in space.joint] == ["tie"]
+    rows = space.sample(3, stream(1, "test"))
+    assert len(rows) == 3 and space.admissible(rows).all() and (rows[:, [0, 2]] == 32).all()

@@ -1,0 +1,138 @@
+"""Schedules of what nobody has tuned: the same for equal functions, right, and the plain one where there is no space."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tunesmith.codegen.device.build import build as build_for_device
+from tunesmith.codegen.llvm.build import build
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.passes.legalise import prim_func
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.verify import verify
+from tunesmith.ir.visit import walk
+from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.ops.workload import workload
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import Schedule, replay
+from tunesmith.search import analytic_schedule as untuned
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.samplers.drafter import Drafter, Population
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
+MATMUL = "matmul(m=32,n=32,k=32)"
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small draw: ranking is not what is tested."""
+    monkeypatch.setattr(untuned, "DRAWN", 64)
+
+
+def test_equal_functions_get_equal_schedules() -> None:
+    first, second = [analytic_schedule(workload(MATMUL).func, TARGET) for _ in range(2)]
+    verify(first)
+    assert structural.equal(first, second) and first.name == "matmul"
+    assert not structural.equal(first, workload(MATMUL).func)
+    assert not structural.equal(first, default_schedule(workload(MATMUL).func, TARGET))
+    renamed = analytic_schedule(workload(MATMUL).func.with_(name="layer1"), TARGET)
+    assert renamed.name == "layer1" and structural.equal(renamed.with_(name="matmul"), first), "names take no part in the draw"
+
+
+@pytest.mark.parametrize("text", (MATMUL, "softmax(m=5,n=7)", "conv2d(n=1,h=4,w=4,ci=2,co=8,kh=1,kw=3)", "relu(shape=1)"))
+def test_it_computes_the_same(text: str) -> None:
+    w = workload(text)
+    inputs = w.random_inputs()
+    (spec,) = w.outputs
+    out = np.full(spec.shape, np.nan, spec.dtype)
+    Module.from_object(build([analytic_schedule(w.func, TARGET)], TARGET).data)[w.func.name](*inputs, out)
+    np.testing.assert_allclose(out, w.reference(inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+def sized() -> PrimFunc:
+    b = GraphBuilder("sized")
+    n = Var("n")
+    return prim_func(b.finish(b.exp(b.input("x", (n, 16)))))
+
+
+def test_sizes_and_hand_made_schedules_are_not_searched_for() -> None:
+    assert structural.equal(analytic_schedule(sized(), TARGET), default_schedule(sized(), TARGET))
+    s = Schedule(workload(MATMUL).func)
+    s.parallel(s.get_loops(s.get_block("C"))[0])
+    assert analytic_schedule(s.func, TARGET) is s.func
+
+
+def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[Drafter, Population]] = []
+    draw = Drafter.draw
+
+    def spy(self: Drafter, n: int, rng: np.random.Generator) -> Population:
+        drawn.append((self, draw(self, n, rng)))
+        return drawn[-1][1]
+
+    monkeypatch.setattr(Drafter, "draw", spy)
+    func = workload("matmul(m=512,n=512,k=512)").func
+    chosen = analytic_schedule(func, TARGET)
+    ((drafter, population),) = drawn
+    assert 1 < len(population) <= 64
+    value, sketch, at = min((v, k, i) for k, values in population.values.items() for i, v in enumerate(values))
+    assert value < max(v for values in population.values.values() for v in values)
+    trace = drafter.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
+    assert structural.equal(chosen, replay(trace, func).func)
+
+
+def is_parallel(func: PrimFunc) -> bool:
+    return any(type(n) is For and n.kind == "parallel" for n in walk(func.body))
+
+
+@pytest.mark.parametrize("text", ("softmax(m=4,n=3)", "matmul(m=16,n=16,k=16)", "sum(shape=40x50,axis=1)", "relu(shape=1000)"))
+def test_small_work_stays_on_one_thread(text: str) -> None:
+    func = workload(text).func
+    assert not is_parallel(analytic_schedule(func, TARGET)) and not is_parallel(default_schedule(func, TARGET))
+
+
+@pytest.mark.parametrize("text", ("softmax(m=512,n=512)", "matmul(m=512,n=512,k=512)", "sum(shape=999x4000,axis=1)", "relu(shape=4000000)"))
+def test_large_work_is_parallel(text: str) -> None:
+    func = workload(text).func
+    assert is_parallel(analytic_schedule(func, TARGET)) and is_parallel(default_schedule(func, TARGET))
+
+
+@pytest.mark.parametrize("tag", ["nvidia/h200", "nvidia/a100"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matmul(m=1024,n=1024,k=1024)",
+        "batch_matmul(b=16,m=256,n=256,k=64)",
+        "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1)",
+        "softmax(m=4096,n=4096)",
+        "layer_norm(m=4096,n=1024)",
+        "sum(shape=4194304)",
+    ],
+)
+def test_default_tiles_of_gpus_spill_nothing(text: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untuned, "DRAWN", 2048)
+    target = Target(tag)
+    facts = build_for_device(analytic_schedule(workload(text).func, target), target).facts
+    assert facts["spill_bytes"] == 0 and 0 < facts["registers"] <= 255
+    assert facts["shared_bytes"] <= target.shared_memory_per_block
+
+
+def test_of_kernels_that_spill_the_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    spills = iter([300.0, 100.0, 200.0])
+    monkeypatch.setattr(untuned, "TRIED", 3)
+    built: list[PrimFunc] = []
+
+    def pretend(func: PrimFunc, target: Target) -> SimpleNamespace:
+        built.append(func)
+        return SimpleNamespace(facts={"spill_bytes": next(spills)})
+
+    monkeypatch.setattr(untuned, "build", pretend)
+    chosen = analytic_schedule(workload(MATMUL).func, Target("nvidia/h200"))
+    assert len(built) == 3 and chosen is built[1]
