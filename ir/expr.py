@@ -153,7 +153,7 @@ class Not(Expr):
 
 
 @node
-class Lt0(Expr):
+class IsNegative(Expr):
     """The index condition `index < 0`; with `lanes` > 1 the vector of `index + lane * stride < 0`."""
 
     index: Poly

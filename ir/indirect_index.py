@@ -12,14 +12,14 @@ from tunesmith.ir.node import node
 from tunesmith.ir.poly import Poly, Var
 
 
-class LookupVar(Var):
+class IndirectVar(Var):
     """The variable of a lookup."""
 
     __slots__ = ()
 
 
 @node
-class Lookup(Expr):
+class IndirectIndex(Expr):
     """`body` where `var` is the number `value`; 0 <= value < extent must hold, which the interpreter checks and code does not.
 
     Attributes:
@@ -29,7 +29,7 @@ class Lookup(Expr):
         body: what is computed.
     """
 
-    var: LookupVar
+    var: IndirectVar
     extent: Poly
     value: Expr
     body: Expr

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from tunesmith.ir import expr as _expr
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0, apply_ufunc
+from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, apply_ufunc
 from tunesmith.support.dtype import INDEX
 from tunesmith.support.errors import InternalError, ScriptError
 
@@ -582,10 +582,10 @@ def _binary(op: str, a: Any, b: Any) -> Expr | None:
     return make(a, b) if make else None
 
 
-def below(a: Index, b: Index) -> Expr:
+def less_than(a: Index, b: Index) -> Expr:
     """The condition a < b on indices, kept as `a - b < 0`; a literal when it is a number."""
     d = poly(a) - poly(b)
-    return Const(d.const < 0, "bool") if d.const is not None else Lt0(d)
+    return Const(d.const < 0, "bool") if d.const is not None else IsNegative(d)
 
 
 def _compare(op: str, a: Any, b: Any) -> Expr | None:
@@ -596,14 +596,14 @@ def _compare(op: str, a: Any, b: Any) -> Expr | None:
     if not (isinstance(a, Poly) and isinstance(b, Poly)):
         return None
     if op == "lt":
-        return below(a, b)
+        return less_than(a, b)
     if op == "le":
-        return below(a, b + 1)
+        return less_than(a, b + 1)
     if op == "gt":
-        return below(b, a)
+        return less_than(b, a)
     if op == "ge":
-        return below(b, a + 1)
-    both = Binary("and", below(a, b + 1), below(b, a + 1))
+        return less_than(b, a + 1)
+    both = Binary("and", less_than(a, b + 1), less_than(b, a + 1))
     return both if op == "eq" else _expr.Not(both)
 
 

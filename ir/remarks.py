@@ -15,7 +15,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If
 from tunesmith.ir.visit import walk_objects
@@ -70,7 +70,7 @@ def refuse_undetermined(func: PrimFunc) -> None:
         kind = type(n)
         if kind is Poly:
             used |= n.vars
-        elif kind is For or kind is Lookup:
+        elif kind is For or kind is IndirectIndex:
             known.add(n.var)
         elif kind is Block:
             known.update(i.var for i in n.iters)
@@ -164,7 +164,7 @@ def _updates(s: BufferStore, always: bool = False) -> bool:
             return True
         if type(n) is Select and always:
             stack.append(n.cond)
-        elif type(n) is not Poly and not (type(n) is Lookup and always):
+        elif type(n) is not Poly and not (type(n) is IndirectIndex and always):
             n.each_child(stack.append)
     return False
 

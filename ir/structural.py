@@ -15,7 +15,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq
@@ -223,7 +223,7 @@ class _Match:
 
     # programs
 
-    def _lookup(self, x: Lookup, y: Lookup) -> None:
+    def _lookup(self, x: IndirectIndex, y: IndirectIndex) -> None:
         self._field(x, y, "extent")
         self._field(x, y, "value")
         self._bind(x.var, y.var)
@@ -379,7 +379,7 @@ class _Match:
         Buffer: _buffer,
         Binary: _binary,
         Const: _const,
-        Lookup: _lookup,
+        IndirectIndex: _lookup,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, For
@@ -34,6 +34,9 @@ class Structure:
     digest: Callable[[Any], str]
     difference: Callable[[Any, Any], str | None]
 
+
+_DIGEST_NAMES = {"IsNegative": "Lt0", "IndirectIndex": "Lookup"}
+"""Classes whose names in digests are older than their names here: digests identify programs in logs."""
 
 STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.ir.structural:STRUCTURE"})
 """By the name of the function's class."""
@@ -181,7 +184,8 @@ class Writer:
             value = getattr(x, name)
             if value is not default and not (type(value) is type(default) and value == default):
                 parts.append(f"{name}={self.value(value)},")
-        return f"{type(x).__name__}({''.join(parts)})"
+        kind = type(x).__name__
+        return f"{_DIGEST_NAMES.get(kind, kind)}({''.join(parts)})"
 
     def _tuple(self, xs: tuple[Any, ...]) -> str:
         return f"({''.join([self.value(x) + ',' for x in xs])})"
@@ -191,7 +195,7 @@ class Writer:
         self.bind(x.var)
         return head + self.value(x.body)
 
-    def _lookup(self, x: Lookup) -> str:
+    def _lookup(self, x: IndirectIndex) -> str:
         head = f"lookup {self._poly(x.extent)} {self.value(x.value)}"
         self.bind(x.var)
         return f"({head} in {self.value(x.body)})"
@@ -227,7 +231,7 @@ class Writer:
         Allocate: _allocate,
         Buffer: _buffer,
         Const: _const,
-        Lookup: _lookup,
+        IndirectIndex: _lookup,
     }
 
 

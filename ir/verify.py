@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
@@ -343,7 +343,7 @@ class _Verifier:
             raise self.fail(f"Not needs a bool, got {a}")
         return a
 
-    def _lt0(self, e: Lt0) -> str:
+    def _lt0(self, e: IsNegative) -> str:
         self.index(e.index, "an index condition")
         if self.lanes(e.lanes, "an index condition") == 1 and e.stride is not None:
             raise self.fail("a scalar index condition has a stride")
@@ -403,10 +403,10 @@ class _Verifier:
         self.index(e.stride, "the stride of a Ramp")
         return dt.vector(dt.INDEX, self.lanes(e.lanes, "Ramp"))
 
-    def _lookup(self, e: Lookup) -> str:
+    def _lookup(self, e: IndirectIndex) -> str:
         self.index(e.extent, "the extent of a lookup")
-        if not isinstance(e.var, LookupVar):
-            raise self.fail(f"a lookup binds a LookupVar, got {_kind(e.var)}")
+        if not isinstance(e.var, IndirectVar):
+            raise self.fail(f"a lookup binds a IndirectVar, got {_kind(e.var)}")
         if e.var in self.scope:
             raise self.fail(f"the variable {e.var} of a lookup is bound around it already")
         if self.value(e.value) != dt.INDEX:
@@ -437,14 +437,14 @@ class _Verifier:
         Const: _const,
         Binary: _binary,
         Not: _not,
-        Lt0: _lt0,
+        IsNegative: _lt0,
         Select: _select,
         Cast: _cast,
         Call: _call,
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
-        Lookup: _lookup,
+        IndirectIndex: _lookup,
     }
 
 

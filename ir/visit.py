@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
@@ -116,13 +116,13 @@ def fresh_copy(root: N) -> N:
         init = None if n.init is None else recurse(n.init)
         return n.with_(iters=iters, bindings=bindings, predicate=predicate, init=init, body=recurse(n.body))
 
-    def on_lookup(n: Lookup, recurse: Any) -> Lookup:
+    def on_indirect_index(n: IndirectIndex, recurse: Any) -> IndirectIndex:
         extent, value = recurse(n.extent), recurse(n.value)
-        var = LookupVar(n.var.name)
+        var = IndirectVar(n.var.name)
         values[n.var] = poly(var)
         return n.with_(var=var, extent=extent, value=value, body=recurse(n.body))
 
-    return transform(root, {Poly: on_poly, For: on_for, Block: on_block, Lookup: on_lookup})
+    return transform(root, {Poly: on_poly, For: on_for, Block: on_block, IndirectIndex: on_indirect_index})
 
 
 def blocks_under(root: Stmt) -> list[Block]:

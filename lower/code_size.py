@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Ramp, Select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, evaluate
 from tunesmith.ir.stmt import Block, BufferStore, Evaluate, For, If, Stmt
@@ -189,7 +189,7 @@ class _Bounded:
 
     def _passing(self, cond: Expr) -> tuple[Var, list[int]] | None:
         """(the one unrolled loop that a condition depends on, its values for which the condition holds)."""
-        if type(cond) is not Lt0 or cond.lanes != 1 or len(cond.index.vars) != 1:
+        if type(cond) is not IsNegative or cond.lanes != 1 or len(cond.index.vars) != 1:
             return None
         (v,) = cond.index.vars
         return (v, [x for x in self.values[v] if evaluate(cond.index, {v: x}) < 0]) if v in self.values else None

@@ -1,4 +1,4 @@
-"""lift_constants: what a schedule packs from a constant parameter is computed once, outside of the function.
+"""hoist_constant_packing: what a schedule packs from a constant parameter is computed once, outside of the function.
 
 A block annotated `pack_constant` copies a constant parameter (weights; see `PrimFunc.constants`) into a buffer with another
 layout.  As it stands the function copies in each call, which is right for any caller.  Lifted, the copy is a function of its own,
@@ -34,7 +34,7 @@ class Lifted:
     positions: tuple[int, ...]
 
 
-def lift_constants(func: PrimFunc) -> Lifted | None:
+def hoist_constant_packing(func: PrimFunc) -> Lifted | None:
     """The function in parts, concrete or with Params; None if it packs no constant.
 
     Raises:

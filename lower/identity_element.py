@@ -8,7 +8,7 @@ from tunesmith.ir.expr import Const, const
 from tunesmith.support import dtype as dt
 
 
-def neutral(op: str, dtype: str) -> Const:
+def identity_element(op: str, dtype: str) -> Const:
     """Of add, mul, min or max."""
     if op in ("add", "mul"):
         return const(0 if op == "add" else 1, dtype)

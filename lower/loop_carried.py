@@ -19,8 +19,8 @@ from tunesmith.ir.analysis.dependence import LoopAccess, shared_iterations
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Lt0
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.expr import IsNegative
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
 from tunesmith.ir.stmt import BufferStore, For, If
 from tunesmith.lower.passes.simplify import Simplifier
@@ -82,14 +82,14 @@ def _accesses(n: Any, b: Buffer, loops: Mapping[Var, Poly], guards: tuple[Poly, 
     if type(n) is For:
         yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
         return
-    if type(n) is Lookup:
+    if type(n) is IndirectIndex:
         yield from _accesses(n.value, b, loops, guards, certain)
         yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
         return
     if type(n) is If:
         yield from _accesses(n.cond, b, loops, guards, certain)
-        plain = type(n.cond) is Lt0 and n.cond.lanes == 1
-        under = (*guards, n.cond.index) if type(n.cond) is Lt0 and plain else guards
+        plain = type(n.cond) is IsNegative and n.cond.lanes == 1
+        under = (*guards, n.cond.index) if type(n.cond) is IsNegative and plain else guards
         yield from _accesses(n.then, b, loops, under, certain and plain)
         if n.orelse is not None:
             yield from _accesses(n.orelse, b, loops, guards, False)

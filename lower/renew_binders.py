@@ -1,4 +1,4 @@
-"""own_binders: where a pass has written a statement twice, the copies get loop variables and allocations of their own.
+"""renew_binders: where a pass has written a statement twice, the copies get loop variables and allocations of their own.
 
 A binder is bound once in a program: code generation knows an address by its buffer and its index, and two allocations under
 one name would share what it has computed for the first.
@@ -15,7 +15,7 @@ from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, Stmt
 from tunesmith.ir.visit import substitute, transform
 
 
-def own_binders(body: Stmt) -> Stmt:
+def renew_binders(body: Stmt) -> Stmt:
     """`body` with every loop variable and every allocated buffer bound once; `body` itself when they are."""
     loops: set[Var] = set()
     buffers: set[Buffer] = set()

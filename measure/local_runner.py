@@ -13,7 +13,7 @@ from typing import cast
 
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.device_lease import target_lease
-from tunesmith.measure.evaluator.evaluators import Benches
+from tunesmith.measure.evaluator.evaluators import Evaluators
 from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.threads import allowed_threads, pin_threads
@@ -104,8 +104,8 @@ class LocalRunner(Runner):
 
     def _take(self, answer: object) -> object:
         """The answer of the process; one whose memory was written to is replaced."""
-        value, tainted = cast(tuple[object, bool], answer)
-        if tainted:
+        value, corrupted = cast(tuple[object, bool], answer)
+        if corrupted:
             self._pool.close()
             self._prepared = ""
             self._pool = self._start()
@@ -119,7 +119,7 @@ class InProcessRunner(Runner):
     """Runs candidates in this process: for debugging.  A candidate that crashes takes everything with it."""
 
     def __init__(self) -> None:
-        self._bench = Benches()
+        self._bench = Evaluators()
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """See `Runner.run`."""
@@ -138,7 +138,7 @@ class InProcessRunner(Runner):
 
     def close(self) -> None:
         """Give the memory of the arguments back."""
-        self._bench = Benches()
+        self._bench = Evaluators()
 
 
 def _threads_of(target: str) -> AbstractContextManager[None]:
@@ -148,11 +148,11 @@ def _threads_of(target: str) -> AbstractContextManager[None]:
 
 def run_worker() -> Callable[[Job], tuple[object, bool]]:
     """The job of the process: the method of the workbench to call, and its arguments."""
-    benches = Benches()
+    benches = Evaluators()
 
     def do(job: Job) -> tuple[object, bool]:
         method, arguments = job
         value = getattr(benches, method)(*arguments)
-        return value, benches.tainted
+        return value, benches.corrupted
 
     return do

@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Const, Expr, Select
 from tunesmith.ir.expression_size import LEAF, MAX_DEPTH, MAX_NODES, Size, size_of
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.support.errors import ScriptError
 
@@ -85,7 +85,7 @@ def _always(root: Expr) -> set[int]:
         found.add(id(n))
         if type(n) is Select:
             stack.append(n.cond)
-        elif type(n) is Lookup:
+        elif type(n) is IndirectIndex:
             stack.append(n.value)
         elif type(n) is not Poly:
             n.each_child(stack.append)

@@ -23,7 +23,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
@@ -241,8 +241,8 @@ def lookup(value: Expr, extent: Index, body: Callable[[Poly], Expr], name: str =
     if not isinstance(value, Expr) or value.dtype != dt.INDEX:
         got = value.dtype if isinstance(value, Expr) else repr(value)
         raise ScriptError(f"lookup {name}: the index must be an expression of type {dt.INDEX}, got {got}")
-    var = LookupVar(name)
-    return Lookup(var, _shape(extent, f"lookup {name}")[0], value, body(poly(var)))
+    var = IndirectVar(name)
+    return IndirectIndex(var, _shape(extent, f"lookup {name}")[0], value, body(poly(var)))
 
 
 def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
@@ -391,7 +391,7 @@ def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
             parts += [a.extent for a in t.value.axes]
         parts += [] if t.value is None else walk(t.value)
     used = dict.fromkeys([v for n in parts for v in _variables(n)])
-    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis, LookupVar))]
+    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis, IndirectVar))]
 
 
 def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:

@@ -13,7 +13,7 @@ from tunesmith.ir.poly import ZERO, Poly, Var, is_param_only, minimum
 from tunesmith.schedule.state import ScheduleState
 
 
-def separations(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Poly]]:
+def separation_conditions(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Poly]]:
     """Ways in which `a` of one iteration of `loop` and `b` of another access different elements, each a list of expressions to be <= 0."""
     for at in zip(a.indices, b.indices, strict=True):
         yield from independence_conditions(at, loop, (Inner(a.ranges, a.guards), Inner(b.ranges, b.guards)))

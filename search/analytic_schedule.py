@@ -20,7 +20,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU
-from tunesmith.search.samplers.drafter import Drafter, Population
+from tunesmith.search.samplers.drafter import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import BuildError, UserError
@@ -42,7 +42,7 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     with suppress(UserError):
         task = Task(func.name, func, target)
         if task.space.sketches:
-            drafter = Drafter(task)
+            drafter = ProposalGenerator(task)
             drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
             best = drawn.best(TRIED)
             if target.is_cpu:

@@ -308,22 +308,22 @@ class _Feeder:
     def run(self, workers: int) -> None:
         try:
             while not self.stopping and self.failure is None:
-                self._hire(workers)
-                self._hand_out()
+                self._spawn(workers)
+                self._dispatch()
                 self._listen()
         except BaseException:
             self._fail(f"Its feeder failed:\n{traceback.format_exc()}")
         finally:
             self._dismiss()
 
-    def _hire(self, workers: int) -> None:
+    def _spawn(self, workers: int) -> None:
         while len(self.crew) < workers and self.failure is None:
             try:
                 self.crew.append(_Worker(self.setup, self.env, self.start_timeout))
             except OSError as error:
                 self._bad_start(f"the system refuses to start a process: {error}")
 
-    def _hand_out(self) -> None:
+    def _dispatch(self) -> None:
         for worker in self.crew:
             if worker.ready and worker.job is None:
                 with self.changed:

@@ -13,7 +13,7 @@ import numpy as np
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr, call, cast, conjunction, const, maximum, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Index, Param, Poly, Var, below, ceildiv, poly
+from tunesmith.ir.poly import Index, Param, Poly, Var, ceildiv, less_than, poly
 from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
 from tunesmith.support.seeds import stream
 
@@ -93,7 +93,7 @@ def conv_relu(n: int, h: int, w: int, ci: int, co: int, kernel: int = 3, stride:
     padded, acc = Buffer("P", (n, h + 2 * pad, w + 2 * pad, ci)), Buffer("C", (n, oh, ow, co))
 
     def copy(b: Var, i: Var, j: Var, c: Var) -> Stmt:
-        inside: list[Expr] = [below(pad - 1, i), below(i, h + pad), below(pad - 1, j), below(j, w + pad)]
+        inside: list[Expr] = [less_than(pad - 1, i), less_than(i, h + pad), less_than(pad - 1, j), less_than(j, w + pad)]
         return store(padded, (b, i, j, c), select(conjunction(tuple(inside)), x[b, poly(i) - pad, poly(j) - pad, c], 0.0))
 
     def tap(b: Var, i: Var, j: Var, o: Var, p: Var, q: Var, c: Var) -> Stmt:

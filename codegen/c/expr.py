@@ -15,8 +15,8 @@ from tunesmith.codegen.c.text import closes
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Atom, Monomial, Op, Poly, Var, poly
 from tunesmith.ir.visit import walk_objects
@@ -202,18 +202,18 @@ class CExpr:
             return self.dialect.number(e.value, e.dtype)  # type: ignore[attr-defined]
         if t is BufferLoad:
             return self.load(e.buffer, self.address(e.buffer, e.indices[0]))  # type: ignore[attr-defined]
-        if t is Lt0:
+        if t is IsNegative:
             return f"({self.condition(e.index)})"  # type: ignore[attr-defined]
         if t is Select:
             return self._choice(e)  # type: ignore[arg-type]
-        if t is Lookup:
+        if t is IndirectIndex:
             return self._lookup(e, self.scalar)  # type: ignore[arg-type]
         if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
             return self._reduced(e)  # type: ignore[arg-type]
         args = [self.scalar(k) for k in _operands(e)]
         return self.operation(e, args)
 
-    def _lookup(self, e: Lookup, make: Callable[[Expr], Any]) -> Any:
+    def _lookup(self, e: IndirectIndex, make: Callable[[Expr], Any]) -> Any:
         """What `make` makes of the body, where the variable is known."""
         last = max(self.bounds(e.extent)[1] - 1, 0)
         self.bind(e.var, 0, last)
@@ -391,12 +391,12 @@ class CExpr:
             return self._load(e, None)  # type: ignore[arg-type]
         if t is Ramp:
             return [self.scalar(e.base + e.stride * i) for i in range(n)]  # type: ignore[attr-defined]
-        if t is Lt0:
+        if t is IsNegative:
             stride = 1 if e.stride is None else e.stride  # type: ignore[attr-defined]
             return [f"({self.condition(e.index + stride * i)})" for i in range(n)]  # type: ignore[attr-defined]
         if t is Select:
             return self._choices(e, n)  # type: ignore[arg-type]
-        if t is Lookup:
+        if t is IndirectIndex:
             return self._lookup(e, self.lanes)  # type: ignore[arg-type]
         parts = [self.lanes(k) for k in _operands(e)]
         return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
@@ -485,9 +485,9 @@ class CExpr:
             return text if e.mask is None else f"({i} < {self.index(e.mask)} ? {text} : {zero})"  # type: ignore[attr-defined]
         if t is Select:
             return f"({self.lane(e.cond, i)} ? {self.lane(e.a, i)} : {self.lane(e.b, i)})"  # type: ignore[attr-defined]
-        if t in (Broadcast, Ramp, Lt0):
+        if t in (Broadcast, Ramp, IsNegative):
             return self.lanes(e)[i]
-        if t is Lookup:
+        if t is IndirectIndex:
             return self._lookup(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
         return self.operation(e, [self.lane(k, i) for k in _operands(e)])
 

@@ -15,7 +15,7 @@ from tunesmith.codegen.c.dialect import Dialect
 from tunesmith.codegen.c.expr import CExpr
 from tunesmith.codegen.c.registers import register_estimate
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Call, Lt0
+from tunesmith.ir.expr import Call, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
@@ -232,7 +232,7 @@ class _Kernel(CExpr):
         self.taken.discard(name)
 
     def _if(self, n: If) -> None:
-        cond = self.condition(n.cond.index) if type(n.cond) is Lt0 else self.scalar(n.cond)
+        cond = self.condition(n.cond.index) if type(n.cond) is IsNegative else self.scalar(n.cond)
         self._inside(f"if ({cond}) {{", n.then)
         if n.orelse is not None:
             self._inside("} else {", n.orelse)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tunesmith.codegen.artifact import Artifact, Pack
 from tunesmith.codegen.llvm.compile import compile_assembly, compile_object
-from tunesmith.codegen.llvm.dynamic_shape_entry import SizedParam, emit_sized_entry
+from tunesmith.codegen.llvm.dynamic_shape_entry import DynamicShapeParam, emit_dynamic_shape_entry
 from tunesmith.codegen.llvm.host import llvm_options
 from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.codegen.llvm.kernel.function import Module, emit_kernel
@@ -16,7 +16,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Var
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
@@ -60,7 +60,7 @@ def _listed(funcs: Functions) -> list[PrimFunc]:
 
 def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
     """What is compiled for a function; its packed form is noted in `packed`."""
-    lifted = lift_constants(func)
+    lifted = hoist_constant_packing(func)
     if lifted is None:
         return [func]
     specs = {at: param_spec(lifted.main, lifted.main.params[at], False) for at in lifted.positions}
@@ -87,7 +87,7 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
             lowered = pipeline(f, target)
             kernel = emit_kernel(lowered, module)
             sites = sites_of(lowered)
-            entries.append(emit_sized_entry(f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail))
+            entries.append(emit_dynamic_shape_entry(f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail))
         else:
             specs = param_specs(f)
             lowered = pipeline(f, target)
@@ -109,13 +109,13 @@ def _sizes(func: PrimFunc) -> list[Var]:
     return sizes
 
 
-def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[SizedParam]:
+def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[DynamicShapeParam]:
     written = written_buffers(func)
-    out: list[SizedParam] = []
+    out: list[DynamicShapeParam] = []
     for p in func.params:
         if isinstance(p, Buffer):
             check_scope(func, p)
             for v in sorted({v for e in p.shape for v in e.vars} - set(sizes), key=lambda v: v.key):
                 raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; {v} is no parameter: add it behind the buffers")
-            out.append(SizedParam(p.name, p.dtype, p.shape, p in written))
+            out.append(DynamicShapeParam(p.name, p.dtype, p.shape, p in written))
     return out

@@ -23,7 +23,7 @@ from tunesmith.support.errors import BuildError
 
 
 @dataclass(frozen=True, slots=True)
-class SizedParam:
+class DynamicShapeParam:
     """One tensor argument, as `runtime.checker.param_spec.ParamSpec`, with extents that are expressions of sizes."""
 
     name: str
@@ -37,10 +37,10 @@ class SizedParam:
         return f"{self.dtype}[{', '.join(extents)}]"
 
 
-def emit_sized_entry(
+def emit_dynamic_shape_entry(
     name: str,
     kernel: str,
-    params: Sequence[SizedParam],
+    params: Sequence[DynamicShapeParam],
     sizes: Sequence[Var],
     declared: set[str],
     declares: set[str],
@@ -125,7 +125,7 @@ def emit_sized_entry(
     return "\n".join(lines)
 
 
-def _table(name: str, params: Sequence[SizedParam], checked: CheckedSizes) -> list[str]:
+def _table(name: str, params: Sequence[DynamicShapeParam], checked: CheckedSizes) -> list[str]:
     """Instructions that fill `%params` and `%extents`; those that compute what they store are left in `checked`."""
     prefix = f"tunesmith.{name}."
     lines: list[str] = []
@@ -156,7 +156,7 @@ def _table(name: str, params: Sequence[SizedParam], checked: CheckedSizes) -> li
     return lines
 
 
-def _signature(name: str, params: Sequence[SizedParam], sizes: Sequence[Var]) -> tuple[list[str], str]:
+def _signature(name: str, params: Sequence[DynamicShapeParam], sizes: Sequence[Var]) -> tuple[list[str], str]:
     """The constants that the checks read, and the name of the one that holds them all."""
     prefix = f"tunesmith.{name}."
     usage = f"{name}({', '.join([*(f'{p.name}: {p}' for p in params), *(f'{v.name}: int' for v in sizes)])})"

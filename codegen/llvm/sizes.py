@@ -53,13 +53,13 @@ class CheckedSizes:
         """The least multiple of a power of two that is no less than a value."""
         return self._op(f"and i64 {self.total([value, str(unit - 1)])}, {-unit}")
 
-    def _folded(self, op: str, neutral: str, values: Iterable[str]) -> str:
-        out = neutral
+    def _folded(self, op: str, identity_element: str, values: Iterable[str]) -> str:
+        out = identity_element
         for v in values:
             if op == "smul" and "0" in (v, out):
                 return "0"
-            if v != neutral:
-                out = v if out == neutral else self._checked(op, out, v)
+            if v != identity_element:
+                out = v if out == identity_element else self._checked(op, out, v)
         return out
 
     def _checked(self, op: str, a: str, b: str) -> str:

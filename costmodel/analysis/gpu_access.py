@@ -77,7 +77,7 @@ def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Se
     if not tile or tile[0].kind != "vectorized" or u.item > WIDEST // 2:
         return d.one
     lane = tile[0]
-    together = s.indexed(u, lane) * d.equal(s.movement(u, lane), 1.0)
+    together = s.indexed(u, lane) * d.equal(s.stride(u, lane), 1.0)
     out = d.one
     n = 2
     while n * u.item <= WIDEST:

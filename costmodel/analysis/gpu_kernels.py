@@ -126,13 +126,13 @@ def _kernel(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...]) -> Ke
 
 def buffers(a: ProgramAnalysis, stores: tuple[Store, ...], scopes: tuple[str, ...]) -> list[Buffer]:
     """Intermediates of these scopes that the stores use, in order."""
-    return list(dict.fromkeys([b for s in stores for b in s.uses if b in a.homes and b.scope in scopes]))
+    return list(dict.fromkeys([b for s in stores for b in s.uses if b in a.reuse_levels and b.scope in scopes]))
 
 
 def pitches(a: ProgramAnalysis, b: Buffer) -> tuple[Num, ...]:
     """Elements between neighbours along each dimension of a buffer as it is placed."""
     d = a.dag
-    shape = a.allocated(b) if b in a.homes and b.scope != "global" else tuple([d.poly(n) for n in b.shape])
+    shape = a.allocated(b) if b in a.reuse_levels and b.scope != "global" else tuple([d.poly(n) for n in b.shape])
     out = [d.one] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         out[i] = out[i + 1] * shape[i + 1]

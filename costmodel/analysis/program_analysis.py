@@ -16,7 +16,7 @@ from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, Lt0, Not, Select
+from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
@@ -110,7 +110,7 @@ class Store:
         self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
         self._boxes: dict[tuple[int, frozenset[Var]], Num] = {}
         self._indexed: dict[tuple[Buffer, Var], Num] = {}
-        self._movements: dict[tuple[Buffer, Var], Num] = {}
+        self._strides: dict[tuple[Buffer, Var], Num] = {}
 
     @property
     def total(self) -> Num:
@@ -249,15 +249,15 @@ class Store:
             found = self._indexed[key] = self.dag.largest([self._depends(e, loop.var) for indices in use.at for e in indices])
         return found
 
-    def movement(self, use: Use, loop: Loop) -> Num:
+    def stride(self, use: Use, loop: Loop) -> Num:
         """Elements, in row-major order, by which the first step of the loop moves the (first) access, either way."""
         key = (use.buffer, loop.var)
-        found = self._movements.get(key)
+        found = self._strides.get(key)
         if found is None:
-            found = self._movements[key] = self._movement(use, loop)
+            found = self._strides[key] = self._stride(use, loop)
         return found
 
-    def _movement(self, use: Use, loop: Loop) -> Num:
+    def _stride(self, use: Use, loop: Loop) -> Num:
         d = self.dag
         start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
         moved, pitch = d.zero, d.one
@@ -345,7 +345,7 @@ def _is_position(e: Expr) -> bool:
     """Whether a condition is about indices alone: lowering turns it into masks and bounds of loops."""
     if type(e) is Binary and e.op in LOGIC:
         return _is_position(e.a) and _is_position(e.b)
-    return _is_position(e.a) if type(e) is Not else type(e) is Lt0
+    return _is_position(e.a) if type(e) is Not else type(e) is IsNegative
 
 
 @dataclass
@@ -361,7 +361,7 @@ class ProgramAnalysis:
     params: tuple[Param, ...]
     dag: Dag = field(init=False)
     stores: list[Store] = field(init=False)
-    homes: dict[Buffer, int] = field(init=False)
+    reuse_levels: dict[Buffer, int] = field(init=False)
     """For each intermediate, how many loops stand around the place where it is allocated: those that all its users share."""
     _accesses: dict[tuple[Var, Buffer], list[Block]] = field(init=False)
 
@@ -369,7 +369,7 @@ class ProgramAnalysis:
         self.dag = Dag(self.params)
         self.stores = []
         self._collect(self.func.body, [])
-        self.homes = {b: self._home(b) for b in self.func.allocs}
+        self.reuse_levels = {b: self._reuse_level(b) for b in self.func.allocs}
         self._accesses = {}
         for s in self.stores:
             for loop in s.loops:
@@ -388,7 +388,7 @@ class ProgramAnalysis:
         elif type(n) is not BufferLoad:
             n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))
 
-    def _home(self, b: Buffer) -> int:
+    def _reuse_level(self, b: Buffer) -> int:
         paths = [s.path for s in self.stores if b in s.uses]
         if not paths:
             return 0
@@ -397,9 +397,9 @@ class ProgramAnalysis:
             shared += 1
         return shared
 
-    def home_level(self, s: Store, b: Buffer) -> int:
+    def reuse_level(self, s: Store, b: Buffer) -> int:
         """The level of `s` at which the intermediate `b` lives: how many loops stand between its allocation and the block."""
-        around = {x.var for x in s.path[: self.homes[b]]}
+        around = {x.var for x in s.path[: self.reuse_levels[b]]}
         return sum(x.var not in around for x in s.loops)
 
     def allocated(self, b: Buffer) -> tuple[Num, ...]:
@@ -411,12 +411,12 @@ class ProgramAnalysis:
             readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED else []
             tiles = [self._tile(s, s.uses[b]) for s in readers or users]
             return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
-        sizes = [s.extents(s.uses[b], self.home_level(s, b)) for s in users]
+        sizes = [s.extents(s.uses[b], self.reuse_level(s, b)) for s in users]
         return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
 
     def _tile(self, s: Store, u: Use) -> tuple[Num, ...]:
         """Extents of what a block holds in shared memory: all that its threads touch; in memory of a thread: what the thread touches."""
-        d, home = self.dag, self.homes[u.buffer]
+        d, home = self.dag, self.reuse_levels[u.buffer]
         own, around = s.path[home:], s.path[:home]
         if u.buffer.scope in SHARED:
             threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]

@@ -208,7 +208,7 @@ class _Cost:
             if x is not width.loop:
                 out = out * d.where(used, x.size, 1.0)
                 continue
-            step = s.movement(u, x)
+            step = s.stride(u, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
             out = out * d.where(used * x.many, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
@@ -218,7 +218,7 @@ class _Cost:
         d, beside = self.d, self.d.zero
         for x in tile:
             if x is not width.loop:
-                beside = d.maximum(beside, d.equal(s.movement(u, x), 1.0) * x.size)
+                beside = d.maximum(beside, d.equal(s.stride(u, x), 1.0) * x.size)
         return d.where(beside * 2.0 > float(width.lanes) - 1.0, TRANSPOSED, SCATTER)
 
     def _chained(self, s: Store, tile: Sequence[Loop]) -> Num:
@@ -301,7 +301,7 @@ class _Cost:
         streamed, scattered = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
-                home = self._home(s, u)
+                home = self._reuse_level(s, u)
                 # One iteration of the loop outside of home; the caches of all threads hold what the program needs from run to run.
                 around = self._under(s.loops[home], 0) if home < top else self._under(None, 1) / threads
                 # Between once and twice the cache some of it stays.
@@ -309,7 +309,7 @@ class _Cost:
                 moved = self._moved(s, u, fits, home)
                 # Skipped iterations move nothing, but what is touched at all has to come once.
                 moved = d.maximum(moved * s.useful, d.minimum(moved, self._lines(s, u, top))) * lost
-                moved = moved * (2.0 if u.writes and u.buffer not in self.a.homes else 1.0)
+                moved = moved * (2.0 if u.writes and u.buffer not in self.a.reuse_levels else 1.0)
                 far = self._walk(s, u) * u.item > float(FAR)
                 streamed, scattered = streamed + moved * (1.0 - far), scattered + moved * far
         return streamed, scattered
@@ -323,17 +323,17 @@ class _Cost:
         step, found = d.zero, d.zero
         for x in s.loops[len(_tile_loops(s)) :]:
             hit = x.many * s.indexed(u, x)
-            step = d.where(found, step, hit * s.movement(u, x))
+            step = d.where(found, step, hit * s.stride(u, x))
             found = d.maximum(found, hit)
         self._walks[s, u.buffer] = step
         return step
 
-    def _home(self, s: Store, u: Use) -> int:
+    def _reuse_level(self, s: Store, u: Use) -> int:
         """The level at which a buffer has been touched before: by an earlier block in the same iteration of a loop that both share,
         by its allocation in the iteration before, or by the run of the program before."""
         earlier = self.a.stores[: self.a.stores.index(s)]
         shared = [_shared(s, o) for o in earlier if u.buffer in o.uses]
-        return len(s.loops) - max([*shared, self.a.homes.get(u.buffer, 0)])
+        return len(s.loops) - max([*shared, self.a.reuse_levels.get(u.buffer, 0)])
 
     def _moved(self, s: Store, u: Use, fits: Sequence[Num], home: int) -> Num:
         """Bytes of one use: what its region holds at the outermost level that fits, times the outer iterations that lose it."""

@@ -208,12 +208,12 @@ def _loops_of_kind(d: Dag, s: Store, tag: str, kind: str) -> dict[str, Num]:
 def _memory(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
     d, written = a.dag, s.written.buffer
     out = {"alloc_bytes": d.zero, "alloc_times": d.zero}
-    if written in a.homes:
+    if written in a.reuse_levels:
         out["alloc_bytes"] = d.product(a.allocated(written)) * s.written.item
-        out["alloc_times"] = d.product([x.size for x in s.loops[a.home_level(s, written) :]])
+        out["alloc_times"] = d.product([x.size for x in s.loops[a.reuse_level(s, written) :]])
     elements, vectors = d.zero, d.zero
     for u in s.uses.values():
-        if u.buffer.scope in ("register", "local") and u.buffer in a.homes:
+        if u.buffer.scope in ("register", "local") and u.buffer in a.reuse_levels:
             extents = a.allocated(u.buffer)
             elements = elements + d.product(extents)
             vectors = vectors + (d.product(extents[:-1]) * d.ceildiv(extents[-1] * u.item, LINE) if extents else d.one)
@@ -263,7 +263,7 @@ def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
     stride, found, ratio = d.zero, d.zero, d.one
     for x in s.loops:
         hit = x.many * s.indexed(u, x)
-        stride = d.where(found, stride, hit * s.movement(u, x))
+        stride = d.where(found, stride, hit * s.stride(u, x))
         found = d.maximum(found, hit)
         ratio = d.where(found, ratio, ratio * x.size)
     return stride, ratio

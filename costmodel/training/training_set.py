@@ -19,7 +19,7 @@ from tunesmith.costmodel.features.feature_program import FeatureProgram, gather
 from tunesmith.datasets.family import family
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.records.record import target_key
 from tunesmith.schedule.primitive import apply_instruction
@@ -211,7 +211,7 @@ class _Sketches:
         schedule = Schedule(self._function(m.workload), parametric=True)
         for instruction in Trace.from_json(list(m.trace)).instructions:
             apply_instruction(schedule, instruction, None)
-        lifted = lift_constants(schedule.func)
+        lifted = hoist_constant_packing(schedule.func)
         func = schedule.func if lifted is None else lifted.main
         # Numpy: a log has hundreds of rows of a sketch, and code for it would take longer to compile than they take.
         return FeatureProgram(func, schedule.params, schedule.constraints, target=self._target(m.target), backend="numpy")

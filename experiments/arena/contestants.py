@@ -30,7 +30,7 @@ _WORDS: dict[str, object] = {"on": True, "true": True, "off": False, "false": Fa
 
 
 @dataclass(frozen=True, order=True)
-class Entrant:
+class Method:
     """A sampler with a model.
 
     Attributes:
@@ -121,22 +121,22 @@ class Entrant:
         return model
 
 
-def line_up(samplers: Sequence[str], models: Sequence[str]) -> list[Entrant]:
+def line_up(samplers: Sequence[str], models: Sequence[str]) -> list[Method]:
     """Every sampler with every model; a sampler that takes none once, and one that is named with its model, `annealing+xgb`, with that.
 
     Raises:
         UserError: there is no sampler, or one wants a model and there is none; what `Entrant.check` finds.
     """
-    out: list[Entrant] = []
+    out: list[Method] = []
     for spec in samplers:
         sampler, model = _own_model(spec)
         if model:
-            if not Entrant(sampler).takes_model:
+            if not Method(sampler).takes_model:
                 raise UserError(f"the sampler {sampler!r} takes no model, and {spec!r} names one: leave it out")
-            out += [e for e in (Entrant(sampler, model),) if e not in out]
+            out += [e for e in (Method(sampler, model),) if e not in out]
             continue
-        alone = Entrant(sampler)
-        mine = [Entrant(sampler, model) for model in models] if alone.takes_model else [alone]
+        alone = Method(sampler)
+        mine = [Method(sampler, model) for model in models] if alone.takes_model else [alone]
         if not mine:
             raise UserError(f"the sampler {sampler!r} takes a model, and none is named: name some, for example xgb,random")
         out += [e for e in mine if e not in out]

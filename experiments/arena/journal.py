@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from tunesmith.experiments.arena.contestants import Entrant
+from tunesmith.experiments.arena.contestants import Method
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.support import json_lines
 
@@ -33,7 +33,7 @@ class ReplayJournal:
     """
 
     def __init__(
-        self, path: str | PathLike[str] | None, pools: Sequence[Pool], entrants: Sequence[Entrant], trials: int, batch: int
+        self, path: str | PathLike[str] | None, pools: Sequence[Pool], entrants: Sequence[Method], trials: int, batch: int
     ) -> None:
         self._path = None if path is None else Path(path)
         self._pools, self._entrants, self._trials, self._batch = pools, entrants, trials, batch

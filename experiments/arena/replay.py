@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.experiments.arena.contestants import Entrant
+from tunesmith.experiments.arena.contestants import Method
 from tunesmith.experiments.arena.journal import ReplayJournal
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.search.samplers.proposals import check_new, proposed
@@ -84,7 +84,7 @@ class ArenaRun:
     """
 
     pools: tuple[Pool, ...]
-    entrants: tuple[Entrant, ...]
+    entrants: tuple[Method, ...]
     seeds: int
     settings: ArenaSettings
     asked: dict[Job, tuple[int, ...]]
@@ -137,7 +137,7 @@ def replay(pool: Pool, sampler: Sampler, trials: int, batch: int = 32) -> list[i
 
 
 def make_replayer(
-    pools: Sequence[Pool], entrants: Sequence[Entrant], settings: ArenaSettings
+    pools: Sequence[Pool], entrants: Sequence[Method], settings: ArenaSettings
 ) -> Callable[[tuple[int, int, int]], list[int]]:
     """What a worker does: the replay of a job.  Tasks of pools and their compiled features are made once a worker."""
 
@@ -151,7 +151,7 @@ def make_replayer(
 
 def run_arena(
     pools: Sequence[Pool],
-    entrants: Sequence[Entrant],
+    entrants: Sequence[Method],
     seeds: int,
     settings: ArenaSettings | None = None,
     *,
@@ -196,7 +196,7 @@ def run_arena(
     return ArenaRun(tuple(pools), tuple(entrants), seeds, settings, ordered, failed, len(known), took)
 
 
-def _check(pools: Sequence[Pool], entrants: Sequence[Entrant], seeds: int, workers: int) -> None:
+def _check(pools: Sequence[Pool], entrants: Sequence[Method], seeds: int, workers: int) -> None:
     if not pools or not entrants:
         raise UserError(f"an arena needs a pool and an entrant; got {len(pools)} pools and {len(entrants)} entrants")
     if seeds < 1 or workers < 0:
@@ -204,7 +204,7 @@ def _check(pools: Sequence[Pool], entrants: Sequence[Entrant], seeds: int, worke
 
 
 def _results(
-    pools: Sequence[Pool], entrants: Sequence[Entrant], settings: ArenaSettings, jobs: Sequence[Job], workers: int
+    pools: Sequence[Pool], entrants: Sequence[Method], settings: ArenaSettings, jobs: Sequence[Job], workers: int
 ) -> Iterator[tuple[Job, tuple[int, ...] | Failure, float]]:
     """Jobs as they end: what was asked, or why not, and how long it took."""
     if not jobs:

@@ -23,7 +23,7 @@ SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "tuning": 1.
 _LEAST_FOR_PEERS = 0.18
 """Of the run's time; tuning plans to leave more, and is cut off here."""
 _ROUNDS = 9
-_PEERS = "tunesmith.experiments.gpu_check.torch_peers:Peers"
+_PEERS = "tunesmith.experiments.gpu_check.torch_peers:Baselines"
 _START_S = 90.0
 """Until torch is imported and the device is open."""
 
@@ -102,7 +102,7 @@ def peers(session: Session, found: dict[str, Any]) -> None:
     for text, program in programs.items():
         if isinstance(program, str):
             session.say(f"  {text}: no program of ours: {program}")
-    pool = _hire(session)
+    pool = _spawn(session)
     try:
         (facts,) = pool.run([("facts", ())], timeout=60.0)
         found["versions"] = facts.value if facts.error is None else facts.message
@@ -118,18 +118,18 @@ def peers(session: Session, found: dict[str, Any]) -> None:
             entry = found["tasks"].setdefault(text, {})
             # A second time without the compiler, if that may be what took too long or broke the process: the others are not lost with it.
             for with_compiler in (True, False) if compiler else (False,):
-                done, tainted = _compare(session, pool, text, programs[text], limit, with_compiler, entry)
+                done, corrupted = _compare(session, pool, text, programs[text], limit, with_compiler, entry)
                 session.save()
-                if tainted:
+                if corrupted:
                     pool.close()
-                    pool = _hire(session)
+                    pool = _spawn(session)
                 if done or session.left() < 8:
                     break
     finally:
         pool.close()
 
 
-def _hire(session: Session) -> WorkerPool:
+def _spawn(session: Session) -> WorkerPool:
     return WorkerPool(_PEERS, 1, (session.kind,), start_timeout=_START_S)
 
 

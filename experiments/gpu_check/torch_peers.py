@@ -49,7 +49,7 @@ _LOST = ("DeviceLost", "CUDA error", "CUDA_ERROR", "AcceleratorError")
 Call = Callable[[], Any]
 
 
-class Peers:
+class Baselines:
     """The job of the process.
 
     Args:
@@ -115,7 +115,7 @@ class Peers:
         Returns:
             `times`: seconds of each sample by contestant; `differences` from ours, by the root mean square; `left_out`: why somebody is
             missing; `calls`: in a sample, and whether they were captured; `not_captured`: why not, if they should have been; `before`,
-            `after`: state of the GPU; `retaken`: samples; `tainted`: the device may take nothing more from this process.
+            `after`: state of the GPU; `retaken`: samples; `corrupted`: the device may take nothing more from this process.
         """
         begun = time.perf_counter()
         w = workload(text)

@@ -25,7 +25,7 @@ from tunesmith.support.errors import RunError, TunesmithError
 from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.testing.torch_models import get
 
-PEERS = ("torch", "torch_compile", "onnxruntime")
+BASELINES = ("torch", "torch_compile", "onnxruntime")
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     arguments.add_argument("models", nargs="+")
     arguments.add_argument("--log", type=Path, required=True)
     arguments.add_argument("--trials", type=int, default=0, help="of all tasks of a model together; 0 only compiles")
-    arguments.add_argument("--against", default=",".join(PEERS))
+    arguments.add_argument("--against", default=",".join(BASELINES))
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
     arguments.add_argument("--json", type=Path)

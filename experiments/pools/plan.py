@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import stream
@@ -41,7 +41,7 @@ class PoolDraw:
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.seed = task, seed
-        self.drafter = Drafter(task)
+        self.drafter = ProposalGenerator(task)
 
     def part(self, stage: str, known: Mapping[Candidate, float]) -> Iterator[Candidate]:
         """The candidates of a part, each once, until there is nothing new for a while.

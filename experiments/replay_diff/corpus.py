@@ -24,7 +24,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.ops.workload import workload
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.task import Task
 from tunesmith.support.errors import TunesmithError
 from tunesmith.support.seeds import stream
@@ -69,7 +69,7 @@ def _sketches(text: str, target: Target) -> Iterator[tuple[str, Artefacts]]:
     made = workload(text)
     task = Task(text, made.func, target)
     yield "task", {"digest": task.digest, "script": script(made.func), "left_out": "\n".join(task.space.left_out)}
-    drafter = Drafter(task)
+    drafter = ProposalGenerator(task)
     drawn = drafter.draw(DRAWN * len(task.space.sketches), stream(0, "replay-diff", text))
     best = {c.sketch: (value, c) for value, c in reversed(drawn.best(len(drawn)))}
     for k, sketch in enumerate(task.space.sketches):

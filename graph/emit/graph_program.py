@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallForm, CallStep, CopyStep, call_form, used
+from tunesmith.graph.emit.lowered_form import BranchStep, CallForm, CallStep, CopyStep, lowered_form, used
 from tunesmith.graph.emit.memory_plan import Lifetime, plan_memory
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, Value
@@ -25,7 +25,7 @@ def emit_graph_program(module: IRModule, name: str = "main") -> tuple[dict[str, 
     Raises:
         BuildError: the function is not in call form, branches, or has a shape that is no number.
     """
-    form = call_form(module, name)
+    form = lowered_form(module, name)
     _check_static(form)
     return _Emitter(form).program()
 

@@ -14,7 +14,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, If, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.node import Call as OperatorCall
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not
+from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Poly, Var, substitute
 from tunesmith.support.errors import BuildError
@@ -68,17 +68,17 @@ class CallForm:
     params: tuple[Value, ...]
     outputs: tuple[Value, ...] = ()
     steps: tuple[Step, ...] = ()
-    homes: dict[Value, Operand] = field(default_factory=dict)
+    reuse_levels: dict[Value, Operand] = field(default_factory=dict)
     assumptions: tuple[Expr, ...] = ()
 
     def home(self, operand: Operand) -> Operand:
         """In whose memory it lies: a parameter, an output, a constant, or a value with memory of its own."""
-        while isinstance(operand, Value) and operand in self.homes:
-            operand = self.homes[operand]
+        while isinstance(operand, Value) and operand in self.reuse_levels:
+            operand = self.reuse_levels[operand]
         return operand
 
 
-def call_form(module: IRModule, name: str = "main") -> CallForm:
+def lowered_form(module: IRModule, name: str = "main") -> CallForm:
     """A graph function of the module in steps.
 
     Raises:
@@ -114,13 +114,13 @@ class _Maker:
 
     def settled(self, steps: Sequence[Step], results: Sequence[Operand], targets: Sequence[Value]) -> tuple[Step, ...]:
         """The steps with their results in the memory of the targets."""
-        free = {v for s in steps if not isinstance(s, CopyStep) for v in s.results if v not in self._form.homes}
+        free = {v for s in steps if not isinstance(s, CopyStep) for v in s.results if v not in self._form.reuse_levels}
         copies = []
         for result, target in zip(results, targets, strict=True):
             home = self._form.home(result)
             if isinstance(home, Value) and home in free:
                 free.remove(home)
-                self._form.homes[home] = target
+                self._form.reuse_levels[home] = target
             else:
                 copies.append(CopyStep(result, target))
         return (*steps, *copies)
@@ -167,7 +167,7 @@ class _Maker:
                     bound.setdefault(v, given)
         self._form.assumptions += tuple([_assumed(c, bound) for c in callee.assumptions])
         steps, made = self.region(callee.body, dict(zip(callee.params, args, strict=True)), bound, (*calls, call.function))
-        self._form.homes.update(zip(results, made, strict=True))
+        self._form.reuse_levels.update(zip(results, made, strict=True))
         return steps
 
     def _branch(
@@ -184,7 +184,7 @@ class _Maker:
                 "Lower the graph first: operators must have become functions"
             )
         for r in results:
-            self._form.homes[r] = args[0]
+            self._form.reuse_levels[r] = args[0]
 
 
 def _bound(operand: Operand, env: Env) -> Operand:
@@ -203,8 +203,8 @@ def _assumed(c: Expr, sizes: Sizes) -> Expr:
     """A condition with its sizes replaced."""
     if isinstance(c, Poly):
         return _sized(c, sizes)
-    if isinstance(c, Lt0):
-        return Lt0(_sized(c.index, sizes))
+    if isinstance(c, IsNegative):
+        return IsNegative(_sized(c.index, sizes))
     if isinstance(c, Binary):
         return Binary(c.op, _assumed(c.a, sizes), _assumed(c.b, sizes))
     if isinstance(c, Not):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallForm, CallStep, Step, call_form, used
+from tunesmith.graph.emit.lowered_form import BranchStep, CallForm, CallStep, Step, lowered_form, used
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not
+from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Atom, Op, Poly, Var, poly
 from tunesmith.runtime.executor.executable import VERSION, NamedArrays
@@ -30,7 +30,7 @@ def emit_vm_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any
     Raises:
         BuildError: the function is not in call form, or a size is the extent of no parameter.
     """
-    form = call_form(module, name)
+    form = lowered_form(module, name)
     names = _size_names(form)
     return _Emitter(form, names).program()
 
@@ -44,7 +44,7 @@ def index_data(p: Poly, names: Mapping[Var, str]) -> Any:
 
 def condition_data(c: Expr, names: Mapping[Var, str]) -> Any:
     """A condition on sizes as data; an index expression means that it is negative.  BuildError if it is of another kind."""
-    if isinstance(c, (Poly, Lt0)):
+    if isinstance(c, (Poly, IsNegative)):
         return ["negative", index_data(c if isinstance(c, Poly) else c.index, names)]
     if isinstance(c, Binary) and c.op in ("and", "or"):
         return [c.op, condition_data(c.a, names), condition_data(c.b, names)]

@@ -11,7 +11,7 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, TensorType
 from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
-from tunesmith.graph.passes.layout_rewriter import TwinRewriter
+from tunesmith.graph.passes.layout_rewriter import LayoutRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 
@@ -26,7 +26,7 @@ def convert_layout(mod: IRModule) -> IRModule:
     return mod.update({name: _Convert()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
-class _Convert(TwinRewriter):
+class _Convert(LayoutRewriter):
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         if not isinstance(operation, Call):
             return None
@@ -36,10 +36,10 @@ class _Convert(TwinRewriter):
             return self.pointwise(operation, build)
         return None
 
-    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+    def forward(self, o: Operand, build: RegionBuilder) -> Operand:
         return build.permute_dims(o, axes=TO, name=o.name)
 
-    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
         return build.permute_dims(twin, axes=BACK, name=twin.name)
 
     def image(self, twin: Operand, build: RegionBuilder) -> list[Operand]:

@@ -11,7 +11,7 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Operand, Operation, TensorType
 from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
-from tunesmith.graph.passes.layout_rewriter import TwinRewriter
+from tunesmith.graph.passes.layout_rewriter import LayoutRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Poly, product
 
@@ -24,7 +24,7 @@ def flatten_rows(mod: IRModule) -> IRModule:
     return mod.update({name: _Flatten()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
-class _Flatten(TwinRewriter):
+class _Flatten(LayoutRewriter):
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         if not isinstance(operation, Call):
             return None
@@ -39,11 +39,11 @@ class _Flatten(TwinRewriter):
         pointwise = GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST)
         return self._pointwise(operation, build) if pointwise and any(a in self.twins for a in operation.args) else None
 
-    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+    def forward(self, o: Operand, build: RegionBuilder) -> Operand:
         shape = o.type.shape
         return build.reshape(o, shape=(product(shape[:-1]), shape[-1]), name=o.name)
 
-    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
         return build.reshape(twin, shape=type.shape, name=twin.name)
 
     def _made(self, twin: Operand, lead: tuple[Poly, ...], build: RegionBuilder) -> list[Operand]:

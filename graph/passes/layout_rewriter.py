@@ -13,7 +13,7 @@ from tunesmith.graph.ir.node import Operand, Region, TensorType
 from tunesmith.graph.ir.rewrite import Rewriter
 
 
-class TwinRewriter(Rewriter, ABC):
+class LayoutRewriter(Rewriter, ABC):
     """A rewriter that remembers the twins of values.
 
     Attributes:
@@ -25,22 +25,22 @@ class TwinRewriter(Rewriter, ABC):
         self.twins: dict[Operand, Operand] = {}
 
     @abstractmethod
-    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+    def forward(self, o: Operand, build: RegionBuilder) -> Operand:
         """The operand in the other form."""
 
     @abstractmethod
-    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
         """The value of this type from its twin."""
 
     def twin(self, o: Operand, build: RegionBuilder) -> Operand:
         """The operand in the other form, made once."""
         if o not in self.twins:
-            self.twins[o] = self.forth(o, build)
+            self.twins[o] = self.forward(o, build)
         return self.twins[o]
 
     def back(self, twin: Operand, type: TensorType, build: RegionBuilder) -> list[Operand]:
         """The value of a twin that was computed, as `visit` returns it."""
-        value = self.undo(twin, type, build)
+        value = self.inverse(twin, type, build)
         self.twins[value] = twin
         return [value]
 

@@ -14,7 +14,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.hoist_constant_packing import Lifted, lift_constants
+from tunesmith.lower.hoist_constant_packing import Lifted, hoist_constant_packing
 from tunesmith.runtime.arrays import aligned, empty, nbytes, placed
 from tunesmith.runtime.module import Module
 from tunesmith.support.errors import BuildError
@@ -25,7 +25,7 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
 
     The copies are computed by code for the target where that runs here, else by the interpreter; the elements are the same.
     """
-    lifted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := lift_constants(f)) is not None}
+    lifted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := hoist_constant_packing(f)) is not None}
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc)}
     calls = [b.operation for f in graphs.values() for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)]
     # A function keeps its own packing if a call of it passes something that is not known now.

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
@@ -191,7 +191,7 @@ def why_plain(func: PrimFunc) -> str:
     """Why no search knows schedules of a function; empty if one may."""
     if any(isinstance(p, Var) for p in func.params):
         return "its sizes come with the call: it has a schedule that serves all of them"
-    if any(type(n) is Lookup for n in walk(func.body)):
+    if any(type(n) is IndirectIndex for n in walk(func.body)):
         return "it looks indices up in memory: it has the plain schedule"
     return ""
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import Poly, Var, maximum, minimum, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, Stmt
 from tunesmith.ir.visit import walk
@@ -104,7 +104,7 @@ def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) 
         ranges: loops to relax, with their highest values; all others stay symbolic.
     """
     values, widths = iteration_box(block, ranges)
-    if any(isinstance(v, LookupVar) for e in indices for v in e.vars):
+    if any(isinstance(v, IndirectVar) for e in indices for v in e.vars):
         widths |= {v: substitute(n, values) - 1 for v, n in lookups(block).items()}
     box: list[tuple[Poly, Poly]] = []
     for e in indices:
@@ -115,7 +115,7 @@ def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) 
 
 def lookups(block: Block) -> dict[Var, Poly]:
     """The variables of lookups in a block, with their extents: they may have any value in their range."""
-    return {n.var: n.extent for part in (block.init, block.body) if part is not None for n in walk(part) if type(n) is Lookup}
+    return {n.var: n.extent for part in (block.init, block.body) if part is not None for n in walk(part) if type(n) is IndirectIndex}
 
 
 def union(boxes: list[Box]) -> Box:

@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval, is_nonnegative
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, divide_terms, minimum, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For
@@ -52,7 +52,7 @@ def loop_accesses(root: Node) -> list[LoopAccess]:
         if type(n) is For:
             go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, (*loops, n.var), values, block)
             return
-        if type(n) is Lookup:
+        if type(n) is IndirectIndex:
             go(n.value, ranges, loops, values, block)
             go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, loops, values, block)
             return

@@ -16,7 +16,7 @@ import numpy as np
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import Range, bounds
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Const, Expr, Lt0, Not, Select
+from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq
@@ -94,13 +94,13 @@ class _Walk:
     def _block(self, n: Block) -> None:
         outer, mark = self.values, len(self.conditions)
         self.path.append(n.name)
-        self.conditions += [(Lt0(self._inline(p)), True) for p in n.predicate]
+        self.conditions += [(IsNegative(self._inline(p)), True) for p in n.predicate]
         bindings = [self._inline(b) for b in n.bindings]
         for it, b in zip(n.iters, bindings, strict=True):
             self._index(b, self._inline(it.extent), f"the binding of the iteration variable {it.var} of block {n.name}")
         self.values = {**outer, **{it.var: b for it, b in zip(n.iters, bindings, strict=True)}}
         if n.init is not None:
-            firsts = [(Lt0(b - 1), True) for it, b in zip(n.iters, bindings, strict=True) if it.kind == "R"]
+            firsts = [(IsNegative(b - 1), True) for it, b in zip(n.iters, bindings, strict=True) if it.kind == "R"]
             self.conditions += firsts
             self.visit(n.init)
             del self.conditions[len(self.conditions) - len(firsts) :]
@@ -179,7 +179,7 @@ class _Walk:
         nowhere = np.zeros(size, bool)
         if type(e) is Const:
             return (~nowhere, nowhere) if e.value else (nowhere, ~nowhere)
-        if type(e) is Lt0 and e.lanes == 1:
+        if type(e) is IsNegative and e.lanes == 1:
             p = self._inline(e.index)
             if not all(v in points for v in p.vars):
                 return nowhere, nowhere
@@ -196,7 +196,7 @@ class _Walk:
 
 def _index_vars(e: Expr) -> frozenset[Var]:
     """The variables of the index conditions in a condition."""
-    if type(e) is Lt0:
+    if type(e) is IsNegative:
         return e.index.vars
     if type(e) is Not:
         return _index_vars(e.a)

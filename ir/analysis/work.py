@@ -10,7 +10,7 @@ import math
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Call, Cast, Lt0, Select
+from tunesmith.ir.expr import Binary, Call, Cast, IsNegative, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block, BufferStore
@@ -37,7 +37,7 @@ def operations(block: Block, target: Target) -> float:
             nodes += CALL
         elif t is Binary:
             nodes += DIVISION if n.op in ("div", "floordiv", "mod") else 1
-        elif t in (Select, Cast, Lt0):
+        elif t in (Select, Cast, IsNegative):
             nodes += 1
     out = writes(block)
     axis = plain_iter(out[0].indices[-1], block) if out and out[0].indices else None

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.interpreter.memory import InterpretError, Place, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
@@ -350,7 +350,7 @@ class Compiler:
     # ---- values
 
     def condition(self, e: Expr) -> str:
-        return f"{self.index(e.index)} < 0" if type(e) is Lt0 and e.lanes == 1 else self.value(e, None)
+        return f"{self.index(e.index)} < 0" if type(e) is IsNegative and e.lanes == 1 else self.value(e, None)
 
     def value(self, e: Expr, active: str | None) -> str:
         """Write code for `e`; the name that holds it, a numpy scalar or an array of lanes.
@@ -393,7 +393,7 @@ class Compiler:
     def _not(self, e: Not, active: str | None) -> str:
         return self.temp(f"logical_not({self.value(e.a, active)})")
 
-    def _lt0(self, e: Lt0, active: str | None) -> str:
+    def _lt0(self, e: IsNegative, active: str | None) -> str:
         if e.lanes == 1:
             return self.temp(f"bool_({self.index(e.index)} < 0)")
         stride = "1" if e.stride is None else self.index(e.stride)
@@ -447,7 +447,7 @@ class Compiler:
         self.line(f"{name}[{at}[1]] = {array}[{at}[0]]")
         return name
 
-    def _lookup(self, e: Lookup, active: str | None) -> str:
+    def _lookup(self, e: IndirectIndex, active: str | None) -> str:
         name = self.local(e.var.name)
         extent = self.index(e.extent)
         self.line(f"{name} = int({self.value(e.value, active)})")
@@ -458,7 +458,7 @@ class Compiler:
         del self.vars[e.var]
         return out
 
-    def looked_up(self, e: Lookup, active: str | None) -> str:
+    def looked_up(self, e: IndirectIndex, active: str | None) -> str:
         """The body of a lookup: what is computed there is not known outside, where another lookup may share its parts and its variable."""
         outer, self.known = self.known, dict(self.known)
         out = self.value(e.body, active)
@@ -479,14 +479,14 @@ class Compiler:
         Const: _const,
         Binary: _binary,
         Not: _not,
-        Lt0: _lt0,
+        IsNegative: _lt0,
         Select: _select,
         Cast: _cast,
         Call: _call,
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
-        Lookup: _lookup,
+        IndirectIndex: _lookup,
     }
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Expr, Lt0, Ramp, Select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Expr, IsNegative, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.interpreter.memory import InterpretError
 from tunesmith.ir.interpreter.source import Compiler
 from tunesmith.ir.interpreter.thread_accesses import runtime
@@ -280,7 +280,7 @@ class ThreadValues(Compiler):
 
     def truth(self, e: Expr, active: str | None) -> str:
         """Source of a scalar condition."""
-        return f"{self.index(e.index)} < 0" if type(e) is Lt0 and e.lanes == 1 else self.value(e, active)
+        return f"{self.index(e.index)} < 0" if type(e) is IsNegative and e.lanes == 1 else self.value(e, active)
 
     def rows(self, lanes: int) -> str:
         """Source of the shape of a wide value."""
@@ -302,7 +302,7 @@ class ThreadValues(Compiler):
             b = self.temp(f"where({wanted}, {b}, {b}.dtype.type({_PARTIAL[e.op]}))")
         return self.temp(f"binary_{e.op}({a}, {b})")
 
-    def _lt0(self, e: Lt0, active: str | None) -> str:
+    def _lt0(self, e: IsNegative, active: str | None) -> str:
         if e.lanes == 1:
             index = self.index(e.index)
             return self.temp(f"{index} < 0") if self.is_wide(index) else self.temp(f"bool_({index} < 0)")
@@ -418,7 +418,7 @@ class ThreadValues(Compiler):
                 self.line(f"{held.memory}.read({place}, broadcast_to({cells}, {shape}), {every}, {self.statement})")
         return self.temp(f"load_lanes({held.data}, {cells}, {taking})")
 
-    def _lookup(self, e: Lookup, active: str | None) -> str:
+    def _lookup(self, e: IndirectIndex, active: str | None) -> str:
         name = self.local(e.var.name)
         value, extent = self.value(e.value, active), self.index(e.extent)
         self.line(f"{name} = {self.place()}.looked_up({value}, {extent}, {self.masks(active).threads})")
@@ -436,20 +436,20 @@ class ThreadValues(Compiler):
         **Compiler._VALUES,
         Poly: _poly,
         Binary: _binary,
-        Lt0: _lt0,
+        IsNegative: _lt0,
         Select: _select,
         Call: _call,
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
-        Lookup: _lookup,
+        IndirectIndex: _lookup,
     }
 
 
 def _total(e: Expr) -> bool:
     """Whether the value may be computed for threads that do not ask for it: nothing in it can fail or be seen by others."""
     for n in walk_objects(e):
-        if type(n) in (BufferLoad, Lookup) or (type(n) is Call and intrinsic(n.name).shuffle):
+        if type(n) in (BufferLoad, IndirectIndex) or (type(n) is Call and intrinsic(n.name).shuffle):
             return False
         if type(n) is Binary and n.op in _PARTIAL and not dt.is_float(n.dtype):
             return False

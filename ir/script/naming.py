@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For
 
@@ -97,7 +97,7 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
                 index(p)
             seen.update([i.var for i in n.iters])
             notes(n.annotations)
-        elif t is Lookup:
+        elif t is IndirectIndex:
             seen.add(n.var)
         elif t is BufferLoad or t is BufferStore:
             use(n.buffer)

@@ -9,8 +9,8 @@ from typing import Any
 
 from tunesmith.ir import poly as ip
 from tunesmith.ir.buffer import BufferLoad, load
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Ramp, cast
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Ramp, cast
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import shorten
@@ -121,7 +121,7 @@ class CallParser(ExprParser):
     def _lt0(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("index", "lanes", "stride"), 1)
         lanes = self.integer(a["lanes"], "lanes") if "lanes" in a else 1
-        return Lt0(self.index(a["index"]), lanes, self.index(a["stride"]) if "stride" in a else None)
+        return IsNegative(self.index(a["index"]), lanes, self.index(a["stride"]) if "stride" in a else None)
 
     def _lookup(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("value", "extent", "body"), 3)
@@ -136,13 +136,13 @@ class CallParser(ExprParser):
             self.fail(body, f"`{shorten(name)}` is the name of something else already")
         if len(name) > MAX_NAME:
             self.fail(body, f"the name {shorten(name)} is too long")
-        var = LookupVar(name)
+        var = IndirectVar(name)
         self.scope[name] = ip.poly(var)
         self.enter(body)
         made = self.value(body.body)
         self.leave()
         del self.scope[name]
-        return Lookup(var, extent, value, made)
+        return IndirectIndex(var, extent, value, made)
 
     def _extremum(self, e: ast.Call) -> Parsed:
         op = e.func.attr  # type: ignore[attr-defined]

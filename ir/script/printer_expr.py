@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN
@@ -132,7 +132,7 @@ class ExprPrinter(IndexPrinter):
 
     def _equality(self, e: Expr) -> tuple[str, str] | None:
         """The sides of an `a == b` on indices, which is kept as two inequalities."""
-        if not (type(e) is Binary and e.op == "and" and type(e.a) is Lt0 and type(e.b) is Lt0):
+        if not (type(e) is Binary and e.op == "and" and type(e.a) is IsNegative and type(e.b) is IsNegative):
             return None
         a, b = e.a, e.b
         if a.lanes != 1 or b.lanes != 1 or a.stride is not None or b.stride is not None or a.index + b.index != -2:
@@ -145,7 +145,7 @@ class ExprPrinter(IndexPrinter):
             return (f"{same[0]} != {same[1]}", COMPARE)
         return (f"not {parens(self.expr(e.a), NOT)}", NOT)
 
-    def _lt0(self, e: Lt0) -> Text:
+    def _lt0(self, e: IsNegative) -> Text:
         if e.lanes == 1 and e.stride is None and e.index.const is None:
             return (self.negative(e.index), COMPARE)
         return (f"T.lt0({self.index(e.index)}{self.lane_arguments(e.lanes, e.stride)})", ATOM)
@@ -175,7 +175,7 @@ class ExprPrinter(IndexPrinter):
         where = ", ".join([self.index(i) for i in e.indices])
         return (f"{name}.vload([{where}]{self.lane_arguments(e.lanes, e.stride, e.mask)})", ATOM)
 
-    def _lookup(self, e: Lookup) -> Text:
+    def _lookup(self, e: IndirectIndex) -> Text:
         extent, value = self.index(e.extent), self.value(e.value)
         name = self.bind_var(e.var)
         text = f"T.lookup({value}, {extent}, lambda {name}: {self.value(e.body)})"
@@ -188,12 +188,12 @@ _EXPR: dict[type, Callable[[ExprPrinter, Any], Text]] = {
     Const: ExprPrinter._const,
     Binary: ExprPrinter._binary,
     Not: ExprPrinter._not,
-    Lt0: ExprPrinter._lt0,
+    IsNegative: ExprPrinter._lt0,
     Select: ExprPrinter._select,
     Cast: ExprPrinter._cast,
     Call: ExprPrinter._call,
     Broadcast: ExprPrinter._broadcast,
     Ramp: ExprPrinter._ramp,
     BufferLoad: ExprPrinter._load,
-    Lookup: ExprPrinter._lookup,
+    IndirectIndex: ExprPrinter._lookup,
 }

@@ -15,7 +15,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For, Seq, Stmt
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.fallback.dynamic_shape_schedule import schedule_sized
+from tunesmith.lower.fallback.dynamic_shape_schedule import dynamic_shape_schedule
 from tunesmith.schedule.auto_bind import THREADS, bind_spatial
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
@@ -37,7 +37,7 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     if target.is_gpu:
         return _bound(func, target)
     if any(isinstance(p, Var) for p in func.params):
-        return schedule_sized(func, target)
+        return dynamic_shape_schedule(func, target)
     s = Schedule(func)
     for name in [b.name for b in s.blocks()]:
         block = s.get_block(name)

@@ -34,7 +34,7 @@ _VECTORS = 4
 Step = Callable[[Schedule, str, Target], bool]
 
 
-def schedule_sized(func: PrimFunc, target: Target) -> PrimFunc:
+def dynamic_shape_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     """Schedule each block by the first way of doing it that fits it, and that the schedule's rules allow."""
     for name in [b.name for b in Schedule(func).blocks()]:
         ways: tuple[Step, ...] = (_tile, _fold, _stretch)

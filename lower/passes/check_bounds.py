@@ -28,9 +28,9 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Call, Const, Expr, Select, compare
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
-from tunesmith.ir.poly import ZERO, Poly, Var, below, poly
+from tunesmith.ir.poly import ZERO, Poly, Var, less_than, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute
@@ -74,7 +74,7 @@ class _Checker:
         self.func = func
         self.report = Buffer("report", (REPORT_ITEMS,), "int64")
         self.sites: list[str] = []
-        self.lookups: list[Lookup] = []
+        self.lookups: list[IndirectIndex] = []
         self.where = ""
         self.clean = compare("eq", BufferLoad(self.report, (ZERO,)), Const(0, "int64"))
 
@@ -115,12 +115,12 @@ class _Checker:
             init = self.stmt(substitute(b.init, values))
             for it, e in zip(b.iters, b.bindings, strict=True):
                 if it.kind == "R" and init is not None:
-                    init = If(below(e, 1), init)
+                    init = If(less_than(e, 1), init)
             parts.append(init)
         parts.append(self.stmt(substitute(b.body, values)))
         body = seq(parts)
         for e in reversed(b.predicate):
-            body = If(below(e, 0), body)
+            body = If(less_than(e, 0), body)
         self.where = outer
         return body
 
@@ -135,10 +135,10 @@ class _Checker:
     def unless_failed(self, s: Stmt) -> Stmt:
         return If(self.clean, s)
 
-    def with_lookups(self, e: Expr) -> Expr:
+    def with_indirect_indices(self, e: Expr) -> Expr:
         """An expression in the scope of the lookups at hand."""
         for n in reversed(self.lookups):
-            e = Lookup(n.var, n.extent, n.value, e)
+            e = IndirectIndex(n.var, n.extent, n.value, e)
         return e
 
     def inside(self, value: Expr, extent: Poly, site: str) -> Stmt | None:
@@ -148,9 +148,9 @@ class _Checker:
             return None
         self.sites.append(site)
         items = (poly(len(self.sites)), value, extent)
-        report = seq([store(self.report, (k,), self.with_lookups(item)) for k, item in enumerate(items)])
+        report = seq([store(self.report, (k,), self.with_indirect_indices(item)) for k, item in enumerate(items)])
         cond = outside[0] if len(outside) == 1 else Binary("or", *outside)
-        return self.unless_failed(If(self.with_lookups(cond), report))
+        return self.unless_failed(If(self.with_indirect_indices(cond), report))
 
     def access(self, s: BufferStore | BufferLoad, what: str) -> list[Stmt]:
         """The checks of an access."""
@@ -176,7 +176,7 @@ class _Checker:
             return self.access(e, "load of")
         if type(e) is Select:
             return [*self.of(e.cond, seen), *self.sides(e, seen)]
-        if type(e) is Lookup:
+        if type(e) is IndirectIndex:
             site = f"the value of the lookup {e.var}{self.where}"
             found = [*self.of(e.value, seen), self.inside(e.value, e.extent, site)]
             self.lookups.append(e)
@@ -193,4 +193,4 @@ class _Checker:
         then, orelse = self.of(e.a, set(seen)), self.of(e.b, set(seen))
         if not then and not orelse:
             return []
-        return [self.unless_failed(If(self.with_lookups(e.cond), seq(then), seq(orelse) if orelse else None))]
+        return [self.unless_failed(If(self.with_indirect_indices(e.cond), seq(then), seq(orelse) if orelse else None))]

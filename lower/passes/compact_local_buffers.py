@@ -1,4 +1,4 @@
-"""close_gaps: memory of one thread, whose elements are those of every 32nd column say, becomes as small as what is touched.
+"""compact_local_buffers: memory of one thread, whose elements are those of every 32nd column say, becomes as small as what is touched.
 
 Where an index is `128 * c + x` with x below 4, the dimension becomes two, of c and of x.
 """
@@ -16,7 +16,7 @@ Linear = list[tuple[int, int, Poly]]
 """Terms of an index: coefficient, highest value of the variable, the term."""
 
 
-def close_gaps(n: Allocate) -> Allocate:
+def compact_local_buffers(n: Allocate) -> Allocate:
     """The allocation with dimensions cut at gaps of all accesses; itself where there are none."""
     found: list[tuple[Poly, ...]] = []
     highest: dict[Var, int] = {}
@@ -50,7 +50,7 @@ def close_gaps(n: Allocate) -> Allocate:
         return m.with_(buffer=new, indices=tuple(at))
 
     body = transform(n.body, {BufferLoad: on_access, BufferStore: on_access})
-    return close_gaps(Allocate(new, body))
+    return compact_local_buffers(Allocate(new, body))
 
 
 def _linear(index: Poly, highest: dict[Var, int]) -> Linear | None:

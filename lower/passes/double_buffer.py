@@ -12,13 +12,13 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, below, mod, poly
+from tunesmith.ir.poly import Poly, less_than, mod, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, annotation, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import fresh_copy, substitute, transform, walk
 from tunesmith.lower.kernels import SHARED, map_kernels
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.renew_binders import own_binders
+from tunesmith.lower.renew_binders import renew_binders
 
 KEY = "double_buffer"
 
@@ -113,7 +113,7 @@ def _versioned(root: Stmt, loop: For, fills: list[_Fill]) -> Stmt:
     staged = {f: Buffer(f"{f.store.buffer.name}_next", [x.extent for x in f.loops], f.store.buffer.dtype, "local") for f in fills}
     k, following = poly(loop.var), poly(loop.var) + 1
     first = [fresh_copy(substitute(_to_version(f.stmt, wide, poly(0)), {loop.var: poly(0)})) for f in fills]
-    more = below(following, loop.extent)
+    more = less_than(following, loop.extent)
     loads = [substitute(_staging(f, staged[f], True), {loop.var: following}) for f in fills]
     stores = [_to_version(substitute(_staging(f, staged[f], False), {loop.var: following}), wide, mod(following, 2)) for f in fills]
     assert type(loop.body) is Seq
@@ -133,7 +133,7 @@ def _versioned(root: Stmt, loop: For, fills: list[_Fill]) -> Stmt:
     def on_seq(n: Seq, recurse: Any) -> Stmt:
         return seq([recurse(s) for s in n.stmts])
 
-    return own_binders(transform(root, {For: on_for, Allocate: on_allocate, Seq: on_seq}))
+    return renew_binders(transform(root, {For: on_for, Allocate: on_allocate, Seq: on_seq}))
 
 
 def _to_version(n: Stmt, wide: dict[Buffer, Buffer], version: Poly) -> Stmt:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For
 from tunesmith.ir.target.target import Target
@@ -39,9 +39,9 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         body = recurse(n.body)
         return n if body is n.body and flat[n.buffer] is n.buffer else Allocate(flat[n.buffer], body)
 
-    def on_lookup(n: Lookup, recurse: Any) -> Lookup:
+    def on_indirect_index(n: IndirectIndex, recurse: Any) -> IndirectIndex:
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
-        out: Lookup = n.map_children(recurse)
+        out: IndirectIndex = n.map_children(recurse)
         del s.ranges[n.var]
         return out
 
@@ -51,7 +51,9 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         del s.ranges[n.var]
         return out
 
-    body = transform(func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for, Lookup: on_lookup})
+    body = transform(
+        func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for, IndirectIndex: on_indirect_index}
+    )
     if body is func.body and all(b is f for b, f in flat.items()):
         return func
     params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])

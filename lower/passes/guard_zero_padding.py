@@ -1,4 +1,4 @@
-"""skip_zero_terms: `C = C + select(p, x, 0) * y` becomes `if p: C = C + x * y`: padding costs no arithmetic.
+"""guard_zero_padding: `C = C + select(p, x, 0) * y` becomes `if p: C = C + x * y`: padding costs no arithmetic.
 
 The sum keeps its value unless y is infinite or NaN where x is padding (0 * inf is NaN), which vendor libraries ignore too.
 Each part of the condition becomes an `if` of its own, so that loops can be clipped to it and tiles versioned by it.
@@ -19,7 +19,7 @@ from tunesmith.lower.passes.lower_blocks import guarded
 
 
 @function_pass(needs="OPAQUE")
-def skip_zero_terms(func: PrimFunc, target: Target) -> PrimFunc:
+def guard_zero_padding(func: PrimFunc, target: Target) -> PrimFunc:
     """Guard sums of products instead of adding zeros."""
 
     def on_store(n: BufferStore, _: Any) -> Stmt:

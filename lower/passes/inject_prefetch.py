@@ -1,4 +1,4 @@
-"""prefetch_ahead: while one iteration of a loop is at work, what the next one reads is fetched, a little at a time.
+"""inject_prefetch: while one iteration of a loop is at work, what the next one reads is fetched, a little at a time.
 
 Weights of a model come from far away.  The first tile of rows that uses a panel of them waits for memory, at a fraction of the speed of the
 others; fetched in one go ahead, the panel would hold up whatever else is loaded then.  Spread over all tiles it costs an instruction
@@ -13,7 +13,7 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import LookupVar
+from tunesmith.ir.indirect_index import IndirectVar
 from tunesmith.ir.poly import ZERO, Poly, Var, evaluate, poly
 from tunesmith.ir.stmt import Block, Evaluate, For, Stmt, annotation, seq
 from tunesmith.ir.target.target import Target
@@ -26,21 +26,21 @@ MOST = 8
 
 
 @function_pass(needs="SCHEDULED")
-def prefetch_ahead(func: PrimFunc, target: Target) -> PrimFunc:
-    """For loops with the annotations `prefetch_operand` (a buffer) and `prefetch_ahead` (iterations, 0 for none).
+def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
+    """For loops with the annotations `prefetch_operand` (a buffer) and `inject_prefetch` (iterations, 0 for none).
 
     The innermost serial loop under it that leads to a load of the operand begins with prefetches into the second level of the caches.
     Nothing happens where the operand does not move forward with the loop, or sizes are not known, or a lookup gives the place.
     """
-    if not any(k == "prefetch_ahead" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
+    if not any(k == "inject_prefetch" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
         return func
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        ahead, operand = annotation(n, "prefetch_ahead"), annotation(n, "prefetch_operand")
+        ahead, operand = annotation(n, "inject_prefetch"), annotation(n, "prefetch_operand")
         m: For = n.map_children(recurse)
         if ahead is None:
             return m
-        m = m.with_(annotations=tuple([(k, v) for k, v in m.annotations if k not in ("prefetch_ahead", "prefetch_operand")]))
+        m = m.with_(annotations=tuple([(k, v) for k, v in m.annotations if k not in ("inject_prefetch", "prefetch_operand")]))
         if not isinstance(ahead, Poly) or not ahead.const or not isinstance(operand, str):
             return m
         return _spread(m, operand, ahead.const, target)
@@ -58,7 +58,7 @@ def _spread(loop: For, operand: str, ahead: int, target: Target) -> Stmt:
     inner = [x for x in path if type(x) is For and x is not loop and x.kind == "serial"]
     if not inner or any(x.extent.const is None for x in inner) or any(e.const is None for e in load.buffer.shape):
         return loop
-    if any(isinstance(v, LookupVar) for i in load.indices for v in i.vars):
+    if any(isinstance(v, IndirectVar) for i in load.indices for v in i.vars):
         return loop
     # The first element that an iteration of the loop reads, and how far the next iteration is from it in memory.
     index = [substitute(i, {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}) for i in load.indices]

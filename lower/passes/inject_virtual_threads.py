@@ -1,4 +1,4 @@
-"""virtual_threads: the iterations of a vthread loop are done side by side by one thread.
+"""inject_virtual_threads: the iterations of a vthread loop are done side by side by one thread.
 
 The loop moves inwards to the statements that depend on it, memory that only it uses gets a place for each virtual thread where they store
 different values, and what does not depend on it, such as filling a tile in shared memory, is done once (source: TVM's InjectVirtualThread).
@@ -20,7 +20,7 @@ from tunesmith.lower.pass_infra import function_pass
 
 
 @function_pass(needs="OPAQUE")
-def virtual_threads(func: PrimFunc, target: Target) -> PrimFunc:
+def inject_virtual_threads(func: PrimFunc, target: Target) -> PrimFunc:
     """Move loops of virtual threads inwards; see the module's text."""
 
     everywhere = _accesses(func.body)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Call, Expr, Lt0
+from tunesmith.ir.expr import Call, Expr, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Op, Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, barrier, seq
@@ -68,7 +68,7 @@ class _Place:
 
     def under(self, cond: Expr) -> _Place:
         """The place inside a branch."""
-        return _Place(self.loops, (*self.guards, cond.index)) if type(cond) is Lt0 and cond.lanes == 1 else self
+        return _Place(self.loops, (*self.guards, cond.index)) if type(cond) is IsNegative and cond.lanes == 1 else self
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Barriers:
             waits = len(parts) > 1 and all(p.waits for p in parts)
             asked = tuple(self._accesses(n.cond, at))
             # No barrier fits between a condition and its branches, which those who take them enter while others still read.
-            self._check(not self._meet(asked, heads, at.loops, None), n)
+            self._check(not self._conflict(asked, heads, at.loops, None), n)
             return Part(made, (*asked, *heads), tails if waits else (*asked, *tails), waits)
         if type(n) is Allocate:
             inside = self.part(n.body, at, uniform)
@@ -169,7 +169,7 @@ class _Barriers:
         waited = False
         for k in n.stmts:
             p = self.part(k, at, uniform)
-            if self._meet(pending, p.head, at.loops, None):
+            if self._conflict(pending, p.head, at.loops, None):
                 self._check(uniform, k)
                 out.append(barrier())
                 pending, waited = (), True
@@ -186,7 +186,7 @@ class _Barriers:
         body = self.part(n.body, _Place((*at.loops, n), at.guards), same)
         # It may run no time at all, unless the number says otherwise.
         count = n.extent.const or 0
-        if count == 1 or not self._meet(body.tail, body.head, at.loops, (n, body.waits)):
+        if count == 1 or not self._conflict(body.tail, body.head, at.loops, (n, body.waits)):
             made, head, waits = _with_body(n, body.stmt), body.head, body.waits
         else:
             self._check(same, n)
@@ -223,12 +223,14 @@ class _Barriers:
 
     # ---- who touches what ----------------------------------------------------------------------------------------------
 
-    def _meet(self, before: Iterable[Access], after: Iterable[Access], around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
+    def _conflict(self, before: Iterable[Access], after: Iterable[Access], around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
         """Whether two threads touch one cell, one of them writing, in one iteration of the loops around.  With a loop: the second access is
         of a later iteration, of the next one if there is a barrier in the body."""
-        return any(a.buffer is b.buffer and (a.is_write or b.is_write) and self._collide(a, b, around, loop) for a in before for b in after)
+        return any(
+            a.buffer is b.buffer and (a.is_write or b.is_write) and self._conflicting(a, b, around, loop) for a in before for b in after
+        )
 
-    def _collide(self, a: Access, b: Access, around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
+    def _conflicting(self, a: Access, b: Access, around: tuple[For, ...], loop: tuple[For, bool] | None) -> bool:
         key = (a, b, len(around), loop)
         if key not in self.known:
             self.known[key] = self._touching(a, b, around, loop)

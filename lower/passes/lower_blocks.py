@@ -7,8 +7,8 @@ from typing import Any
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Call, Expr, conjunction
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import LookupVar
-from tunesmith.ir.poly import Poly, Var, below
+from tunesmith.ir.indirect_index import IndirectVar
+from tunesmith.ir.poly import Poly, Var, less_than
 from tunesmith.ir.stmt import Block, Evaluate, If, Stmt, annotation, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
@@ -23,10 +23,10 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
         values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
         body = _prefetched(b, substitute(recurse(b.body), values), func)
         if b.init is not None:
-            first = tuple([below(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
+            first = tuple([less_than(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
             init = substitute(b.init, values)
             body = seq([If(conjunction(first), init) if first else init, body])
-        return guarded(tuple([below(e, 0) for e in b.predicate]), body)
+        return guarded(tuple([less_than(e, 0) for e in b.predicate]), body)
 
     return with_body(func, transform(func.body, {Block: on_block}))
 
@@ -40,7 +40,7 @@ def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
     if not isinstance(distance, Poly) or distance.const == 0:
         return body
     loads = [x for x in walk(body) if type(x) is BufferLoad and x.buffer in func.params and x.indices]
-    known = [x for x in loads if not any(isinstance(v, LookupVar) for i in x.indices for v in i.vars)]
+    known = [x for x in loads if not any(isinstance(v, IndirectVar) for i in x.indices for v in i.vars)]
     ahead = [x.with_(indices=(*x.indices[:-1], x.indices[-1] + distance)) for x in known]
     return seq([*[Evaluate(Call("prefetch", (x,), x.dtype)) for x in ahead], body])
 

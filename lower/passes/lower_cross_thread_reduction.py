@@ -1,4 +1,4 @@
-"""combine_threads: a reduction over a loop of threads becomes an exchange of values, after which all of them have the result.
+"""lower_cross_thread_reduction: a reduction over a loop of threads becomes an exchange of values, after which all of them have the result.
 
 Where threads of a warp can shuffle values, they do so in log2 steps, and meet in shared memory once if there are several warps.  Elsewhere
 a tree in shared memory does it: half of the threads add what the other half has, then half of these.
@@ -10,13 +10,13 @@ from typing import Any
 
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Call, Const, Expr, Lt0, conjunction, select
+from tunesmith.ir.expr import Binary, Call, Const, Expr, IsNegative, conjunction, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Index, Poly, Var, below, floordiv, mod, poly, substitute
+from tunesmith.ir.poly import Index, Poly, Var, floordiv, less_than, mod, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, If, Stmt, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_program
-from tunesmith.lower.identity_element import neutral
+from tunesmith.lower.identity_element import identity_element
 from tunesmith.lower.kernels import AXES
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support import dtype as dt
@@ -27,7 +27,7 @@ WARP = 32
 
 
 @function_pass(needs="SCHEDULED")
-def combine_threads(func: PrimFunc, target: Target) -> PrimFunc:
+def lower_cross_thread_reduction(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower reductions over threads; see the module's text (source: TVM's LowerCrossThreadReduction).
 
     Raises:
@@ -111,8 +111,8 @@ class _Combination:
         at = {self.loop.var: thread}
         values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
         value = substitute_program(self.value, values)
-        guards = tuple([below(substitute(p, at), 0) for p in self.block.predicate])
-        return select(conjunction(guards), value, neutral(self.op, self.dtype)) if guards else value
+        guards = tuple([less_than(substitute(p, at), 0) for p in self.block.predicate])
+        return select(conjunction(guards), value, identity_element(self.op, self.dtype)) if guards else value
 
     def _result(self, total: Any) -> Stmt:
         """Store the result, where the block would: by each thread into memory of its own, else by the first one."""
@@ -122,13 +122,13 @@ class _Combination:
             at = {self.loop.var: poly(0)}
             values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
             start = substitute_program(init.value, values)
-            value = total(thread) if _is_neutral(start, self.op) else Binary(self.op, start, total(thread))
+            value = total(thread) if _is_identity(start, self.op) else Binary(self.op, start, total(thread))
             indices = tuple([substitute(i, values) for i in self.out.indices])
             out: Stmt = BufferStore(self.out.buffer, indices, value)
             if self.out.buffer.scope != "local":
-                out = If(Lt0(thread - 1), out)
+                out = If(IsNegative(thread - 1), out)
             for p in reversed(self.block.predicate):
-                out = If(below(substitute(p, at), 0), out)
+                out = If(less_than(substitute(p, at), 0), out)
             return out
 
         return self._each(make)
@@ -156,7 +156,7 @@ class _Combination:
         if warps > 1:
             met = self._buffer("warps", (*self._extents(), warps), "shared")
             group = self._group()
-            steps.append(self._each(lambda t: If(Lt0(mod(t, WARP) - 1), store(met, (*group, floordiv(t, WARP)), own[t]))))
+            steps.append(self._each(lambda t: If(IsNegative(mod(t, WARP) - 1), store(met, (*group, floordiv(t, WARP)), own[t]))))
             steps.append(self._each(lambda t: store(own, (t,), BufferLoad(met, (*group, poly(0))))))
             w = Var("w")
 
@@ -180,7 +180,7 @@ class _Combination:
 
             def fold(t: Poly, half: int = half, left: int = left) -> Stmt:
                 a, b = BufferLoad(met, (*group, t)), BufferLoad(met, (*group, t + half))
-                return If(Lt0(t - (left - half)), store(met, (*group, t), self._with(a, b)))
+                return If(IsNegative(t - (left - half)), store(met, (*group, t), self._with(a, b)))
 
             steps.append(self._each(fold))
             left = half
@@ -188,8 +188,8 @@ class _Combination:
         return seq(steps)
 
 
-def _is_neutral(start: Expr, op: str) -> bool:
+def _is_identity(start: Expr, op: str) -> bool:
     """Whether combining with it changes nothing."""
     if type(start) is not Const:
         return False
-    return start.value == neutral(op, start.dtype).value
+    return start.value == identity_element(op, start.dtype).value

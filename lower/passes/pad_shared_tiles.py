@@ -1,4 +1,4 @@
-"""fill_tiles: a tile in shared memory is filled as a whole, with zeros beyond its operand, so that nobody who works on it needs guards.
+"""Zero-pad shared-memory tiles when they are copied, so that compute on them needs no bounds checks.
 
 A copy under the guards of the operand becomes a copy of a choice between the operand and 0.  What is computed from such a tile into memory
 of a thread is computed without guards: for elements that nobody stores in the end, or adding products of zeros.
@@ -17,7 +17,7 @@ from tunesmith.ir.analysis.reduction_update import reduction_update
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Cast, Expr, Lt0, Select, conjunction, const
+from tunesmith.ir.expr import Binary, Cast, Expr, IsNegative, Select, conjunction, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, product, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
@@ -64,7 +64,7 @@ class Zeros:
 
 
 @function_pass(needs="OPAQUE")
-def fill_tiles(func: PrimFunc, target: Target) -> PrimFunc:
+def pad_shared_tiles(func: PrimFunc, target: Target) -> PrimFunc:
     """Fill tiles and drop guards; see the module's text."""
     return map_kernels(func, lambda k: _Kernel(k).run())
 
@@ -101,7 +101,7 @@ class _Kernel:
         elif type(n) is Allocate:
             self.outside[n.buffer] = frozenset([f.var for f in loops])
         elif type(n) is If:
-            if n.orelse is None and type(n.cond) is Lt0 and n.cond.lanes == 1:
+            if n.orelse is None and type(n.cond) is IsNegative and n.cond.lanes == 1:
                 guards = (*guards, n.cond.index)
             else:
                 plain = False
@@ -279,7 +279,7 @@ def _rewrite(root: Stmt, filled: Mapping[BufferStore, list[Poly]], dropped: Mapp
     """Guards of these stores taken away; those of `filled` choose between the value and 0."""
 
     def go(n: Any) -> Any:
-        if type(n) is If and n.orelse is None and type(n.cond) is Lt0 and n.cond.lanes == 1:
+        if type(n) is If and n.orelse is None and type(n.cond) is IsNegative and n.cond.lanes == 1:
             stores = [x for x in walk(n.then) if type(x) is BufferStore]
             free = [n.cond.index in (filled.get(x) or dropped.get(x) or ()) for x in stores]
             if all(free) and stores:
@@ -289,7 +289,7 @@ def _rewrite(root: Stmt, filled: Mapping[BufferStore, list[Poly]], dropped: Mapp
         if type(n) is BufferStore:
             guards = filled.get(n)
             if guards:
-                conds = conjunction(tuple([Lt0(g) for g in guards]))
+                conds = conjunction(tuple([IsNegative(g) for g in guards]))
                 return n.with_(value=Select(conds, n.value, const(0, n.buffer.dtype)))
             return n
         return n.map_children(lambda k: go(k) if isinstance(k, Stmt) else k)

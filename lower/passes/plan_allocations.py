@@ -1,4 +1,4 @@
-"""place_allocations: an intermediate buffer is allocated in the innermost loop that holds all its uses and passes none of its values to
+"""plan_allocations: an intermediate buffer is allocated in the innermost loop that holds all its uses and passes none of its values to
 another iteration, and shrinks to what is accessed there.
 
 Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.  On a GPU,
@@ -17,9 +17,9 @@ import numpy as np
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
@@ -27,9 +27,9 @@ from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.kernels import BLOCKS, SHARED, map_kernels
 from tunesmith.lower.loop_carried import carries_values
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.compact_local_buffers import close_gaps
+from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
 from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.passes.verify_thread_access import check_meetings
+from tunesmith.lower.passes.verify_thread_access import verify_thread_access
 from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 17
@@ -42,7 +42,7 @@ buffer keeps its dimension."""
 
 
 @function_pass(needs="OPAQUE")
-def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
+def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
 
     Raises:
@@ -57,7 +57,7 @@ def place_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     if target.is_gpu:
         func = _hoist_shared(func)
         _check_threads(func.name, func.body, frozenset(), frozenset())
-        check_meetings(func)
+        verify_thread_access(func)
     return func
 
 
@@ -164,7 +164,7 @@ def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) ->
     for at in reversed(range(depth)):
         loop = path[at]
         if type(loop) is not For or (loop.kind == "thread" and target.is_gpu) or loop.extent == 1:
-            continue  # loops that are bound are serial on a CPU, and judged by check_meetings for a GPU
+            continue  # loops that are bound are serial on a CPU, and judged by verify_thread_access for a GPU
         carried = carries_values(loop, b, s, threads, sizes)
         if carried is False:
             break
@@ -266,7 +266,7 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
         return m.with_(buffer=new, indices=tuple([ZERO if only else i - low for i, low, only in moved]))
 
     out = Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
-    return close_gaps(out) if b.scope == "local" else out
+    return compact_local_buffers(out) if b.scope == "local" else out
 
 
 def _accesses(n: Stmt, b: Buffer, sharing: dict[Var, Poly]) -> list[_Access]:
@@ -277,11 +277,11 @@ def _accesses(n: Stmt, b: Buffer, sharing: dict[Var, Poly]) -> list[_Access]:
         if type(x) is For:
             collect(x.body, {**loops, x.var: x.extent - 1}, guards)
             return
-        if type(x) is Lookup:
+        if type(x) is IndirectIndex:
             collect(x.value, loops, guards)
             collect(x.body, {**loops, x.var: x.extent - 1}, guards)
             return
-        if type(x) is If and x.orelse is None and type(x.cond) is Lt0 and x.cond.lanes == 1:
+        if type(x) is If and x.orelse is None and type(x.cond) is IsNegative and x.cond.lanes == 1:
             guards = (*guards, x.cond.index)
         if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
             found.append(_Access(x.indices, type(x) is BufferStore, loops, guards))

@@ -11,9 +11,9 @@ from typing import Any
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.simplify import is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
-from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, Lt0, Not, Select
+from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
@@ -37,13 +37,13 @@ class Simplifier:
             For: lambda n, _: self.loop(n),
             Block: self._block,
             If: self._if,
-            Lt0: self._lt0,
+            IsNegative: self._lt0,
             Select: self._select,
             Binary: self._binary,
             Not: self._not,
             Seq: self._seq,
             Allocate: self._allocate,
-            Lookup: self._lookup,
+            IndirectIndex: self._lookup,
         }
 
     def __call__(self, n: Any) -> Any:
@@ -131,7 +131,7 @@ class Simplifier:
             return None if orelse is None else If(negate(cond), orelse)
         return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
 
-    def _lt0(self, n: Lt0, recurse: Any) -> Expr:
+    def _lt0(self, n: IsNegative, recurse: Any) -> Expr:
         e = self.index(n.index)
         low, high = self.bounds(e)
         if n.lanes > 1 and n.stride is not None:
@@ -139,7 +139,7 @@ class Simplifier:
             low, high = low + min(a, 0), high + max(b, 0)
         if high < 0 or low >= 0:
             return truth(high < 0, n.lanes)
-        return n if e is n.index else Lt0(e, n.lanes, n.stride)
+        return n if e is n.index else IsNegative(e, n.lanes, n.stride)
 
     def _select(self, n: Select, recurse: Any) -> Expr:
         cond = recurse(n.cond)
@@ -163,7 +163,7 @@ class Simplifier:
         holds = known_truth(a)
         return truth(not holds, dt.lanes(n.dtype)) if holds is not None else n if a is n.a else Not(a)
 
-    def _lookup(self, n: Lookup, recurse: Any) -> Expr:
+    def _lookup(self, n: IndirectIndex, recurse: Any) -> Expr:
         self.ranges[n.var] = (0, max(self.bounds(n.extent)[1] - 1, 0))
         out: Expr = n.map_children(recurse)
         del self.ranges[n.var]
@@ -194,8 +194,8 @@ def known_truth(cond: Expr) -> bool | None:
 
 def negate(cond: Expr) -> Expr:
     """The opposite condition."""
-    if type(cond) is Lt0 and cond.lanes == 1:
-        return Lt0(-cond.index - 1)
+    if type(cond) is IsNegative and cond.lanes == 1:
+        return IsNegative(-cond.index - 1)
     return Not(cond)
 
 

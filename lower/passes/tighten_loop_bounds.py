@@ -1,4 +1,4 @@
-"""clip_loops: a loop whose whole body stands under a guard on its variable runs only over the iterations that pass it.
+"""tighten_loop_bounds: a loop whose whole body stands under a guard on its variable runs only over the iterations that pass it.
 
 `for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`: a tail, or the rows of a
 convolution window that fall into the padding, cost nothing.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
 from tunesmith.ir.stmt import For, If, Seq, Stmt
@@ -54,7 +54,7 @@ def linear(p: Poly, v: Var, sizes: Collection[Var]) -> tuple[Poly, Poly] | None:
 
 
 @function_pass(needs="OPAQUE")
-def clip_loops(func: PrimFunc, target: Target) -> PrimFunc:
+def tighten_loop_bounds(func: PrimFunc, target: Target) -> PrimFunc:
     """Clip serial loops, innermost first; see the module's text."""
     s = Simplifier(symbol_ranges(func))
 
@@ -72,7 +72,7 @@ def _guards(body: Stmt, v: Var) -> list[Poly]:
     """Guards on `v` that every statement of `body` stands under and that no loop inside takes part in."""
     if type(body) is If and body.orelse is None:
         mine: list[Poly] = []
-        if type(body.cond) is Lt0 and body.cond.lanes == 1:
+        if type(body.cond) is IsNegative and body.cond.lanes == 1:
             split = coefficient(body.cond.index, v)
             if split is not None and split[0]:
                 mine.append(body.cond.index)
@@ -91,7 +91,7 @@ def _clip(n: For, s: Simplifier) -> Stmt:
         return n
 
     def on_if(x: If, recurse: Any) -> Stmt:
-        if type(x.cond) is Lt0 and x.cond.lanes == 1 and x.cond.index in found:
+        if type(x.cond) is IsNegative and x.cond.lanes == 1 and x.cond.index in found:
             return recurse(x.then)
         return x.map_children(recurse)
 

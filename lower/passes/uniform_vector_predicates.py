@@ -1,4 +1,4 @@
-"""whole_vectors: a guard that all lanes of a vector pass or fail together does not depend on the lane.
+"""uniform_vector_predicates: a guard that all lanes of a vector pass or fail together does not depend on the lane.
 
 `4 * x + lane < 76` with lane below 4 is `4 * x < 76`.  On GPUs vectors are loaded whole or not at all.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Poly, Var, substitute
 from tunesmith.ir.stmt import For, Stmt
@@ -18,7 +18,7 @@ from tunesmith.lower.passes.tighten_loop_bounds import coefficient
 
 
 @function_pass(needs="OPAQUE")
-def whole_vectors(func: PrimFunc, target: Target) -> PrimFunc:
+def uniform_vector_predicates(func: PrimFunc, target: Target) -> PrimFunc:
     """Take the lane out of guards; see the module's text."""
 
     def on_for(n: For, recurse: Any) -> Stmt:
@@ -26,13 +26,13 @@ def whole_vectors(func: PrimFunc, target: Target) -> PrimFunc:
         if m.kind != "vectorized" or m.extent.const is None:
             return m
         lanes = m.extent.const
-        body = transform(m.body, {Lt0: lambda c, _: _whole(c, m.var, lanes)})
+        body = transform(m.body, {IsNegative: lambda c, _: _whole(c, m.var, lanes)})
         return m if body is m.body else m.with_(body=body)
 
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _whole(cond: Lt0, lane: Var, lanes: int) -> Lt0:
+def _whole(cond: IsNegative, lane: Var, lanes: int) -> IsNegative:
     if cond.lanes != 1 or lane not in cond.index.vars:
         return cond
     split = coefficient(cond.index, lane)
@@ -41,7 +41,7 @@ def _whole(cond: Lt0, lane: Var, lanes: int) -> Lt0:
     c, rest = split
     # rest + lane < 0 for a multiple of the lanes; or lane > rest - 1 for one more than a multiple: -(x + lane) - 1 < 0.
     if (c == 1 and _is_multiple(rest, lanes)) or (c == -1 and _is_multiple(rest + 1, lanes)):
-        return Lt0(substitute(cond.index, {lane: ZERO}))
+        return IsNegative(substitute(cond.index, {lane: ZERO}))
     return cond
 
 

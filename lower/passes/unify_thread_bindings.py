@@ -1,4 +1,4 @@
-"""share_threads: the threads of a kernel stand around all of its work, instead of around the parts that are shared among them.
+"""unify_thread_bindings: the threads of a kernel stand around all of its work, instead of around the parts that are shared among them.
 
 A root statement is a kernel: loops of blocks, and inside them any number of loops of threads, beside and inside each other, each of which
 shares its iterations among the same threads.  Afterwards there is one loop of each thread axis, directly inside the loops of blocks.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
@@ -22,7 +22,7 @@ from tunesmith.support.errors import BuildError
 
 
 @function_pass(needs="OPAQUE")
-def share_threads(func: PrimFunc, target: Target) -> PrimFunc:
+def unify_thread_bindings(func: PrimFunc, target: Target) -> PrimFunc:
     """Gather the loops of threads of each kernel; see the module's text.
 
     Raises:
@@ -83,7 +83,7 @@ def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly
     if type(n) is BufferStore and n.buffer.scope in COMMON and missing:
         out: Stmt = n
         for tag in missing:
-            out = If(Lt0(threads[tag] - 1), out)
+            out = If(IsNegative(threads[tag] - 1), out)
         return out
     if type(n) is If:
         deciding = deciding | _used(n.cond)

@@ -22,7 +22,7 @@ from tunesmith.lower.code_size import bound_unrolling
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
 from tunesmith.lower.passes.tighten_loop_bounds import coefficient
-from tunesmith.lower.renew_binders import own_binders
+from tunesmith.lower.renew_binders import renew_binders
 
 Plan = Callable[[], Any]
 
@@ -33,7 +33,7 @@ def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
     func = bound_unrolling(func, target)
     unroller = _Unroller(symbol_ranges(func))
     body = unroller(func.body)
-    return with_body(func, seq([]) if body is None else own_binders(body) if unroller.copied_memory else body)
+    return with_body(func, seq([]) if body is None else renew_binders(body) if unroller.copied_memory else body)
 
 
 class _Unroller(Simplifier):

@@ -1,4 +1,4 @@
-"""hoist_conditions: a condition inside written-out loops that does not depend on them is tested once, in front of them.
+"""unswitch_loops: a condition inside written-out loops that does not depend on them is tested once, in front of them.
 
 The tile that starts from zero in the first block of a cut reduction and from memory in the others becomes two tiles and
 one branch, instead of a branch for every vector.
@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.expr import Const, Lt0
+from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import For, If, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.renew_binders import own_binders
+from tunesmith.lower.renew_binders import renew_binders
 
 MAX_HOISTED = 3
 """Conditions taken out of one nest: each doubles it."""
 
 
 @function_pass(needs="OPAQUE")
-def hoist_conditions(func: PrimFunc, target: Target) -> PrimFunc:
+def unswitch_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Unswitch written-out loops; see the module's text.
 
     A second run finds nothing to do unless MAX_HOISTED stopped the first: a branch in front of a nest does not tell who put it there,
@@ -40,22 +40,24 @@ def hoist_conditions(func: PrimFunc, target: Target) -> PrimFunc:
         del s.ranges[n.var]
         return out
 
-    return with_body(func, own_binders(transform(func.body, {For: on_for})))
+    return with_body(func, renew_binders(transform(func.body, {For: on_for})))
 
 
 def _hoist(n: For, s: Simplifier, left: int) -> Stmt:
-    inside: set[Var] = {x.var for x in walk(n) if type(x) is For or type(x) is Lookup}
-    found: Poly | None = next((x.index for x in walk(n) if type(x) is Lt0 and x.lanes == 1 and x.index.vars.isdisjoint(inside)), None)
+    inside: set[Var] = {x.var for x in walk(n) if type(x) is For or type(x) is IndirectIndex}
+    found: Poly | None = next(
+        (x.index for x in walk(n) if type(x) is IsNegative and x.lanes == 1 and x.index.vars.isdisjoint(inside)), None
+    )
     if found is None or left == 0:
         return n
     cond = found
 
     def decided(value: bool) -> Stmt | None:
-        table: dict[type, Any] = {Lt0: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == cond else x}
+        table: dict[type, Any] = {IsNegative: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == cond else x}
         out = s(transform(n, table))
         return _hoist(out, s, left - 1) if type(out) is For else out
 
     yes, no = decided(True), decided(False)
     if yes is None:
-        return seq([]) if no is None else If(Lt0(-cond - 1), no)
-    return If(Lt0(cond), yes, no)
+        return seq([]) if no is None else If(IsNegative(-cond - 1), no)
+    return If(IsNegative(cond), yes, no)

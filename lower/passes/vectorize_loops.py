@@ -12,15 +12,15 @@ from math import gcd
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
-from tunesmith.lower.identity_element import neutral
+from tunesmith.lower.identity_element import identity_element
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
 from tunesmith.lower.passes.tighten_loop_bounds import linear
@@ -97,7 +97,7 @@ def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collectio
 def _under_prefix(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
     """(body, how many leading iterations run it); where nothing is known at the call only, the body as it stands runs in all."""
     b = n.body
-    if sizes and type(b) is If and b.orelse is None and type(b.cond) is Lt0 and b.cond.lanes == 1:
+    if sizes and type(b) is If and b.orelse is None and type(b.cond) is IsNegative and b.cond.lanes == 1:
         split = linear(b.cond.index, n.var, sizes)
         if split is not None and split[0] == 1:
             return b.then, -split[1]
@@ -146,14 +146,14 @@ def _horizontal(
         tool.guards += [] if active is None else [frozenset(active.vars)]
         part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
-            nothing = Broadcast(neutral(v.op, st.buffer.dtype), lanes)
-            part = Select(Lt0(-count, lanes, ONE), part, nothing)
+            nothing = Broadcast(identity_element(v.op, st.buffer.dtype), lanes)
+            part = Select(IsNegative(-count, lanes, ONE), part, nothing)
         total = part if total is None else Binary(v.op, total, part)
         del s.ranges[lane]
     assert total is not None
     folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
     store = BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
-    return If(Lt0(-active), store) if alone and active is not None else store
+    return If(IsNegative(-active), store) if alone and active is not None else store
 
 
 class _Lanes:
@@ -188,7 +188,7 @@ class _Lanes:
 
     def prefix(self, cond: Expr) -> Poly | None:
         """n when `cond` is `lane < n`, else None."""
-        if type(cond) is Lt0 and cond.lanes == 1 and self.lane in cond.index.vars:
+        if type(cond) is IsNegative and cond.lanes == 1 and self.lane in cond.index.vars:
             c, rest = self._linear(cond.index)
             if c == 1:
                 return _count(-rest, self.lanes, self.s)
@@ -220,7 +220,7 @@ class _Lanes:
             self.guards.append(frozenset(count.vars))
             then = self.stmt(n.then, self._and(mask, count))
             self.guards.pop()
-            return If(Lt0(-count), then) if self.needs_a_lane(n.then, count) else then
+            return If(IsNegative(-count), then) if self.needs_a_lane(n.then, count) else then
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One line for each vector: the lane at its start.
             return substitute(n, {self.lane: poly(0)})
@@ -251,9 +251,9 @@ class _Lanes:
         if t is Poly:
             c, rest = self._linear(e)  # type: ignore[arg-type]
             return Ramp(rest, c, self.lanes)
-        if t is Lt0:
+        if t is IsNegative:
             c, rest = self._linear(e.index)  # type: ignore[attr-defined]
-            return Lt0(rest, self.lanes, c)
+            return IsNegative(rest, self.lanes, c)
         if t is Select:
             return self._select(e, mask)  # type: ignore[arg-type]
         if t is Cast:
@@ -267,11 +267,11 @@ class _Lanes:
             return Not(self.wide(self.expr(e.a, mask)))  # type: ignore[attr-defined]
         if t is Call:
             return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))  # type: ignore[attr-defined]
-        if t is Lookup and not self._depends(e.value) and not self._depends(e.extent):  # type: ignore[attr-defined]
+        if t is IndirectIndex and not self._depends(e.value) and not self._depends(e.extent):  # type: ignore[attr-defined]
             self.s.ranges[e.var] = (0, max(self.s.bounds(e.extent)[1] - 1, 0))  # type: ignore[attr-defined]
             body = self.expr(e.body, mask)  # type: ignore[attr-defined]
             del self.s.ranges[e.var]  # type: ignore[attr-defined]
-            return Lookup(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
+            return IndirectIndex(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
         raise NotAVector
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
@@ -292,7 +292,7 @@ class _Lanes:
         a = self.wide(self.expr(e.a, self._and(mask, count)))
         if type(a) is BufferLoad and a.mask is not None and type(e.b) is Const and e.b.value == 0 and a.buffer.scope != "register":
             return a  # masked-off lanes of a load are zero
-        return Select(Lt0(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
+        return Select(IsNegative(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 
     def needs_a_lane(self, n: Any, count: Poly) -> bool:
         """Whether `n` may only run where the guard of `count` leading lanes leaves one.
@@ -307,7 +307,7 @@ class _Lanes:
 
     def _can_be_first(self, b: Expr) -> bool:
         """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
-        if any(isinstance(v, LookupVar) for x in walk(b) if type(x) is Poly for v in x.vars):
+        if any(isinstance(v, IndirectVar) for x in walk(b) if type(x) is Poly for v in x.vars):
             return False
         return all(self._is_apart(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
 
@@ -321,7 +321,7 @@ class _Lanes:
         if type(n) is Binary and n.op in ("floordiv", "mod"):
             return type(n.b) is Const and n.b.value not in (0, -1)
         if type(n) is not BufferLoad:
-            return type(n) is not Lookup
+            return type(n) is not IndirectIndex
         if (n.buffer, *n.indices) in self._read or self._in_range(n):
             return True
         split, size = linear(n.indices[0], self.lane, self.sizes), n.buffer.shape[0].const
@@ -333,7 +333,7 @@ class _Lanes:
 
     def _in_range(self, load: BufferLoad) -> bool:
         """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
-        if any(isinstance(v, LookupVar) and v not in self.s.ranges for v in load.indices[0].vars):
+        if any(isinstance(v, IndirectVar) and v not in self.s.ranges for v in load.indices[0].vars):
             return False
         low, high = self.s.bounds(load.indices[0])
         size = load.buffer.shape[0].const
@@ -344,7 +344,7 @@ def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferL
     """Loads of `n`, and the variables that their places depend on, also through lookups."""
     if type(n) is Poly:
         return
-    if type(n) is Lookup:
+    if type(n) is IndirectIndex:
         inside = frozenset(v for x in walk(n.value) if type(x) is Poly for v in x.vars)
         lookups = {**lookups, n.var: frozenset(w for v in inside for w in lookups.get(v, (v,)))}
     if type(n) is BufferLoad:
@@ -371,7 +371,7 @@ def _unconditional(e: Expr) -> list[BufferLoad]:
             found.append(n)
         elif type(n) is Select:
             stack.append(n.cond)
-        elif type(n) is Lookup:
+        elif type(n) is IndirectIndex:
             stack.append(n.value)
         elif type(n) is not Poly:
             n.each_child(stack.append)

@@ -14,9 +14,9 @@ import numpy as np
 
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Lt0, Select
+from tunesmith.ir.expr import IsNegative, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq
 from tunesmith.ir.visit import walk
@@ -39,7 +39,7 @@ class _Place:
     plain: bool
 
 
-def check_meetings(func: PrimFunc) -> None:
+def verify_thread_access(func: PrimFunc) -> None:
     """Refuse functions for a GPU with memory that is used as the module's text says.
 
     Raises:
@@ -66,9 +66,9 @@ def _places(root: Any, b: Buffer) -> list[_Place]:
     def go(n: Any, loops: tuple[For, ...], guards: tuple[Poly, ...], plain: bool) -> None:
         if type(n) is For:
             loops = (*loops, n)
-        elif type(n) is If and n.orelse is None and type(n.cond) is Lt0 and n.cond.lanes == 1:
+        elif type(n) is If and n.orelse is None and type(n.cond) is IsNegative and n.cond.lanes == 1:
             guards = (*guards, n.cond.index)
-        elif type(n) in (If, Select, Lookup):
+        elif type(n) in (If, Select, IndirectIndex):
             plain = False
         if type(n) in (BufferLoad, BufferStore) and n.buffer is b:
             found.append(_Place(n, loops, guards, plain))

@@ -1,4 +1,4 @@
-"""version_guards: a guard over a tile is decided once for the whole tile, in front of it.
+"""version_loops: a guard over a tile is decided once for the whole tile, in front of it.
 
 A register tile is written out; a test for every element of it, in the innermost loop, would ruin it.  A guard
 `c * Q + t < k`, with t going over the tile and Q over whole tiles, holds for all of t, for none, or, for exactly one
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from tunesmith.ir.expr import Const, Lt0
+from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, Var, below
+from tunesmith.ir.poly import Poly, Var, less_than
 from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
-from tunesmith.lower.renew_binders import own_binders
+from tunesmith.lower.renew_binders import renew_binders
 
 MAX_VERSIONS = 24
 """Copies of one tile at most: past this guards stay where they are, slow but small."""
@@ -42,14 +42,14 @@ class Guard:
 
 
 @function_pass(needs="OPAQUE")
-def version_guards(func: PrimFunc, target: Target) -> PrimFunc:
+def version_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Version tiles; see the module's text.
 
     A second run finds nothing to do unless MAX_VERSIONS stopped the first: copies are counted from 1 in each run, because no trace of
     them is left in the program, so each run would make more.  A pipeline holds this pass once.
     """
     body = _Versioner(symbol_ranges(func)).visit(func.body, 1)
-    return with_body(func, seq([]) if body is None else own_binders(body))
+    return with_body(func, seq([]) if body is None else renew_binders(body))
 
 
 class _Versioner:
@@ -85,7 +85,7 @@ class _Versioner:
                 return go(n.body)
             if type(n) is BufferStore and not self._has_conditions(n):
                 return None
-            if type(n) is Lt0 and n.lanes == 1:
+            if type(n) is IsNegative and n.lanes == 1:
                 found = self._as_guard(n.index, tile)
                 if found is not None:
                     return found
@@ -142,7 +142,7 @@ class _Versioner:
                 settled = [self._under(steps, (q, q), self._settle(n, g, unit * q + offset), more * len(rests)) for q in rests]
                 part = settled.pop()
                 for q, rest in zip(reversed(rests[:-1]), reversed(settled), strict=True):
-                    part = _if(below(steps, q + 1), rest, part)
+                    part = _if(less_than(steps, q + 1), rest, part)
             elif self.sized:
                 self.hidden.append(g.condition)
                 part = self._under(steps, mixed, n, more)
@@ -150,12 +150,12 @@ class _Versioner:
             else:
                 part = self._keep(n, g, more)
             if failing is not None:
-                part = _if(below(g.outer + g.low, 0), part, none)
+                part = _if(less_than(g.outer + g.low, 0), part, none)
         else:
             part = none
         if passing is None:
             return part
-        return full if mixed is None and failing is None else _if(below(g.outer + g.high, 0), full, part)
+        return full if mixed is None and failing is None else _if(less_than(g.outer + g.high, 0), full, part)
 
     def _keep(self, n: Any, g: Guard, copies: int) -> Any:
         """Leave this guard where it is and go on with the others."""
@@ -172,9 +172,9 @@ class _Versioner:
     def _settle(self, n: Any, g: Guard, outer: int) -> Any:
         """`n` with the outer part replaced by its value, in this guard and in all others of the same outer part."""
 
-        def on_lt0(x: Lt0, _: Any) -> Any:
+        def on_lt0(x: IsNegative, _: Any) -> Any:
             rest = x.index - g.outer
-            return below(rest + outer, 0) if x.lanes == 1 and rest.vars.isdisjoint(self.s.ranges) else x
+            return less_than(rest + outer, 0) if x.lanes == 1 and rest.vars.isdisjoint(self.s.ranges) else x
 
         return self._replaced(n, on_lt0)
 
@@ -184,12 +184,12 @@ class _Versioner:
         def on_store(x: BufferStore, recurse: Any) -> Any:
             return x.map_children(recurse) if self._has_conditions(x) else x
 
-        return self.s(transform(n, {Lt0: on_lt0, BufferStore: on_store}))
+        return self.s(transform(n, {IsNegative: on_lt0, BufferStore: on_store}))
 
     def _has_conditions(self, n: BufferStore) -> bool:
         known = self._conditions.get(n)
         if known is None:
-            known = self._conditions[n] = any(type(x) is Lt0 for x in walk(n))
+            known = self._conditions[n] = any(type(x) is IsNegative for x in walk(n))
         return known
 
     def _under(self, steps: Poly, span: Range | None, n: Any, copies: int) -> Any:
@@ -230,7 +230,7 @@ def _if(cond: Any, then: Stmt | None, orelse: Stmt | None, same: If | None = Non
     if type(cond) is Const:
         return then if cond.value else orelse
     if then is None:
-        return None if orelse is None else If(Lt0(-cond.index - 1), orelse)
+        return None if orelse is None else If(IsNegative(-cond.index - 1), orelse)
     return If(cond, then, orelse)
 
 

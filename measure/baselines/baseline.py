@@ -51,7 +51,7 @@ class PreparedCall:
         return self.output(self.run())
 
 
-class Peer(ABC):
+class Baseline(ABC):
     """One library.  Not thread safe: libraries keep their number of threads in global state.
 
     Subclasses set `name` and `package` and implement `variants`; the library is imported there and nowhere else.

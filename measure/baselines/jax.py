@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 
 _DTYPES = ("float32", "float16", "int32", "int8", "uint8")
 """JAX turns 64-bit types into 32-bit ones unless its global state says otherwise."""
 
 
-class JaxPeer(Peer):
+class JaxBaseline(Baseline):
     """JAX on CPU devices.
 
     XLA makes its pool of threads when it is first used and keeps it: this peer has the number of threads asked for only

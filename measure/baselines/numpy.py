@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 
 _SYMBOLS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 """The names of one function in the builds of OpenBLAS that numpy comes with."""
 
 
-class NumpyPeer(Peer):
+class NumpyBaseline(Baseline):
     """numpy with OpenBLAS.  All operators write to memory that was allocated before."""
 
     name: ClassVar[str] = "openblas"

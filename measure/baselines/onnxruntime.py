@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.onnx_model import CONTRIB, DATA_TYPES, Attribute, Node, encode_model
 from tunesmith.measure.baselines.operators import OperatorCall
 
@@ -25,7 +25,7 @@ class _Model:
     transposed: bool = False
 
 
-class OnnxRuntimePeer(Peer):
+class OnnxRuntimeBaseline(Baseline):
     """onnxruntime.  In matrix products B is an input, so packing it is part of the call."""
 
     name: ClassVar[str] = "onnxruntime"
@@ -50,7 +50,7 @@ class OnnxRuntimePeer(Peer):
         return _simple(call)
 
 
-class OnnxRuntimePrepackedPeer(OnnxRuntimePeer):
+class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
     """Matrix products whose B is known ahead and packed outside the call; nothing else, as all else is packed anyway."""
 
     name: ClassVar[str] = "onnxruntime_prepacked"

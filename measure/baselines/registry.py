@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from tunesmith.measure.baselines.baseline import Peer
+from tunesmith.measure.baselines.baseline import Baseline
 from tunesmith.support.registry import Registry
 
-PEERS: Registry[type[Peer]] = Registry(
-    "peer",
+BASELINES: Registry[type[Baseline]] = Registry(
+    "baseline",
     {
-        "jax": "tunesmith.measure.baselines.jax:JaxPeer",
-        "onnxruntime": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePeer",
-        "onnxruntime_prepacked": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePrepackedPeer",
-        "openblas": "tunesmith.measure.baselines.numpy:NumpyPeer",
-        "torch": "tunesmith.measure.baselines.torch:TorchPeer",
-        "torch_compile_cuda": "tunesmith.measure.baselines.torch:TorchCompileCudaPeer",
-        "torch_cuda": "tunesmith.measure.baselines.torch:TorchCudaPeer",
-        "torch_compile": "tunesmith.measure.baselines.torch:TorchCompilePeer",
-        "tvm": "tunesmith.measure.baselines.tvm:TvmPeer",
-        "tvm_tuned": "tunesmith.measure.baselines.tvm:TvmTunedPeer",
+        "jax": "tunesmith.measure.baselines.jax:JaxBaseline",
+        "onnxruntime": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimeBaseline",
+        "onnxruntime_prepacked": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePrepackedBaseline",
+        "openblas": "tunesmith.measure.baselines.numpy:NumpyBaseline",
+        "torch": "tunesmith.measure.baselines.torch:TorchBaseline",
+        "torch_compile_cuda": "tunesmith.measure.baselines.torch:TorchCompileCudaBaseline",
+        "torch_cuda": "tunesmith.measure.baselines.torch:TorchCudaBaseline",
+        "torch_compile": "tunesmith.measure.baselines.torch:TorchCompileBaseline",
+        "tvm": "tunesmith.measure.baselines.tvm:TvmBaseline",
+        "tvm_tuned": "tunesmith.measure.baselines.tvm:TvmTunedBaseline",
     },
 )
 
@@ -26,10 +26,10 @@ ON_GPU = {"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"}
 """Peers that are asked for by name where the target is an NVIDIA GPU, and who they are there."""
 
 
-def create_peer(name: str, threads: int) -> Peer:
+def create_baseline(name: str, threads: int) -> Baseline:
     """The peer of that name, to run on so many threads.  Whether it can be used tells its `available()`.
 
     Raises:
         UserError: there is no such peer; the message lists the known ones.
     """
-    return PEERS.get(name)(threads)
+    return BASELINES.get(name)(threads)

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 
 _Run = Callable[[], Any]
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 
 
-class TorchPeer(Peer):
+class TorchBaseline(Baseline):
     """torch without its compiler.  Convolutions and dense layers have several variants; the fastest competes."""
 
     name: ClassVar[str] = "torch"
@@ -32,7 +32,7 @@ class TorchPeer(Peer):
         return _variants(call, "cpu")
 
 
-class TorchCudaPeer(Peer):
+class TorchCudaBaseline(Baseline):
     """torch on the first NVIDIA GPU without its compiler: cuBLAS and cuDNN, which choose their fastest algorithm; float32 without tf32."""
 
     name: ClassVar[str] = "torch_cuda"
@@ -50,7 +50,7 @@ class TorchCudaPeer(Peer):
         return [_on_gpu(v) for v in _variants(call, "cuda")]
 
 
-class TorchCompileCudaPeer(Peer):
+class TorchCompileCudaBaseline(Baseline):
     """torch.compile on the first NVIDIA GPU: Inductor makes Triton kernels, and calls cuBLAS and cuDNN."""
 
     name: ClassVar[str] = "torch_compile_cuda"
@@ -69,7 +69,7 @@ class TorchCompileCudaPeer(Peer):
         return [_on_gpu(v) for v in _compiled_variants(call, "cuda")]
 
 
-class TorchCompilePeer(Peer):
+class TorchCompileBaseline(Baseline):
     """torch.compile with frozen weights (Inductor makes C++ and calls oneDNN and MKL).  Needs a C++ compiler."""
 
     name: ClassVar[str] = "torch_compile"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 from tunesmith.support.temporary_folder import temporary_folder
 
@@ -29,8 +29,8 @@ class _Program:
     blocks: Sequence[str]
 
 
-class TvmPeer(Peer):
-    """TVM with one plain schedule: register tile, vectors, parallel rows.  A floor for TVM, not its best: see `TvmTunedPeer`.
+class TvmBaseline(Baseline):
+    """TVM with one plain schedule: register tile, vectors, parallel rows.  A floor for TVM, not its best: see `TvmTunedBaseline`.
 
     TVM makes its pool of threads when it is first used and never enlarges it.  The variable TVM_NUM_THREADS stays set.
     """
@@ -79,7 +79,7 @@ class TvmPeer(Peer):
         return "plain schedule, not tuned", _scheduled(program)
 
 
-class TvmTunedPeer(TvmPeer):
+class TvmTunedBaseline(TvmBaseline):
     """TVM tuned by MetaSchedule for each operator it is asked for: minutes each.  Needs cloudpickle and xgboost."""
 
     name: ClassVar[str] = "tvm_tuned"

@@ -21,7 +21,7 @@ _SLACK = 1.5
 _CALIBRATED_S = 5e-4
 
 
-class Lead:
+class BlockingKernel:
     """Multiply-adds of one block of threads, for as long as is wanted.
 
     Args:

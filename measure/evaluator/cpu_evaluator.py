@@ -34,14 +34,14 @@ _RAISED = (RunError, TypeError, ValueError, RuntimeError)
 """What loading a candidate raises, or calling it with arguments that it does not take."""
 
 
-class Workbench:
+class CpuEvaluator:
     """Runs candidates in this process, one at a time."""
 
     def __init__(self) -> None:
         self._places: OrderedDict[str, _Place] = OrderedDict()
         self._scratch = np.zeros(0, np.uint8)
         self._constants = cold_memory(0)
-        self.tainted = False
+        self.corrupted = False
         """Somebody wrote beside an output: memory of this process may be ruined in places nobody looks at."""
 
     def prepare(self, setup: RunSetup) -> None:
@@ -93,9 +93,9 @@ class Workbench:
         start = time.perf_counter()
         samples = interleaved(calls, policy)
         each = (time.perf_counter() - start) / max(1, len(calls))
-        harmed = self._harmed(place)
-        if harmed is not None:  # after right results: nobody can say whose fault it is
-            raise RunError(f"while {len(calls)} candidates were compared, one of them {harmed}")
+        overwritten = self._overwritten(place)
+        if overwritten is not None:  # after right results: nobody can say whose fault it is
+            raise RunError(f"while {len(calls)} candidates were compared, one of them {overwritten}")
         out = []
         for i, verdict in enumerate(verdicts):
             if verdict is not None:
@@ -115,7 +115,7 @@ class Workbench:
                 return _failed("wrong_result", wrong)
         timed = race(place.cold(call, self._memory(request.policy.constant_bytes)), request.policy, request.best, flush)
         facts = {"calls": float(timed.number)} | ({"waited": timed.waited} if timed.waited == timed.waited else {})
-        wrong = self._harmed(place)
+        wrong = self._overwritten(place)
         verified = request.verify == "always" and place.reference is not None
         if wrong is None and request.verify == "winner" and place.reference is not None:
             if request.best is None or statistics.median(timed.seconds) < request.best:
@@ -129,16 +129,16 @@ class Workbench:
         """What is wrong with the output of a call; None if nothing is, or if there is nothing to compare with."""
         if place.reference is None:
             call()
-            return self._harmed(place)
+            return self._overwritten(place)
         place.table.fill(place.before)
         call()
-        return self._harmed(place) or place.verdict()
+        return self._overwritten(place) or place.verdict()
 
-    def _harmed(self, place: _Place) -> str | None:
+    def _overwritten(self, place: _Place) -> str | None:
         names = place.table.damaged()
         if not names:
             return None
-        self.tainted = True
+        self.corrupted = True
         return f"wrote outside of its argument {', '.join(names)}"
 
     def _memory(self, size: int) -> Array:

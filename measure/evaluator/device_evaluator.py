@@ -21,7 +21,7 @@ from tunesmith.codegen.backends import check_runs_here
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.gpu_probe import compiled
 from tunesmith.measure.evaluator.argument_data import make_inputs, poison, run_baseline
-from tunesmith.measure.evaluator.blocking_kernel import AT_ONCE, Lead
+from tunesmith.measure.evaluator.blocking_kernel import AT_ONCE, BlockingKernel
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array, from_bfloat16, to_bfloat16
 from tunesmith.measure.records.record import ErrorInfo
@@ -45,7 +45,7 @@ _HOST_BOUND = 0.5
 """Calls that take the host more than this part of the device's time to start: the device may have waited for them."""
 
 
-class DeviceBench:
+class DeviceEvaluator:
     """Runs candidates on the first device of the target's kind, one at a time.  Its caller holds the device's lease.
 
     Attributes:
@@ -54,8 +54,8 @@ class DeviceBench:
 
     def __init__(self) -> None:
         self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._leads: dict[Target, Lead | None] = {}
-        self.tainted = False
+        self._leads: dict[Target, BlockingKernel | None] = {}
+        self.corrupted = False
 
     def prepare(self, setup: RunSetup) -> None:
         """Lay out the arguments of a workload, unless they are there.
@@ -75,7 +75,7 @@ class DeviceBench:
             self._places.popitem(last=False)
         if target.base in LED and target not in self._leads:
             try:
-                self._leads[target] = Lead(Device(target.base), compiled(target.base, target.arch))
+                self._leads[target] = BlockingKernel(Device(target.base), compiled(target.base, target.arch))
             except BuildError:  # without a compiler short kernels take as long as starting them
                 self._leads[target] = None
         self._places[setup.key] = _Place(setup, Device(target.base), self._leads.get(target))
@@ -143,7 +143,7 @@ class DeviceBench:
         try:
             yield verdict
         except DeviceLost as error:
-            self.tainted = True
+            self.corrupted = True
             verdict[:] = [_failed("crash", str(error))]
         except (UserError, ValueError, TypeError) as error:
             verdict[:] = [_failed("run_error", str(error))]
@@ -152,7 +152,7 @@ class DeviceBench:
 class _Place:
     """The arguments of one workload on a device, and what its outputs must be."""
 
-    def __init__(self, setup: RunSetup, device: Device, lead: Lead | None) -> None:
+    def __init__(self, setup: RunSetup, device: Device, lead: BlockingKernel | None) -> None:
         self.setup, self.device, self.lead = setup, device, lead
         facts = device.api.attributes(device.index)
         self.host: dict[str, object] = {"device": facts.name, "compute": facts.compute_version, "driver": facts.driver_version}
@@ -242,7 +242,7 @@ class _Place:
 class _Timed:
     """Calls of one candidate, and the device's clock."""
 
-    def __init__(self, device: Device, calls: Sequence[BoundCall], lead: Lead | None = None) -> None:
+    def __init__(self, device: Device, calls: Sequence[BoundCall], lead: BlockingKernel | None = None) -> None:
         self._api, self._index, self._calls, self._lead = device.api, device.index, list(calls), lead
         self._marks = [self._api.create_event(self._index) for _ in range(2)]
         self.call = calls[0]

@@ -6,24 +6,24 @@ import json
 from collections.abc import Sequence
 
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.evaluator.cpu_evaluator import Workbench
-from tunesmith.measure.evaluator.device_evaluator import DeviceBench
+from tunesmith.measure.evaluator.cpu_evaluator import CpuEvaluator
+from tunesmith.measure.evaluator.device_evaluator import DeviceEvaluator
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.runtime.timing import TimingPolicy
 
 
-class Benches:
+class Evaluators:
     """Runs candidates in this process, each where its target says."""
 
     def __init__(self) -> None:
-        self._processor: Workbench | None = None
-        self._device: DeviceBench | None = None
+        self._processor: CpuEvaluator | None = None
+        self._device: DeviceEvaluator | None = None
         self._on_processor: dict[str, bool] = {}
 
     @property
-    def tainted(self) -> bool:
+    def corrupted(self) -> bool:
         """A candidate has ruined memory of this process, or lost it a device."""
-        return any(b is not None and b.tainted for b in (self._processor, self._device))
+        return any(b is not None and b.corrupted for b in (self._processor, self._device))
 
     def prepare(self, setup: RunSetup) -> None:
         """See `Workbench.prepare`."""
@@ -37,13 +37,13 @@ class Benches:
         """See `Runner.compare`."""
         return self._bench(requests[0].setup).compare(requests, policy)
 
-    def _bench(self, setup: RunSetup) -> Workbench | DeviceBench:
+    def _bench(self, setup: RunSetup) -> CpuEvaluator | DeviceEvaluator:
         if setup.target not in self._on_processor:
             self._on_processor[setup.target] = Target.from_json(json.loads(setup.target)).is_cpu
         if self._on_processor[setup.target]:
             if self._processor is None:
-                self._processor = Workbench()
+                self._processor = CpuEvaluator()
             return self._processor
         if self._device is None:
-            self._device = DeviceBench()
+            self._device = DeviceEvaluator()
         return self._device

@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class Handshake:
     """What an actor says of itself.
 
     Attributes:
@@ -59,12 +59,12 @@ class Greeting:
     facts: dict[str, object]
 
 
-class CrewMember:
+class Actor:
     """What lives in an actor.  Kinds of workers derive from this and add methods, which are the jobs."""
 
-    def hello(self) -> Greeting:
+    def hello(self) -> Handshake:
         """It is alive, and this is where."""
-        return Greeting(ray.util.get_node_ip_address(), os.getpid(), environment().versions, self.facts())
+        return Handshake(ray.util.get_node_ip_address(), os.getpid(), environment().versions, self.facts())
 
     def facts(self) -> dict[str, object]:
         """What else there is to say in a greeting."""
@@ -88,27 +88,27 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class _Member:
+class _PooledActor:
     """An actor: what was sent to it, since when it works on the first of that, and how it greeted us."""
 
     actor: Any
     sent: deque[_Sent] = field(default_factory=deque)
     since: float = 0.0
-    greeting: Greeting | None = None
+    greeting: Handshake | None = None
 
     @property
     def ready(self) -> bool:
         """It has started."""
         return self.greeting is not None
 
-    def greet(self, timeout: float | None) -> None:
+    def handshake(self, timeout: float | None) -> None:
         """Ask whether it is there."""
         self._send(_Sent(None, self.actor.hello.remote(), timeout))
 
     def give(self, index: int, job: Job) -> None:
         """Send a job."""
         if not self.sent:
-            self.greet(_ANSWER_SECONDS)
+            self.handshake(_ANSWER_SECONDS)
         self._send(_Sent(index, self.actor.do.remote(job.method, *job.arguments), job.timeout))
 
     def answered(self) -> float:
@@ -132,7 +132,7 @@ class _Member:
 
 
 class _Run:
-    """The jobs of one `ActorCrew.run` and what is known of them."""
+    """The jobs of one `ActorPool.run` and what is known of them."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -150,7 +150,7 @@ class _Run:
         text = {"message": "", "exception": "", "detail": "", **words}
         self.results[index] = JobResult(index, value, error, seconds=seconds, **text)
 
-    def blame(self, index: int, seconds: float, why: str, detail: str) -> None:
+    def attribute_crash(self, index: int, seconds: float, why: str, detail: str) -> None:
         """The actor that did the job is gone: the job gets a second chance, or is a crash."""
         self._deaths[index] += 1
         if self._deaths[index] < 2:
@@ -158,7 +158,7 @@ class _Run:
         else:
             self.end(index, seconds, error="crash", message=f"the worker process died ({why}), as another did before", detail=detail)
 
-    def tries_suspect(self, member: _Member) -> bool:
+    def tries_again(self, member: _PooledActor) -> bool:
         """A suspect stays alone: a job behind it that kills the actor at once would take the suspect's answer along."""
         return any(s.index is not None and self._deaths[s.index] > 0 for s in member.sent)
 
@@ -168,7 +168,7 @@ class _Run:
             (self.suspects if self._deaths[index] else self.waiting).appendleft(index)
 
 
-class ActorCrew:
+class ActorPool:
     """A number of actors of one kind.  They start in the background; one that is lost is replaced.  For one thread at a time.
 
     Args:
@@ -188,14 +188,14 @@ class ActorCrew:
 
     def __init__(
         self,
-        kind: type[CrewMember],
+        kind: type[Actor],
         arguments: Sequence[object],
         count: int,
         name: str,
         *,
         cpus: int = 0,
         resources: Mapping[str, float] | None = None,
-        accept: Callable[[Greeting], str | None] | None = None,
+        accept: Callable[[Handshake], str | None] | None = None,
         retry_overdue: bool = False,
         start_timeout: float = 120.0,
     ) -> None:
@@ -210,11 +210,11 @@ class ActorCrew:
         self._accept = accept
         self._retry_overdue = retry_overdue
         self._start_timeout = start_timeout
-        self._crew: list[_Member] = []
+        self._crew: list[_PooledActor] = []
         self._bad_starts = 0
         self._seen = 0.0  # when an actor was last there, in this run
         self._closed = False
-        self._hire()
+        self._spawn()
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """Do these jobs and return their results in the order of the jobs.
@@ -230,8 +230,8 @@ class ActorCrew:
         self._seen = time.monotonic()
         try:
             while not run.over:
-                self._hire()
-                self._hand_out(run)
+                self._spawn()
+                self._dispatch(run)
                 self._listen(run)
         finally:
             for member in [m for m in self._crew if m.ready and m.sent]:  # something was raised: what goes on is nobody's any more
@@ -245,15 +245,15 @@ class ActorCrew:
             for member in list(self._crew):
                 self._remove(member)
 
-    def _hire(self) -> None:
+    def _spawn(self) -> None:
         while len(self._crew) < self.count:
-            member = _Member(self._factory.remote(*self._arguments))
-            member.greet(None)  # it may have to wait for a place
+            member = _PooledActor(self._factory.remote(*self._arguments))
+            member.handshake(None)  # it may have to wait for a place
             self._crew.append(member)
 
-    def _hand_out(self, run: _Run) -> None:
+    def _dispatch(self, run: _Run) -> None:
         while run.waiting or run.suspects:
-            free = [m for m in self._crew if m.ready and sum(s.index is not None for s in m.sent) < WINDOW and not run.tries_suspect(m)]
+            free = [m for m in self._crew if m.ready and sum(s.index is not None for s in m.sent) < WINDOW and not run.tries_again(m)]
             if not free:
                 return
             member = min(free, key=lambda m: len(m.sent))
@@ -283,7 +283,7 @@ class ActorCrew:
         if not any(m.ready for m in self._crew) and now - self._seen >= self._start_timeout:
             raise RunError(self._nobody())
 
-    def _hear(self, member: _Member, run: _Run) -> None:
+    def _hear(self, member: _PooledActor, run: _Run) -> None:
         """Take an answer of an actor, or notice its death."""
         head = member.sent[0]
         try:
@@ -313,7 +313,7 @@ class ActorCrew:
             self._remove(member)
             run.put_back([s.index for s in member.sent if s.index is not None])
 
-    def _welcome(self, member: _Member, greeting: Greeting) -> None:
+    def _welcome(self, member: _PooledActor, greeting: Handshake) -> None:
         wanted = environment().versions
         other = [f"{name} {greeting.versions.get(name)} instead of {v}" for name, v in wanted.items() if greeting.versions.get(name) != v]
         refusal = f"it has {', '.join(other)}; install the same on all nodes" if other else None
@@ -324,7 +324,7 @@ class ActorCrew:
             raise RunError(f"the {self._name} on {greeting.node} cannot be used: {refusal}")
         member.greeting = greeting
 
-    def _lost(self, member: _Member, error: Exception, run: _Run) -> None:
+    def _lost(self, member: _PooledActor, error: Exception, run: _Run) -> None:
         why, detail = _reason(error), str(error)
         if not member.ready:
             self._remove(member)
@@ -334,16 +334,16 @@ class ActorCrew:
             return
         self._give_up(member, run, why, detail)
 
-    def _give_up(self, member: _Member, run: _Run, why: str, detail: str) -> None:
+    def _give_up(self, member: _PooledActor, run: _Run, why: str, detail: str) -> None:
         """Replace an actor; if it was at work, that is the suspect."""
         seconds = time.monotonic() - member.since
         self._remove(member)
         first, *rest = [s.index for s in member.sent]
         if first is not None:
-            run.blame(first, seconds, why, detail)
+            run.attribute_crash(first, seconds, why, detail)
         run.put_back([i for i in rest if i is not None])
 
-    def _overdue(self, member: _Member, run: _Run) -> None:
+    def _overdue(self, member: _PooledActor, run: _Run) -> None:
         head, seconds = member.sent[0], time.monotonic() - member.since
         if head.index is None or self._retry_overdue:
             self._give_up(member, run, f"no answer for {head.timeout:g} s", "")
@@ -352,7 +352,7 @@ class ActorCrew:
         run.end(head.index, seconds, error="timeout", message=f"killed after {head.timeout:g} s")
         run.put_back([s.index for s in member.sent if s.index is not None and s is not head])
 
-    def _remove(self, member: _Member) -> None:
+    def _remove(self, member: _PooledActor) -> None:
         self._crew.remove(member)
         ray.kill(member.actor)
 

@@ -12,7 +12,7 @@ from tunesmith.measure.builder import Builder, BuildJob, BuildResult
 from tunesmith.measure.candidate import BuildRequest
 from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.local_builder import MEMORY_LIMIT
-from tunesmith.measure.ray.ray_actor_pool import ActorCrew, CrewMember, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Job
 from tunesmith.measure.ray.ray_cluster import RayCluster
 from tunesmith.support.worker_pool import JobResult
 
@@ -44,7 +44,7 @@ class RayBuilder(Builder):
         self._cluster = cluster  # which lives as long as its actors
         self._timeout = timeout
         self.slots = max(1, cluster.cpus) if workers is None else workers
-        self._crew = ActorCrew(_BuildActor, (niceness, memory_limit), self.slots, "builder", cpus=1, start_timeout=start_timeout)
+        self._crew = ActorPool(_BuildActor, (niceness, memory_limit), self.slots, "builder", cpus=1, start_timeout=start_timeout)
 
     def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
         """See `Builder.build`."""
@@ -55,7 +55,7 @@ class RayBuilder(Builder):
         self._crew.close()
 
 
-class _BuildActor(CrewMember):
+class _BuildActor(Actor):
     """The process of a builder."""
 
     def __init__(self, niceness: int, memory_limit: int | None) -> None:

@@ -17,7 +17,7 @@ from tunesmith.codegen.artifact import Code
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.local_runner import MEMORY_LIMIT, LocalRunner
-from tunesmith.measure.ray.ray_actor_pool import ActorCrew, CrewMember, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Job
 from tunesmith.measure.ray.ray_cluster import RUNNER, RayCluster, ray
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
@@ -72,7 +72,7 @@ class RayRunner(Runner):
         self._timeout, self._limit = timeout, setup_timeout + timeout + _GRACE
         self._setups: OrderedDict[str, Any] = OrderedDict()
         self.slots = there if runners is None else runners
-        self._crew = ActorCrew(
+        self._crew = ActorPool(
             _RunActor,
             (target.kind, target.num_cores, timeout, setup_timeout, memory_limit),
             self.slots,
@@ -142,7 +142,7 @@ def refusal(target: Target, machine: Mapping[str, object]) -> str | None:
     )
 
 
-class _RunActor(CrewMember):
+class _RunActor(Actor):
     """The owner of a device."""
 
     def __init__(self, kind: str, threads: int, timeout: float, setup_timeout: float, memory_limit: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, const, select
-from tunesmith.ir.poly import Poly, Var, below, ceildiv, floordiv, mod, poly
+from tunesmith.ir.poly import Poly, Var, ceildiv, floordiv, less_than, mod, poly
 from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.handles import BlockRV, IntRV
@@ -129,7 +129,7 @@ def _copy_nest(name: str, old: Buffer, new: Buffer, spec: list[_Dim]) -> Stmt:
     for it, (d, op, f) in zip(iters, spec, strict=True):
         source[d] = source[d] + (poly(it.var) if f is None or op == "%" else poly(it.var) * f)
     for d in {d for d, _, f in spec if f is not None}:
-        guards.append(below(source[d], old.shape[d]))
+        guards.append(less_than(source[d], old.shape[d]))
     value: Expr = BufferLoad(old, tuple(source))
     if guards:
         value = select(conjunction(tuple(guards)), value, const(0, old.dtype))

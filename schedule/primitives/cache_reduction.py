@@ -9,7 +9,7 @@ from tunesmith.ir.analysis.access_regions import accesses, plain_iter, region, w
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
-from tunesmith.ir.poly import ONE, Param, Poly, Var, below, poly
+from tunesmith.ir.poly import ONE, Param, Poly, Var, less_than, poly
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.ir.visit import substitute as substitute_program
@@ -103,7 +103,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         at = tuple([poly(i.var) for i in spatial])
         if fill:
             start: Expr = _value_at(init, dict(zip([e.as_var() for e in init.indices], at, strict=True)))
-            value = select(conjunction(tuple([below(i.var, ONE) for i in steps])), start, BufferLoad(old, at))
+            value = select(conjunction(tuple([less_than(i.var, ONE) for i in steps])), start, BufferLoad(old, at))
             body = store(new, at, value)
         else:
             body = store(old, at, BufferLoad(new, at))

@@ -8,7 +8,7 @@ from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
-from tunesmith.schedule.dependence_checks import require_one, separations
+from tunesmith.schedule.dependence_checks import require_one, separation_conditions
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -93,4 +93,4 @@ def _check_apart(s: ScheduleState, at: For, var: Var, early: list[LoopAccess], l
         for y in late:
             if _conflict(x, y):
                 message = f"different iterations of the loops may touch the same element of {x.buffer.name}"
-                require_one(s, separations(x, y, var), "apart", message, at)
+                require_one(s, separation_conditions(x, y, var), "apart", message, at)

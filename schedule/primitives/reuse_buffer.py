@@ -12,7 +12,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ONE, Op, Param, Poly, Var, ceildiv
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.visit import substitute
-from tunesmith.schedule.dependence_checks import require_one, separations
+from tunesmith.schedule.dependence_checks import require_one, separation_conditions
 from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
@@ -56,7 +56,7 @@ def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
         for w in mine:
             for t in mine if w.is_write else ():
                 what = f"different iterations of loop {f.var.name} may touch the same element of {old.name}"
-                require_one(s, separations(w, t, f.var), "apart", what, f)
+                require_one(s, separation_conditions(w, t, f.var), "apart", what, f)
     (at,) = [t for t in loop_accesses(row.stmts[used]) if t.buffer is new]
     _check_once(s, q, at)
     _check_guards(s, p, q, at, {f.var for f in common})

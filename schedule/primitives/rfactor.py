@@ -9,7 +9,7 @@ import numpy as np
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Const, Expr, Lt0, Select, conjunction, const
+from tunesmith.ir.expr import Const, Expr, IsNegative, Select, conjunction, const
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under, transform
@@ -62,7 +62,9 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     update = reassociable_update(b)
     if update is None:
         raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that reads nothing of C", b)
-    if update.op in ("add", "mul") and (type(init.value) is not Const or init.value.value != _neutral(update.op, body.buffer.dtype)):
+    if update.op in ("add", "mul") and (
+        type(init.value) is not Const or init.value.value != _identity_element(update.op, body.buffer.dtype)
+    ):
         raise s.refuse("neutral", f"block {b.name} starts its reduction with something else than the neutral value", b)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
@@ -116,7 +118,7 @@ def _partial_block(
         if it.kind == "R":
             rename[it.var] = substitute(e, at_loop)
     mixed = {target.var, *[f.var for f in reduce_loops]}
-    body, kept = _select_neutral(s, b, body, rename, at_loop, mixed)
+    body, kept = _select_identity(s, b, body, rename, at_loop, mixed)
 
     def redirect(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
@@ -134,7 +136,7 @@ def _partial_block(
     )
 
 
-def _select_neutral(
+def _select_identity(
     s: ScheduleState, b: Block, body: BufferStore, rename: dict[Var, Poly], at_loop: dict[Var, Poly], mixed: set[Var]
 ) -> tuple[BufferStore, tuple[Poly, ...]]:
     """The update in terms of the new variables, adding nothing where a guard of the reduction fails; and the other guards."""
@@ -149,15 +151,15 @@ def _select_neutral(
             continue
         if any(not isinstance(v, Param) and v not in at for v in p.vars):
             raise s.refuse("guard", f"block {b.name} stands under a guard that cannot be moved: {p!r} < 0", b)
-        conds.append(Lt0(substitute(p, at)))
+        conds.append(IsNegative(substitute(p, at)))
     new: Any = substitute_program(body, rename)
     if conds:
-        neutral = const(_neutral(new.value.op, body.buffer.dtype), body.buffer.dtype)
-        new = new.with_(value=new.value.with_(b=Select(conjunction(tuple(conds)), new.value.b, neutral)))
+        identity_element = const(_identity_element(new.value.op, body.buffer.dtype), body.buffer.dtype)
+        new = new.with_(value=new.value.with_(b=Select(conjunction(tuple(conds)), new.value.b, identity_element)))
     return new, tuple([p for p in b.predicate if p.vars.isdisjoint(mixed)])
 
 
-def _neutral(op: str, dtype: str) -> float:
+def _identity_element(op: str, dtype: str) -> float:
     """The value that changes nothing."""
     if op in ("add", "mul"):
         return 0 if op == "add" else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, poly, product
 from tunesmith.ir.stmt import Block, For, If, Stmt, nest
 from tunesmith.ir.visit import substitute, transform
@@ -69,7 +69,7 @@ def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[V
         body = substitute(old.body, {old.var: index})
         is_exact = target.extent.const is not None and product(extents) == target.extent
         if acts_outside_of_blocks(body) and not is_exact:
-            body = If(Lt0(guard), body)
+            body = If(IsNegative(guard), body)
         else:
             body = transform(body, {Block: add_guard})
         return nest([(v, poly(e)) for v, e in zip(new, extents, strict=True)], body)

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import Drafter, Population
-from tunesmith.search.samplers.history import Ledger
+from tunesmith.search.samplers.drafter import Population, ProposalGenerator
+from tunesmith.search.samplers.history import History
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Judge
+from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
@@ -80,28 +80,28 @@ class AnnealingSampler(Sampler):
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: AnnealingSettings | None = None) -> None:
         self.task, self.seed = task, seed
         self.settings = settings or AnnealingSettings()
-        self.drafter = Drafter(task)
+        self.drafter = ProposalGenerator(task)
         self._spaces = [s.space for s in task.space.sketches]
         self._widths = [len(s.params) for s in self._spaces]
-        self._ledger = Ledger(task)
-        self._judge = Judge(self.drafter, model)
+        self._history = History(task)
+        self._scorer = Scorer(self.drafter, model)
         self._chains: _Chains | None = None
         self._round = 0
 
     def tell(self, results: Sequence[Result]) -> None:
-        self._ledger.tell(results)
-        self._judge.learn(self._ledger.measured)
+        self._history.tell(results)
+        self._scorer.learn(self._history.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "annealing", self.task.digest, self._round)
         self._round += 1
         ranked = [c for _, c in self._walk(rng).best(max(16 * n, 256), per_sketch=n)]
-        randoms = max(round(n * self.settings.random_share), 1) if self._judge.trained and n > 1 else 0
-        chosen = pick(ranked if self._judge.trained else by_turns(ranked, n), n - randoms, self._ledger.seen)
+        randoms = max(round(n * self.settings.random_share), 1) if self._scorer.trained and n > 1 else 0
+        chosen = pick(ranked if self._scorer.trained else by_turns(ranked, n), n - randoms, self._history.seen)
         batch: list[Candidate] = []
         for c in chosen:
-            self._ledger.take(c, batch)
-        self._ledger.fill(batch, n, rng)
+            self._history.take(c, batch)
+        self._history.fill(batch, n, rng)
         return batch
 
     def _walk(self, rng: np.random.Generator) -> Population:
@@ -133,7 +133,7 @@ class AnnealingSampler(Sampler):
         if self._chains is not None:
             kept = np.arange(s.chains) >= round(s.chains * s.fresh)
             chains = _Chains(np.where(kept, self._chains.sketch, chains.sketch), np.where(kept[:, None], self._chains.rows, chains.rows))
-        elite = self._ledger.elite(round(s.chains * s.restart))
+        elite = self._history.elite(round(s.chains * s.restart))
         for i in range(round(s.chains * s.restart) if elite else 0):
             best = elite[i % len(elite)]
             at = s.chains - 1 - i
@@ -160,10 +160,10 @@ class AnnealingSampler(Sampler):
             chains.rows[mine, : self._widths[k]] = self._spaces[k].sample(len(mine), rng)
 
     def _energies(self, chains: _Chains) -> Floats:
-        found = self._judge.energies({k: chains.group(k, self._widths[k]) for k in np.unique(chains.sketch).tolist()})
+        found = self._scorer.predicted_costs({k: chains.group(k, self._widths[k]) for k in np.unique(chains.sketch).tolist()})
         out = np.empty(len(chains.sketch))
-        for k, energies in found.items():
-            out[chains.sketch == k] = energies
+        for k, predicted_costs in found.items():
+            out[chains.sketch == k] = predicted_costs
         return out
 
     def _population(self, judged: list[tuple[_Chains, Floats]]) -> Population:
@@ -172,7 +172,7 @@ class AnnealingSampler(Sampler):
         values: dict[int, Floats] = {}
         for k in np.unique(np.concatenate([c.sketch for c, _ in judged])).tolist():
             every = np.concatenate([c.group(k, self._widths[k]) for c, _ in judged])
-            energies = np.concatenate([e[c.sketch == k] for c, e in judged])
+            predicted_costs = np.concatenate([e[c.sketch == k] for c, e in judged])
             rows[k], first = np.unique(every, axis=0, return_index=True)
-            values[k] = energies[first]
+            values[k] = predicted_costs[first]
         return Population(rows, values)

@@ -42,7 +42,7 @@ class Population:
         return Candidate(k, tuple(int(x) for x in self.rows[k][i]))
 
 
-class Drafter:
+class ProposalGenerator:
     """Draws and judges candidates of one task without running any.
 
     Counts what it did, for reports: `drafted` and `scored` candidates and the seconds they took.

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import Drafter
-from tunesmith.search.samplers.history import Ledger, candidate_of
+from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.history import History, candidate_of
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Judge
+from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
 from tunesmith.support.seeds import stream
@@ -56,21 +56,21 @@ class EvolutionarySampler(Sampler):
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: EvolutionSettings | None = None) -> None:
         self.task, self.model, self.seed = task, model, seed
         self.settings = settings or EvolutionSettings()
-        self.drafter = Drafter(task)
-        self._ledger = Ledger(task)
-        self._judge = Judge(self.drafter, model)
+        self.drafter = ProposalGenerator(task)
+        self._history = History(task)
+        self._scorer = Scorer(self.drafter, model)
         self._round = 0
 
     def tell(self, results: Sequence[Result]) -> None:
-        self._ledger.tell(results)
+        self._history.tell(results)
         if self.settings.learning:
-            self._judge.learn(self._ledger.measured)
+            self._scorer.learn(self._history.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "evolutionary", self.task.digest, self._round)
         self._round += 1
         s = self.settings
-        learned = self._judge.trained and s.learning
+        learned = self._scorer.trained and s.learning
         pool = self.drafter.draw(s.draft, rng)
         if not s.drafting:
             pool.values = {k: rng.random(len(rows)) for k, rows in pool.rows.items()}
@@ -78,39 +78,39 @@ class EvolutionarySampler(Sampler):
         ranked = self._evolve(drafted, rng) if learned else by_turns(drafted, n)
         randoms = max(round(n * s.random_share), 1) if learned and n > 1 else 0
         batch: list[Candidate] = []
-        for c in pick(ranked, n - randoms, self._ledger.seen):
-            self._ledger.take(c, batch)
+        for c in pick(ranked, n - randoms, self._history.seen):
+            self._history.take(c, batch)
         # The random share comes from the better half of the draft: a measurement is too dear for the hopeless.
         half = drafted[: len(drafted) // 2 + 1]
         for i in rng.permutation(len(half))[: 4 * randoms].tolist():
             if len(batch) < n:
-                self._ledger.take(half[i], batch)
-        for c in pick(ranked, n - len(batch), self._ledger.seen):
-            self._ledger.take(c, batch)
-        self._ledger.fill(batch, n, rng)
+                self._history.take(half[i], batch)
+        for c in pick(ranked, n - len(batch), self._history.seen):
+            self._history.take(c, batch)
+        self._history.fill(batch, n, rng)
         return batch
 
     def _evolve(self, start: list[Candidate], rng: np.random.Generator) -> list[Candidate]:
         s = self.settings
-        elite = self._ledger.elite(s.parents)
+        elite = self._history.elite(s.parents)
         groups: dict[int, Rows] = {}
         for k in sorted({c.sketch for c in (*elite, *start)}):
             groups[k] = np.array([c.row for c in (*elite, *start) if c.sketch == k], np.int64)
         best: dict[Candidate, float] = {}
         for generation in range(s.generations + 1):
-            energies = self._judge.energies(groups)
+            predicted_costs = self._scorer.predicted_costs(groups)
             for k, rows in groups.items():
-                for i in np.argsort(energies[k], kind="stable")[:256]:
-                    best[candidate_of(k, rows[i])] = float(energies[k][i])
+                for i in np.argsort(predicted_costs[k], kind="stable")[:256]:
+                    best[candidate_of(k, rows[i])] = float(predicted_costs[k][i])
             if generation < s.generations:
-                groups = self._renew(groups, energies, rng)
+                groups = self._renew(groups, predicted_costs, rng)
         return sorted(best, key=lambda c: (best[c], c))
 
-    def _renew(self, groups: dict[int, Rows], energies: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
+    def _renew(self, groups: dict[int, Rows], predicted_costs: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
         """The next generation: sketches share it by the energies of their rows, parents are drawn by rank."""
-        every = np.concatenate([energies[k] for k in groups])
-        sketch = np.concatenate([np.full(len(energies[k]), k) for k in groups])
-        place = np.concatenate([np.arange(len(energies[k])) for k in groups])
+        every = np.concatenate([predicted_costs[k] for k in groups])
+        sketch = np.concatenate([np.full(len(predicted_costs[k]), k) for k in groups])
+        place = np.concatenate([np.arange(len(predicted_costs[k])) for k in groups])
         order = np.argsort(every, kind="stable")
         weight = 1.0 / (10.0 + np.arange(len(order)))
         picks = order[rng.choice(len(order), size=self.settings.keep, p=weight / weight.sum())]

@@ -17,7 +17,7 @@ _COVER = 16
 """Draws for each row of a small sketch: one row is missed with a probability of exp(-16)."""
 
 
-class Ledger:
+class History:
     """Keeps a sampler's promise: no candidate twice, and none that was told before.
 
     Attributes:

@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.search.samplers.history import Ledger, candidate_of
+from tunesmith.search.samplers.history import History, candidate_of
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
@@ -155,7 +155,7 @@ class OptunaSampler(Sampler):
         self.task, self.seed = task, seed
         self._kind = KINDS[kind] if isinstance(kind, str) else kind
         self._name = kind if isinstance(kind, str) else "kind"
-        self._ledger = Ledger(task)
+        self._history = History(task)
         self._columns = [_Columns.of(s) for s in task.space.sketches]
         every = range(len(self._columns))
         self._studies = [self._new_study(tuple(every))] if self._kind.joint else [self._new_study((k,)) for k in every]
@@ -173,11 +173,11 @@ class OptunaSampler(Sampler):
                 break
             with _quiet():
                 self._propose(batch, rng, last=attempt >= (REPEATS - 1) * n)
-        self._ledger.fill(batch, n, rng)
+        self._history.fill(batch, n, rng)
         return batch
 
     def tell(self, results: Sequence[Result]) -> None:
-        self._ledger.tell(results)
+        self._history.tell(results)
         with _quiet():
             for r in results:
                 self._tell(r)
@@ -200,14 +200,14 @@ class OptunaSampler(Sampler):
         space = self.task.space.sketches[k].space
         repaired = space.nearest(row[None, :], rng)
         candidate = candidate_of(k, repaired[0])
-        seen = candidate in self._ledger.seen
+        seen = candidate in self._history.seen
         if seen and last:
             near = space.nearest(space.mutate(np.repeat(repaired, NEIGHBOURS, axis=0), rng), rng)
-            candidate = next((c for c in (candidate_of(k, r) for r in near) if c not in self._ledger.seen), candidate)
-            seen = candidate in self._ledger.seen
+            candidate = next((c for c in (candidate_of(k, r) for r in near) if c not in self._history.seen), candidate)
+            seen = candidate in self._history.seen
         waiting = _Open(turn, trial, candidate.row != tuple(row.tolist()))
         if not seen:
-            self._ledger.take(candidate, batch)
+            self._history.take(candidate, batch)
             self._open[candidate] = [waiting]
         elif candidate in self._open:
             self._open[candidate].append(waiting)
@@ -238,7 +238,7 @@ class OptunaSampler(Sampler):
         return k, np.array([d[i] for d, i in zip(c.domains, places, strict=True)], np.int64)
 
     def _known(self, candidate: Candidate) -> float | None:
-        seconds = self._ledger.measured.get(candidate)
+        seconds = self._history.measured.get(candidate)
         return None if seconds is None else math.log(seconds)
 
     def _tell(self, result: Result) -> None:

@@ -17,7 +17,7 @@ from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.evaluator.argument_data import Range
-from tunesmith.measure.ray.ray_actor_pool import ActorCrew, CrewMember, Greeting, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job
 from tunesmith.measure.ray.ray_cluster import RayCluster
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
@@ -98,7 +98,7 @@ class RaySampler(Sampler):
             find_model(model),
             seed,
         )
-        self._crew = ActorCrew(_SamplerActor, (settings,), 1, "sampler", cpus=cpus, accept=self._refusal, start_timeout=start_timeout)
+        self._crew = ActorPool(_SamplerActor, (settings,), 1, "sampler", cpus=cpus, accept=self._refusal, start_timeout=start_timeout)
 
     def ask(self, n: int) -> list[Candidate]:
         """See `Sampler.ask`.
@@ -140,7 +140,7 @@ class RaySampler(Sampler):
             raise RunError(f"the sampler failed in its Ray actor: {job.message}\n{job.detail}".rstrip())
         return job.value
 
-    def _refusal(self, greeting: Greeting) -> str | None:
+    def _refusal(self, greeting: Handshake) -> str | None:
         if greeting.facts["space"] == self._space:
             return None
         return "it derives another space from the workload. Rules must follow from their arguments alone, and pools are sampled here"
@@ -167,7 +167,7 @@ class _Settings:
         return Task(self.name, parse_function(self.script), target, None, self.flops, self.weight, self.rules, self.ranges)
 
 
-class _SamplerActor(CrewMember):
+class _SamplerActor(Actor):
     """The process of a sampler."""
 
     def __init__(self, settings: _Settings) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tunesmith.costmodel.features.feature_program import gather
 from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
 
@@ -20,7 +20,7 @@ ENOUGH = 8
 """Measurements from which a model learns something."""
 
 
-class Judge:
+class Scorer:
     """The energy of candidates of one task: lower is better, and the scale is the model's own.
 
     Args:
@@ -31,7 +31,7 @@ class Judge:
         trained: whether energies are the learned model's.
     """
 
-    def __init__(self, drafter: Drafter, model: CostModel) -> None:
+    def __init__(self, drafter: ProposalGenerator, model: CostModel) -> None:
         self.drafter, self.model = drafter, model
         self.trained = model.ready
 
@@ -44,7 +44,7 @@ class Judge:
         self.model.update(features, seconds, np.zeros(len(seconds), np.int64))
         self.trained = True
 
-    def energies(self, groups: Mapping[int, Rows]) -> dict[int, Floats]:
+    def predicted_costs(self, groups: Mapping[int, Rows]) -> dict[int, Floats]:
         """Energies of rows, for each sketch [N]; they compare across the sketches.  All rows are scored at once."""
         if not self.trained:
             return {k: np.log(self.drafter.estimate(k, rows)) for k, rows in groups.items()}

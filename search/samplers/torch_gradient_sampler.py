@@ -24,10 +24,10 @@ from tunesmith.costmodel.formulas.torch_program import TorchProgram, import_torc
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.ir.target.target import Target
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import Drafter, Population
-from tunesmith.search.samplers.history import Ledger
+from tunesmith.search.samplers.drafter import Population, ProposalGenerator
+from tunesmith.search.samplers.history import History
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Judge
+from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
@@ -135,16 +135,16 @@ class GradientSampler(Sampler):
         import_torch("the sampler `gradient`")
         self.task, self.seed = task, seed
         self.settings = settings or GradientSettings()
-        self.drafter = Drafter(task)
-        self._ledger = Ledger(task)
-        self._judge = Judge(self.drafter, model)
+        self.drafter = ProposalGenerator(task)
+        self._history = History(task)
+        self._scorer = Scorer(self.drafter, model)
         self._descents: dict[int, Descent] = {}
         self._next = 0
         self._round = 0
 
     def tell(self, results: Sequence[Result]) -> None:
-        self._ledger.tell(results)
-        self._judge.learn(self._ledger.measured)
+        self._history.tell(results)
+        self._scorer.learn(self._history.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "gradient", self.task.digest, self._round)
@@ -154,18 +154,18 @@ class GradientSampler(Sampler):
         for k, starts in self._starts(draft, rng).items():
             rows[k] += [starts, *self._descend(k, starts, rng)]
         judged = {k: np.unique(np.concatenate(parts), axis=0) for k, parts in rows.items()}
-        ranked = [c for _, c in Population(judged, self._judge.energies(judged)).best(max(16 * n, 256), per_sketch=n)]
-        randoms = max(round(n * self.settings.random_share), 1) if self._judge.trained and n > 1 else 0
+        ranked = [c for _, c in Population(judged, self._scorer.predicted_costs(judged)).best(max(16 * n, 256), per_sketch=n)]
+        randoms = max(round(n * self.settings.random_share), 1) if self._scorer.trained and n > 1 else 0
         batch: list[Candidate] = []
-        for c in pick(ranked if self._judge.trained else by_turns(ranked, n), n - randoms, self._ledger.seen):
-            self._ledger.take(c, batch)
-        self._ledger.fill(batch, n, rng)
+        for c in pick(ranked if self._scorer.trained else by_turns(ranked, n), n - randoms, self._history.seen):
+            self._history.take(c, batch)
+        self._history.fill(batch, n, rng)
         return batch
 
     def _starts(self, draft: Population, rng: np.random.Generator) -> dict[int, Rows]:
         """Rows that descend in this round, for each of its sketches: mutants of the measured best, and the best of the draft."""
         s = self.settings
-        elite = self._ledger.elite(s.starts // 2)
+        elite = self._history.elite(s.starts // 2)
         chosen = list(dict.fromkeys(c.sketch for c in elite))[: (s.sketches + 1) // 2]
         for _ in self.drafter.sketches:
             if len(chosen) >= min(s.sketches, len(self.drafter.sketches)):

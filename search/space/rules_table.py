@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
@@ -64,7 +64,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     Raises:
         BuildError: no rule knows this kind of function, or it looks indices up in memory, which no model can judge.
     """
-    if any(type(n) is Lookup for n in walk(func.body)):
+    if any(type(n) is IndirectIndex for n in walk(func.body)):
         raise BuildError(f"{func.name} looks indices up in memory: no rule makes a space for that, schedule it by hand")
     if rules is None and not has_loop_for_each_variable(func):
         raise BuildError(

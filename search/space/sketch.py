@@ -15,7 +15,7 @@ from tunesmith.costmodel.features.feature_program import FeatureProgram
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.schedule.schedule import Schedule, concretize
 from tunesmith.schedule.state import Constraint
 from tunesmith.schedule.trace import Trace
@@ -49,7 +49,7 @@ class Sketch:
     @cached_property
     def timed(self) -> PrimFunc:
         """The parametric program whose calls are timed: without what is computed once from constants."""
-        lifted = lift_constants(self.func)
+        lifted = hoist_constant_packing(self.func)
         return self.func if lifted is None else lifted.main
 
     def analytic(self, target: Target) -> AnalyticModel:

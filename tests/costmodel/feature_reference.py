@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Call, Cast, Lt0, Not, Select
+from tunesmith.ir.expr import Binary, Call, Cast, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Op, Poly, Var, substitute
@@ -122,7 +122,7 @@ def depends(p: Poly, v: Var, tops: dict[Var, int]) -> bool:
 
 def about_positions(e: Any) -> bool:
     """A condition on indices alone."""
-    if isinstance(e, Lt0):
+    if isinstance(e, IsNegative):
         return True
     if isinstance(e, Not):
         return about_positions(e.a)

@@ -25,7 +25,7 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
@@ -40,7 +40,7 @@ def fill(path: Path, text: str, n: int = 15) -> Path:
     sketch = task.space.sketches[0]
     rows = sketch.space.sample(n, stream(0, text))
     lines: list[Record | WorkloadLine] = [WorkloadLine(task.digest, text, script(task.func))]
-    for i, (row, t) in enumerate(zip(rows.tolist(), Drafter(task).analytic[0].seconds(rows).tolist(), strict=True)):
+    for i, (row, t) in enumerate(zip(rows.tolist(), ProposalGenerator(task).analytic[0].seconds(rows).tolist(), strict=True)):
         trace = sketch.trace_of(tuple(row)).to_json()
         error = ErrorInfo("timeout", "too slow") if i == 3 else None
         samples = () if error else (t,)

@@ -19,7 +19,7 @@ from tunesmith.graph.ir.script_parser import parse
 from tunesmith.graph.ir.script_printer import large_constants, script_of
 from tunesmith.graph.ir.structural import difference, digest
 from tunesmith.graph.ir.verify import verify
-from tunesmith.ir.poly import Poly, Var, below, evaluate, floordiv, maximum, minimum, poly
+from tunesmith.ir.poly import Poly, Var, evaluate, floordiv, less_than, maximum, minimum, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
@@ -111,7 +111,7 @@ class _Random:
         values.append(b.input(self.pick(NAMES), [self.extent() for _ in range(int(self.rng.integers(3)))]))
         conditions: list[Operand] = [b.input(self.pick(NAMES), (), "bool"), b.constant(np.array(True), "yes")]
         for v in self.sizes:
-            b.assume(below(v, int(self.rng.integers(5, 99))))
+            b.assume(less_than(v, int(self.rng.integers(5, 99))))
         values = self.region(b, values, conditions, 2)
         return b.finish(*[self.pick(values) for _ in range(int(self.rng.integers(1, 4)))])
 

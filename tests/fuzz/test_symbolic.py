@@ -18,7 +18,7 @@ from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.expr import Call, const, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
-from tunesmith.ir.poly import Var, below, floordiv, mod, poly
+from tunesmith.ir.poly import Var, floordiv, less_than, mod, poly
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform
@@ -108,7 +108,7 @@ def joined() -> Program:
     """Two tensors one after the other, where the second begins depends on a size."""
     n, m = te.var("n"), te.var("m")
     a, b = te.placeholder((3, n), name="a"), te.placeholder((3, m), name="b")
-    out = te.compute((3, n + m), lambda i, j: select(below(j, n), a[i, j], b[i, j - n]), "Y")
+    out = te.compute((3, n + m), lambda i, j: select(less_than(j, n), a[i, j], b[i, j - n]), "Y")
     return program([a, b], out, lambda n, m: [(3, n), (3, m)], lambda a, b, n, m: np.concatenate([a, b], 1))
 
 
@@ -117,7 +117,7 @@ def padded() -> Program:
     x = te.placeholder((n, n), name="x")
 
     def element(i: te.Index, j: te.Index) -> te.Value:
-        inside = te.all(below(0, i), below(i - 1, n), below(1, j), below(j - 2, n))
+        inside = te.all(less_than(0, i), less_than(i - 1, n), less_than(1, j), less_than(j - 2, n))
         return select(inside, x[poly(i) - 1, poly(j) - 2], const(0.5, "float32"))
 
     out = te.compute((n + 2, n + 3), element, "Y")
@@ -162,7 +162,7 @@ def causal() -> Program:
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m), name="x")
     out = te.compute(
-        (n, m), lambda i, j: select(below(j, poly(i) + m - n + 1), Call("exp", (x[i, j],), "float32"), const(0, "float32")), "Y"
+        (n, m), lambda i, j: select(less_than(j, poly(i) + m - n + 1), Call("exp", (x[i, j],), "float32"), const(0, "float32")), "Y"
     )
     return program([x], out, lambda n, m: [(n, m)], lambda x, n, m: np.where(np.tri(n, m, m - n), np.exp(x), 0))
 

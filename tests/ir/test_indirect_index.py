@@ -10,7 +10,7 @@ from tunesmith.ir import structural
 from tunesmith.ir.analysis.access_regions import reads, region
 from tunesmith.ir.expr import cast, const
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.interpreter.threads import run_threads
 from tunesmith.ir.poly import Var, poly
@@ -75,15 +75,15 @@ def test_the_parser_refuses(old: str, new: str, message: str) -> None:
 
 def test_the_verifier_refuses() -> None:
     func = gather()
-    lookup = next(n for n in walk(func.body) if type(n) is Lookup)
+    lookup = next(n for n in walk(func.body) if type(n) is IndirectIndex)
 
-    def with_(new: Lookup) -> PrimFunc:
+    def with_(new: IndirectIndex) -> PrimFunc:
         from tunesmith.ir.visit import transform
 
-        return func.with_(body=transform(func.body, {Lookup: lambda n, _: new}))
+        return func.with_(body=transform(func.body, {IndirectIndex: lambda n, _: new}))
 
     verify(with_(lookup))
-    with pytest.raises(ScriptError, match="a lookup binds a LookupVar, got a Var"):
+    with pytest.raises(ScriptError, match="a lookup binds a IndirectVar, got a Var"):
         verify(with_(lookup.with_(var=Var("at"))))
     with pytest.raises(ScriptError, match="the value of a lookup must be int64, got float32"):
         verify(with_(lookup.with_(value=const(1.0, "float32"))))
@@ -104,7 +104,7 @@ def test_the_tensor_expression_refuses_what_is_no_index() -> None:
 def test_a_copy_binds_variables_of_its_own() -> None:
     func = gather()
     copy = func.with_(body=fresh_copy(func.body))
-    first, second = [{n.var for n in walk(f.body) if type(n) is Lookup} for f in (func, copy)]
+    first, second = [{n.var for n in walk(f.body) if type(n) is IndirectIndex} for f in (func, copy)]
     assert first.isdisjoint(second) and structural.equal(func, copy)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Lt0, Not, Ramp, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, IsNegative, Not, Ramp, Select, const
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, Param, Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
@@ -235,8 +235,8 @@ _YES, _NO = const(True, "bool"), const(False, "bool")
         (Binary("add", _ONE_F, _TWO_F), Binary("mul", _ONE_F, _TWO_F)),
         (Binary("sub", _ONE_F, _TWO_F), Binary("sub", _TWO_F, _ONE_F)),
         (Not(_YES), Not(_NO)),
-        (Lt0(x(_I)), Lt0(x(_I) + 1)),
-        (Lt0(x(_I), 4), Lt0(x(_I), 4, poly(2))),
+        (IsNegative(x(_I)), IsNegative(x(_I) + 1)),
+        (IsNegative(x(_I), 4), IsNegative(x(_I), 4, poly(2))),
         (Select(_YES, _ONE_F, _TWO_F), Select(_YES, _TWO_F, _ONE_F)),
         (Cast("int32", _ONE_F), Cast("int64", _ONE_F)),
         (Call("exp", (_ONE_F,), "float32"), Call("log", (_ONE_F,), "float32")),
@@ -357,7 +357,7 @@ def _mutations() -> dict[type, Callable[[Any, Any], Any]]:
         For: lambda n, r: n.with_(extent=n.extent + 1),
         Block: lambda n, r: n.with_(name=n.name + "_"),
         Call: lambda n, r: n.with_(name="log"),
-        Lt0: lambda n, r: n.with_(index=n.index - 1),
+        IsNegative: lambda n, r: n.with_(index=n.index - 1),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ONE, Param, Poly, Var, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, barrier
@@ -45,13 +45,13 @@ def test_the_nodes_of_lowered_programs_pass() -> None:
     )
     at = (x(i) * 16,)
     vector = BufferLoad(a, at, 16, poly(1), x(n))
-    mask = Binary("and", Lt0(x(i) - n, 16), BufferLoad(flags, at, 16))
+    mask = Binary("and", IsNegative(x(i) - n, 16), BufferLoad(flags, at, 16))
     value = Select(mask, Call("exp", (vector,), "float32x16"), Broadcast(const(0, "float32"), 16))
     body = Seq(
         (
             BufferStore(scratch, (x(i), poly(0)), value, None, x(n)),
             Evaluate(Call("prefetch", (a[x(i) * 16],), "float32")),
-            If(Lt0(x(i) - 2), BufferStore(b, at, BufferLoad(scratch, (x(i), poly(0)), 16)), Evaluate(Cast("float32", x(i)))),
+            If(IsNegative(x(i) - 2), BufferStore(b, at, BufferLoad(scratch, (x(i), poly(0)), 16)), Evaluate(Cast("float32", x(i)))),
             BufferStore(a, at, Cast("float32x16", Ramp(x(i), ONE, 16)), poly(2)),
             BufferStore(b, (x(i),), Call("reduce_add", (vector,), "float32")),
             BufferStore(flags, (x(i),), Not(Call("isnan", (b[i],), "bool"))),
@@ -239,11 +239,11 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _func(Evaluate(Binary("div", poly(1), poly(1)))), "the operator div is not defined for int64"),
     (lambda: _func(Evaluate(Binary("shl", _ZERO, _ZERO))), "the operator shl is not defined for float32"),
     (lambda: _func(Evaluate(Not(_ZERO))), "Not needs a bool, got float32"),
-    (lambda: _func(Evaluate(Lt0(ONE, 1, ONE))), "a scalar index condition has a stride"),
-    (lambda: _func(Evaluate(Lt0(x(_LOOSE)))), "an index condition, z, uses the variable z"),
+    (lambda: _func(Evaluate(IsNegative(ONE, 1, ONE))), "a scalar index condition has a stride"),
+    (lambda: _func(Evaluate(IsNegative(x(_LOOSE)))), "an index condition, z, uses the variable z"),
     (lambda: _func(Evaluate(Select(_ZERO, _ZERO, _ZERO))), "the condition of a Select must be a bool, got float32"),
     (lambda: _func(Evaluate(Select(_TRUE, _ZERO, _V4))), "the sides of a Select have different types float32 and float32x4"),
-    (lambda: _func(Evaluate(Select(Lt0(ONE, 8), _V4, _V4))), "a Select of float32x4 has a condition of 8 lanes"),
+    (lambda: _func(Evaluate(Select(IsNegative(ONE, 8), _V4, _V4))), "a Select of float32x4 has a condition of 8 lanes"),
     (lambda: _func(Evaluate(Call("expp", (_ZERO,), "float32"))), "unknown intrinsic 'expp'; known are abs"),
     (lambda: _func(Evaluate(Call("exp", (_ZERO, _ZERO), "float32"))), "the intrinsic exp takes 1 arguments and got 2"),
     (lambda: _func(Evaluate(Call("exp", _ZERO, "float32"))), "the arguments of a Call must be a tuple"),  # type: ignore[arg-type]
@@ -370,5 +370,5 @@ class _Junk:
                 Cast(self.pick("int8", "x", 0), self.value(sub)),
             )
         if kind == "junk":
-            return self.pick(None, 1, self.index(), Lt0(self.index(), self.pick(1, 4, -1)), Not(self.value(sub)))
+            return self.pick(None, 1, self.index(), IsNegative(self.index(), self.pick(1, 4, -1)), Not(self.value(sub)))
         return self.pick(const(0, "float32"), const(1, "int32"), const(True, "bool"), Const("x", "float32"), Const(1, "?"))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
-from tunesmith.lower.hoist_constant_packing import lift_constants
+from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
@@ -39,7 +39,7 @@ def packed(func: PrimFunc, change: Callable[[Schedule], None] = lambda s: None) 
 
 
 def test_the_parts() -> None:
-    lifted = lift_constants(packed(dense()))
+    lifted = hoist_constant_packing(packed(dense()))
     assert lifted is not None
     for f in (lifted.main, *lifted.packers):
         verify(f)
@@ -61,13 +61,13 @@ def dense__pack_W(W: T.Buffer((5, 20), "float32"), W_copy: T.Buffer((3, 5, 8), "
 
 
 def test_a_function_without_packing_has_no_parts() -> None:
-    assert lift_constants(dense()) is None
+    assert hoist_constant_packing(dense()) is None
     assert build(dense(), TARGET, packing="both").functions == ("dense",)
 
 
 def test_the_parts_compute_what_the_whole_does() -> None:
     func = packed(dense())
-    lifted = lift_constants(func)
+    lifted = hoist_constant_packing(func)
     assert lifted is not None
     rng = np.random.default_rng(0)
     a, w = rng.integers(-4, 5, (3, 5)).astype(np.float32), rng.integers(-4, 5, (5, 20)).astype(np.float32)
@@ -112,7 +112,7 @@ def test_packing_ahead_leaves_the_whole_function_out() -> None:
 
 def refused(func: PrimFunc, text: str) -> None:
     with pytest.raises(BuildError, match=text):
-        lift_constants(func)
+        hoist_constant_packing(func)
 
 
 def test_refusals() -> None:

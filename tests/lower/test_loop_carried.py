@@ -15,7 +15,7 @@ from tunesmith.ir.stmt import Allocate, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.lower_blocks import lower_blocks
-from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError
 
@@ -128,7 +128,7 @@ def test_values_reach_the_iterations_that_read_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_carried_values_are_kept_outside_of_the_loop(name: str, lowered: Lowered) -> None:
-    assert loops_inside(lowered(lower_blocks(CARRIED[name], TARGET), place_allocations)) == 0
+    assert loops_inside(lowered(lower_blocks(CARRIED[name], TARGET), plan_allocations)) == 0
 
 
 @T.prim_func
@@ -146,7 +146,7 @@ def private(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
 
 
 def test_values_of_one_iteration_are_allocated_in_it(lowered: Lowered) -> None:
-    assert loops_inside(lowered(lower_blocks(private, TARGET), place_allocations)) == 1
+    assert loops_inside(lowered(lower_blocks(private, TARGET), plan_allocations)) == 1
 
 
 def test_a_parallel_loop_may_not_pass_values_on() -> None:
@@ -174,7 +174,7 @@ def triangular(A: T.Buffer((6, 6), "int32"), C: T.Buffer((6, 6), "int32")):
 
 
 def test_memory_that_triangular_loops_use(lowered: Lowered) -> None:
-    done = lowered(lower_blocks(triangular, TARGET), place_allocations)
+    done = lowered(lower_blocks(triangular, TARGET), plan_allocations)
     assert loops_inside(done) == 1
     a = np.arange(36, dtype="int32").reshape(6, 6)
     c = np.zeros_like(a)

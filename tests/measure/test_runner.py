@@ -21,7 +21,7 @@ from tunesmith.measure.builder import InProcessBuilder
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
-from tunesmith.measure.evaluator.cpu_evaluator import Workbench
+from tunesmith.measure.evaluator.cpu_evaluator import CpuEvaluator
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.measure.timing_policy import RacePolicy
@@ -267,7 +267,7 @@ def test_leaders_are_compared_one_by_one_if_one_of_them_crashes(isolated: Runner
 
 
 def test_guards_damaged_while_comparing_are_nobodys_fault(setup: RunSetup) -> None:
-    bench = Workbench()
+    bench = CpuEvaluator()
     once = """  %n = load i32, ptr @count
   %m = add i32 %n, 1
   store i32 %m, ptr @count
@@ -281,13 +281,13 @@ done:
   ret void"""
     with pytest.raises(RunError, match="while 1 candidates were compared, one of them wrote outside of its argument C"):
         bench.compare([ask(replace(setup, key="bare", reference=None), kernel(once, "@count = internal global i32 0"))], NOISY)
-    assert bench.tainted
+    assert bench.corrupted
 
 
 def test_a_baseline_that_writes_outside_is_a_bug(setup: RunSetup) -> None:
     bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(adding(last=61), CLAMP)))
     with pytest.raises(InternalError, match="the unscheduled function add wrote outside of its argument C"):
-        Workbench().prepare(bad)
+        CpuEvaluator().prepare(bad)
 
 
 def test_a_setup_that_ends_the_process_is_raised(isolated: Runner, setup: RunSetup) -> None:
@@ -300,7 +300,7 @@ def test_a_setup_that_ends_the_process_is_raised(isolated: Runner, setup: RunSet
 def test_arguments_are_laid_out_once_and_the_oldest_are_dropped(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._Place", lambda s: made.append(s.key))
-    bench = Workbench()
+    bench = CpuEvaluator()
     for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
         bench.prepare(replace(setup, key=name))
     assert made == ["a", "b", "c", "d", "e", "b"]

@@ -24,7 +24,7 @@ from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search import analytic_schedule as untuned
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.drafter import Drafter, Population
+from tunesmith.search.samplers.drafter import Population, ProposalGenerator
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 MATMUL = "matmul(m=32,n=32,k=32)"
@@ -70,14 +70,14 @@ def test_sizes_and_hand_made_schedules_are_not_searched_for() -> None:
 
 
 def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Drafter, Population]] = []
-    draw = Drafter.draw
+    drawn: list[tuple[ProposalGenerator, Population]] = []
+    draw = ProposalGenerator.draw
 
-    def spy(self: Drafter, n: int, rng: np.random.Generator) -> Population:
+    def spy(self: ProposalGenerator, n: int, rng: np.random.Generator) -> Population:
         drawn.append((self, draw(self, n, rng)))
         return drawn[-1][1]
 
-    monkeypatch.setattr(Drafter, "draw", spy)
+    monkeypatch.setattr(ProposalGenerator, "draw", spy)
     func = workload("matmul(m=512,n=512,k=512)").func
     chosen = analytic_schedule(func, TARGET)
     ((drafter, population),) = drawn

@@ -11,7 +11,7 @@ from tunesmith.costmodel.models.model import CostModel, Features, Scores
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
 from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
@@ -41,7 +41,7 @@ def test_a_search_with_each_model_repeats(name: str) -> None:
 
 
 def test_features_of_several_sketches() -> None:
-    drafter, rng = Drafter(TASK), stream(0, "rows")
+    drafter, rng = ProposalGenerator(TASK), stream(0, "rows")
     rows = {k: s.space.sample(3, rng) for k, s in enumerate(TASK.space.sketches)}
     candidates = [Candidate(k, tuple(int(x) for x in rows[k][i])) for i in (2, 0, 1) for k in sorted(rows)]
     stores, vectors = drafter.features_of(candidates, "stores"), drafter.features_of(candidates)
@@ -74,7 +74,7 @@ class Told(CostModel):
 
 def test_a_ready_model_is_asked_before_anything_was_measured() -> None:
     told, fresh = (EvolutionarySampler(TASK, m, 0, SMALL) for m in (Told(), make_model("xgb")))
-    drafter = Drafter(TASK)
+    drafter = ProposalGenerator(TASK)
     stores = [drafter.features_of(s.ask(16))[:, 0] for s in (told, fresh)]
     assert stores[0].mean() > stores[1].mean()
     assert told.drafter.scored > 0 == fresh.drafter.scored

@@ -15,8 +15,8 @@ from tunesmith.codegen.llvm.text import literal, llvm_type, suffix, vector_liter
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import Range, bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import ONE, Op, Poly, Var, poly, split_constant
 from tunesmith.ir.visit import substitute
 from tunesmith.support import dtype as dt
@@ -359,7 +359,7 @@ class ExprEmitter:
         ones = "true" if dt.lanes(e.dtype) == 1 else vector_literal(["true"] * dt.lanes(e.dtype), "i1")
         return self.op(f"xor {llvm_type(e.dtype)} {self.value(e.a)}, {ones}")
 
-    def _lt0(self, e: Lt0) -> str:
+    def _lt0(self, e: IsNegative) -> str:
         if e.lanes == 1:
             return self.op(f"icmp slt i64 {self.index(e.index)}, 0")
         ramp = self._ramp(Ramp(e.index, ONE if e.stride is None else e.stride, e.lanes))
@@ -472,9 +472,9 @@ class ExprEmitter:
             lanes = half
         return v
 
-    def _lookup(self, e: Lookup) -> str:
+    def _lookup(self, e: IndirectIndex) -> str:
         """A variable of its own each time: addresses are remembered by their index, and copies of a lookup share its variable."""
-        var = LookupVar(e.var.name)
+        var = IndirectVar(e.var.name)
         self.env[var] = self.value(e.value)
         self.ranges[var] = (0, max(bounds(e.extent, self.ranges)[1] - 1, 0))
         return self.value(substitute(e.body, {e.var: poly(var)}))
@@ -488,10 +488,10 @@ _NONE: dict[Any, str] = {}
 _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Binary: ExprEmitter._binary,
     Not: ExprEmitter._not,
-    Lt0: ExprEmitter._lt0,
+    IsNegative: ExprEmitter._lt0,
     Ramp: ExprEmitter._ramp,
     Select: ExprEmitter._select,
     Cast: ExprEmitter._cast,
     Call: ExprEmitter._call,
-    Lookup: ExprEmitter._lookup,
+    IndirectIndex: ExprEmitter._lookup,
 }

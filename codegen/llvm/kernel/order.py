@@ -11,7 +11,7 @@ from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Select
-from tunesmith.ir.indirect_index import Lookup
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
 
@@ -36,7 +36,7 @@ def operands_first(e: Expr, is_computed: Callable[[Any], bool]) -> Iterator[Expr
         kids: list[Any] = []
         if type(n) is Select and dt.lanes(n.cond.dtype) == 1:
             kids.append(n.cond)
-        elif type(n) is Lookup:
+        elif type(n) is IndirectIndex:
             kids.append(n.value)
         else:
             n.each_child(kids.append)

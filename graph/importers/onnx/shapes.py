@@ -9,7 +9,7 @@ import numpy as np
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, dtype_of, extents, is_float, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, known_ints, least, sizes
 from tunesmith.graph.ir.node import Constant
-from tunesmith.ir.poly import Index, Poly, below, ceildiv, floordiv, maximum, minimum, poly, product
+from tunesmith.ir.poly import Index, Poly, ceildiv, floordiv, less_than, maximum, minimum, poly, product
 from tunesmith.support import dtype as dt
 
 _FAR = 1 << 31
@@ -172,7 +172,7 @@ def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, w
         if not _is_natural(p - low):
             p = maximum(p, low)
         # A table cut to a size: what is added to the part needs all of it, so that a size beyond the table is an error of the caller.
-        if not _is_natural(high - p) and not (high.const is not None and node.b.assume(below(p, high + 1))):
+        if not _is_natural(high - p) and not (high.const is not None and node.b.assume(less_than(p, high + 1))):
             p = minimum(p, high)
         return _plain_int(p)
 

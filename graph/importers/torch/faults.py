@@ -26,7 +26,7 @@ _HINTS = {
 }
 
 
-class Faults:
+class UnsupportedOperators:
     """All that is wrong with one model."""
 
     def __init__(self, model: str) -> None:

@@ -25,12 +25,12 @@ from tunesmith.graph.importers.torch import nn as _nn
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
-from tunesmith.graph.importers.torch.faults import Faults
+from tunesmith.graph.importers.torch.faults import UnsupportedOperators
 from tunesmith.graph.importers.torch.region import RegionImport
 from tunesmith.graph.importers.torch.sizes import Sizes
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
-from tunesmith.ir.expr import Const, Expr, Lt0
+from tunesmith.ir.expr import Const, Expr, IsNegative
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
@@ -117,7 +117,7 @@ class _Import:
         self.dynamic_shapes = dynamic_shapes
         self.builder = GraphBuilder(name)
         self.sizes = Sizes()
-        self.faults = Faults(name)
+        self.faults = UnsupportedOperators(name)
         self.torch = import_torch()
         self._shared: dict[tuple[Any, ...], Constant] = {}
         self._below_zero: set[Poly] = set()
@@ -219,9 +219,9 @@ class _Import:
 
     def _assume(self, condition: Expr) -> None:
         """Nothing for what is known, and for what is assumed already."""
-        if isinstance(condition, Const) or (isinstance(condition, Lt0) and condition.index in self._below_zero):
+        if isinstance(condition, Const) or (isinstance(condition, IsNegative) and condition.index in self._below_zero):
             return
-        if isinstance(condition, Lt0):
+        if isinstance(condition, IsNegative):
             self._below_zero.add(condition.index)
         self.builder.assume(condition)
 

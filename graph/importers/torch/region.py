@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
-from tunesmith.graph.importers.torch.faults import Faults
+from tunesmith.graph.importers.torch.faults import UnsupportedOperators
 from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
@@ -22,7 +22,7 @@ class Owner(Protocol):
     """The import that a region belongs to."""
 
     sizes: Sizes
-    faults: Faults
+    faults: UnsupportedOperators
     torch: Any
 
     def constant(self, node: Any, name: str, tensor: Any) -> Any:

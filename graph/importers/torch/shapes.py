@@ -11,7 +11,7 @@ from typing import Any
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Operand
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.poly import Poly, poly
 
 
@@ -170,7 +170,7 @@ def pad(call: TorchCall, x: Operand, padding: Sequence[Any], mode: str = "consta
         if mode == "circular" and extent.const is None:  # torch refuses to go around more than once, and does not say so in its guards
             if not isinstance(call.builder, GraphBuilder):
                 call.refuse("it pads circularly by a size that varies inside of a branch; pad before the branch")
-            call.builder.assume(Lt0(max(before[axis], after[axis]) - extent - 1))
+            call.builder.assume(IsNegative(max(before[axis], after[axis]) - extent - 1))
     if not any(before) and not any(after):
         return x
     number = float(value or 0) if mode == "constant" else 0.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.ir.expr import Binary, Const, Expr, Not
-from tunesmith.ir.poly import Poly, Var, below, ceildiv, evaluate, floordiv, maximum, minimum, mod, poly, product
+from tunesmith.ir.poly import Poly, Var, ceildiv, evaluate, floordiv, less_than, maximum, minimum, mod, poly, product
 from tunesmith.support.errors import ModelImportError
 
 
@@ -148,9 +148,14 @@ def _relation(op: str, a: Poly, b: Poly) -> Expr:
         distance = (a - b).const
         if distance is not None:
             return Const((distance == 0) == (op == "eq"), "bool")
-        both = Binary("and", below(a, b + 1), below(b, a + 1))
+        both = Binary("and", less_than(a, b + 1), less_than(b, a + 1))
         return both if op == "eq" else Not(both)
-    return {"lt": lambda: below(a, b), "le": lambda: below(a, b + 1), "gt": lambda: below(b, a), "ge": lambda: below(b, a + 1)}[op]()
+    return {
+        "lt": lambda: less_than(a, b),
+        "le": lambda: less_than(a, b + 1),
+        "gt": lambda: less_than(b, a),
+        "ge": lambda: less_than(b, a + 1),
+    }[op]()
 
 
 def _logic(kind: str, parts: Sequence[Expr]) -> Expr:

@@ -15,7 +15,7 @@ from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, wr
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.arith.simplify import simplify
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param, Var, evaluate, minimum, poly, product, substitute
 from tunesmith.ir.stmt import Block, BufferStore
@@ -220,7 +220,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         if plan.constant:
             # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
-            s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
+            s.annotate(vec1, "inject_prefetch", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
         _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
     s.vectorize(vec3)
@@ -314,11 +314,11 @@ def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
     ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
     along = {axis: poly(whole) * lanes + lane}
     for x in walk(b.body):
-        parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is Lt0 else ()
+        parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is IsNegative else ()
         for p in parts:
             sizes = dict.fromkeys(p.vars - ranges.keys(), (0, MAX_INTEGER))
             known = coefficient(simplify(substitute(p, along), ranges | sizes), lane)
-            if known is None or (type(x) is Lt0 and known[0] not in (0, 1)):
+            if known is None or (type(x) is IsNegative and known[0] not in (0, 1)):
                 return False
     return True
 

@@ -97,7 +97,7 @@ def tune(
 @click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Where our best schedules are.")
 @click.option("--against", metavar="PEER,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --peers`.")
 @click.option(
-    "--peers", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _list_peers(c, v), help="List the peers."
+    "--peers", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _list_baselines(c, v), help="List the peers."
 )
 @click.option("--rounds", default=8, show_default=True, help="Windows in which each system is timed, in turn.")
 @target_option
@@ -231,11 +231,11 @@ def _weights(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _list_peers(ctx: click.Context, wanted: bool) -> None:
-    from tunesmith.measure.baselines.registry import PEERS
+def _list_baselines(ctx: click.Context, wanted: bool) -> None:
+    from tunesmith.measure.baselines.registry import BASELINES
 
     if wanted:
-        click.echo("\n".join(PEERS.names()))
+        click.echo("\n".join(BASELINES.names()))
         ctx.exit(0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.codegen.device.build import build, emit_source
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expr import Binary, Call, Cast, Expr, Lt0, Select, const
+from tunesmith.ir.expr import Binary, Call, Cast, Expr, IsNegative, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
 from tunesmith.ir.stmt import For, Stmt, seq, store
@@ -81,7 +81,7 @@ def test_indices_that_outgrow_32_bits(name: str, kind: str) -> None:
 @needs_device
 def test_conditions_that_outgrow_32_bits() -> None:
     a = Buffer("A", (N,), "float32")
-    func = over(N, lambda i: Select(Lt0(i * i - N), a[i], const(0.0, "float32")), "float32", a)
+    func = over(N, lambda i: Select(IsNegative(i * i - N), a[i], const(0.0, "float32")), "float32", a)
     x = np.ones(N, np.float32)
     np.testing.assert_array_equal(on_device(func, [x, np.zeros(N, np.float32)])[1], np.where(AT * AT < N, x, 0))
 

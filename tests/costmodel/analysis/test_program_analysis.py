@@ -14,7 +14,7 @@ from tunesmith.costmodel.formulas.expr_graph import Num, NumpyProgram
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import cast, const, equal, maximum, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var, below, evaluate, poly
+from tunesmith.ir.poly import Var, evaluate, less_than, poly
 from tunesmith.ir.stmt import Block, For, Iter, nest, store
 from tunesmith.ir.visit import path_to_block, walk
 from tunesmith.support.errors import UserError
@@ -109,7 +109,7 @@ def test_levels_homes_and_rounding_of_a_packed_gemm(make_case: Callable[[str], A
     assert numbers(a, list(a.allocated(packed)), row) == [2, 30, 16]
     assert numbers(a, list(a.allocated(accumulators)), row) == [5, 16]
     main = next(x for x in a.stores if x.block.name == "C")
-    assert a.home_level(main, accumulators) == 4 and a.home_level(main, packed) == 6
+    assert a.reuse_level(main, accumulators) == 4 and a.reuse_level(main, packed) == 6
     assert main.loops[0].kind == "vectorized" and numbers(a, [main.rounding(2), main.rounding(1)], row) == [80 / 70, 80 / 70]
     # A block in the nest of another: both are under the loops they share.
     assert [x.block.name for x in a.under(main.loops[-1])] == ["B_copy", "C_init", "C", "C_write"]
@@ -122,7 +122,7 @@ def test_strides_are_those_of_the_first_step(make_case: Callable[[str], Any]) ->
     a = ProgramAnalysis(s.func, tuple(s.params))
     row = np.array([{"i1": 1, "i2": 2, "i3": 5, "j1": 1, "j2": 2, "j3": 16, "k1": 1}[p.name] for p in s.params])
     main = next(x for x in a.stores if x.block.name == "C")
-    steps = {u.buffer.name: numbers(a, [main.movement(u, x) for x in main.loops[:4]], row) for u in main.uses.values()}
+    steps = {u.buffer.name: numbers(a, [main.stride(u, x) for x in main.loops[:4]], row) for u in main.uses.values()}
     assert steps["A"] == [0, 30, 0, 1] or steps["A"] == [0, 30, 1, 1]
     assert steps["B_copy"][0] == 1 and steps["B_copy"][1] == 0 and steps["B_copy"][3] == 16
 
@@ -130,7 +130,7 @@ def test_strides_are_those_of_the_first_step(make_case: Callable[[str], Any]) ->
 def test_operations_by_kind() -> None:
     x, n, y = Buffer("X", (8,)), Buffer("N", (8,), "int32"), Buffer("Y", (8,))
     v, i = Var("v"), Var("i")
-    inside = below(0, v)
+    inside = less_than(0, v)
     value = (
         select(inside, maximum(x[v] * x[v] + x[v], 0.0) / x[v], 0.0)
         + select(x[v] > 0.0, x[v], 1.0)

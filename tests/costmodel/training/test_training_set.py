@@ -17,7 +17,7 @@ from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import Drafter
+from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
@@ -37,7 +37,7 @@ def measured(text: str, n: int = 12, sketches: int = 2) -> list[Measured]:
     task, out = task_of(text), []
     for k, s in enumerate(task.space.sketches[:sketches]):
         rows = s.space.sample(n, stream(0, "rows", text, k))
-        seconds = Drafter(task).analytic[k].seconds(rows)
+        seconds = ProposalGenerator(task).analytic[k].seconds(rows)
         for row, t in zip(rows.tolist(), seconds.tolist(), strict=True):
             out.append(Measured(task.digest, TARGET.to_json(), s.name, s.trace_of(tuple(row)).to_json(), row, t))
     return out
@@ -62,7 +62,7 @@ def test_features_are_those_of_a_search(inputs: str) -> None:
     task = task_of(MATMUL)
     names = [s.name for s in task.space.sketches]
     of = {m.seconds: Candidate(names.index(m.sketch), tuple(m.row)) for m in records}
-    wanted = Drafter(task).features_of([of[t] for t in data.seconds.tolist()], inputs)
+    wanted = ProposalGenerator(task).features_of([of[t] for t in data.seconds.tolist()], inputs)
     assert data.features(inputs).shape == wanted.shape
     assert np.allclose(data.features(inputs), wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
     assert data.features(inputs) is data.features(inputs)

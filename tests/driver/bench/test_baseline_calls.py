@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.driver.bench.baseline_calls import peer_call
+from tunesmith.driver.bench.baseline_calls import baseline_call
 from tunesmith.measure.baselines.operators import operator_call
-from tunesmith.measure.baselines.registry import create_peer
+from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.correctness import mismatch, tolerance_of
 from tunesmith.ops.workload import workload
 
@@ -34,11 +34,11 @@ from tunesmith.ops.workload import workload
 def test_requests_are_what_peers_take(text: str, op: str) -> None:
     w = workload(text)
     inputs = w.random_inputs()
-    request = peer_call(w, inputs)
+    request = baseline_call(w, inputs)
     assert request is not None and request.op == op
     call = operator_call(request.op, request.params, request.inputs)
     assert call is not None and call.output == w.outputs[0].shape and call.dtype == "float32"
-    made = create_peer("openblas", 1).prepare(request.op, request.params, request.inputs)
+    made = create_baseline("openblas", 1).prepare(request.op, request.params, request.inputs)
     if made is not None:
         assert mismatch(np.asarray(made()), w.reference(inputs)[0], tolerance_of(w.func)) is None
 
@@ -56,4 +56,4 @@ def test_requests_are_what_peers_take(text: str, op: str) -> None:
 )
 def test_what_peers_do_not_have(text: str) -> None:
     w = workload(text)
-    assert peer_call(w, w.random_inputs()) is None
+    assert baseline_call(w, w.random_inputs()) is None

@@ -13,8 +13,8 @@ import pytest
 import tunesmith
 from tunesmith.driver.bench.bench import BenchPolicy, _Contestant, _Match, _Score
 from tunesmith.driver.bench.report import BenchReport, BenchRow
-from tunesmith.driver.bench.worker import Contestant, OnePeer, Ours, Setting, Window
-from tunesmith.measure.baselines.registry import create_peer
+from tunesmith.driver.bench.worker import Contestant, OneBaseline, Ours, Setting, Window
+from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.support.errors import RecordError, RunError, UserError
@@ -72,7 +72,7 @@ def test_a_contestant_is_checked_before_it_is_timed(tmp_path: Path) -> None:
     assert len(window.seconds) >= 1 and window.number > 100 and min(window.seconds) > 0
     bad = child.prepare(setting(w, tmp_path, code=wrong.artifact.code()))
     assert "elements are wrong" in bad.wrong
-    peer = OnePeer(create_peer("openblas", 1))
+    peer = OneBaseline(create_baseline("openblas", 1))
     assert peer.available() == ""
     assert peer.prepare(setting(w, tmp_path)).variant.startswith("numpy")
     assert not peer.prepare(setting(workload("exp(shape=3)"), tmp_path)).offered

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tunesmith.experiments.arena.contestants import Entrant, line_up, parse_spec, split_specs
+from tunesmith.experiments.arena.contestants import Method, line_up, parse_spec, split_specs
 from tunesmith.experiments.arena.plots import plot_arena
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.replay import ArenaRun, ArenaSettings, Job, replay, run_arena
@@ -99,11 +99,11 @@ class Foreign(Sampler):
 
 def test_a_replay_is_a_search_on_recorded_times(pools: list[Pool]) -> None:
     pool = pools[0]
-    asked = replay(pool, Entrant("random").make(pool.task, 3), 50, 8)
+    asked = replay(pool, Method("random").make(pool.task, 3), 50, 8)
     assert len(asked) == len(set(asked)) == 50 and all(0 <= i < len(pool) for i in asked)
-    assert asked == replay(pool, Entrant("random").make(pool.task, 3), 50, 8)
-    assert asked != replay(pool, Entrant("random").make(pool.task, 4), 50, 8)
-    assert replay(pool, Entrant("random").make(pool.task, 3), 10, 8)[:8] == asked[:8]
+    assert asked == replay(pool, Method("random").make(pool.task, 3), 50, 8)
+    assert asked != replay(pool, Method("random").make(pool.task, 4), 50, 8)
+    assert replay(pool, Method("random").make(pool.task, 3), 10, 8)[:8] == asked[:8]
 
 
 def test_proposals_that_break_the_contract_are_refused(pools: list[Pool]) -> None:
@@ -186,7 +186,7 @@ def test_random_is_as_fast_as_chance_says() -> None:
     w = workload("matmul(m=96,n=80,k=64)")
     real = Task(w.text, w.func, Target("llvm -mcpu=znver5 -num-cores=2"))
     pool = synthetic_pool(real, 100)
-    run = run_arena([pool], [Entrant("random")], 120, ArenaSettings(400, 16), workers=0)
+    run = run_arena([pool], [Method("random")], 120, ArenaSettings(400, 16), workers=0)
     for share in (0.6, 0.8, 0.9):
         goal = pool.best / share
         expected = chance_trials(len(pool), int((pool.seconds <= goal).sum()))
@@ -198,7 +198,7 @@ def test_curves_are_padded_and_start_at_infinity(pools: list[Pool]) -> None:
     pool = pools[0]
     failed = int(np.flatnonzero(np.isinf(pool.seconds))[0])
     fine = int(np.flatnonzero(np.isfinite(pool.seconds))[0])
-    run = ArenaRun((pool,), (Entrant("random"),), 2, ArenaSettings(4, 4), {Job(0, 0, 1): (failed, fine)})
+    run = ArenaRun((pool,), (Method("random"),), 2, ArenaSettings(4, 4), {Job(0, 0, 1): (failed, fine)})
     assert run.curves(0, 0).tolist() == [[np.inf, *[pool.seconds[fine]] * 3]]
     slowest = pool.seconds[np.isfinite(pool.seconds)].max()
     wanted = (np.log(slowest / pool.best) + 3 * np.log(pool.seconds[fine] / pool.best)) / 4
@@ -233,7 +233,7 @@ def test_the_verdict_points_where_its_test_does(pools: list[Pool]) -> None:
     others = list(range(5, 20))
     asked = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
     asked |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
-    run = ArenaRun((pool,), (Entrant("random"), Entrant("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
+    run = ArenaRun((pool,), (Method("random"), Method("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
     s = summarise(run)
     (pair,) = s.pairs
     assert pair.adjusted < 0.001 and pair.better(0.95) == 0 and pair.ratio.high < 1.0
@@ -253,11 +253,11 @@ def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypat
     )
     (tmp_path / "ridge.py").write_text(RIDGE)
     (tmp_path / "ridge.json").write_text('{"model": "ridge", "schema": 3, "w": 1}')
-    entrants = [Entrant(f"{tmp_path}/mine.py:Mine"), Entrant("evolutionary", f"{tmp_path}/ridge.py:Ridge@{tmp_path}/ridge.json")]
+    entrants = [Method(f"{tmp_path}/mine.py:Mine"), Method("evolutionary", f"{tmp_path}/ridge.py:Ridge@{tmp_path}/ridge.json")]
     path, modules = list(sys.path), set(sys.modules)
 
     def codes() -> list[str]:
-        return [Entrant(e.sampler, e.model).code for e in entrants]
+        return [Method(e.sampler, e.model).code for e in entrants]
 
     try:
         known = [codes()]
@@ -265,9 +265,9 @@ def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypat
             (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new, 1))
             known.append(codes())
         assert [len({c[i] for c in known}) for i in (0, 1)] == [2, 3]
-        assert Entrant(entrants[0].sampler)._sampler[0].greed == 2  # type: ignore[attr-defined]  # a class of the file
+        assert Method(entrants[0].sampler)._sampler[0].greed == 2  # type: ignore[attr-defined]  # a class of the file
         monkeypatch.setattr(source_closure, "_own_digest", lambda: b"another tunesmith")
-        assert all(a != b for a, b in zip(codes(), known[-1], strict=True)) and Entrant("random").code != known[0][0]
+        assert all(a != b for a, b in zip(codes(), known[-1], strict=True)) and Method("random").code != known[0][0]
     finally:
         sys.path[:] = path
         for name in set(sys.modules) - modules:
@@ -278,9 +278,9 @@ def test_wrong_arguments_are_refused(pools: list[Pool]) -> None:
     with pytest.raises(UserError, match="at least 1 trial, in batches of at least 1; got trials=0"):
         ArenaSettings(0)
     with pytest.raises(UserError, match="got 0 pools and 1 entrants"):
-        run_arena([], [Entrant("random")], 1)
+        run_arena([], [Method("random")], 1)
     with pytest.raises(UserError, match="got seeds=0, workers=1"):
-        run_arena(pools, [Entrant("random")], 0)
+        run_arena(pools, [Method("random")], 0)
 
 
 def test_specs() -> None:
@@ -297,7 +297,7 @@ def test_entrants_are_samplers_times_models() -> None:
     assert [e.label for e in found] == ["random", f"{SMALL} + xgb(rounds=10)", f"{SMALL} + none"]
     assert len({e.code for e in found}) == 3
     assert pickle.loads(pickle.dumps(found[1])) == found[1]
-    assert Entrant("/a/b/mine.py:Mine(x=1)", "/c/model.json").label == "mine.py:Mine(x=1) + model.json"
+    assert Method("/a/b/mine.py:Mine(x=1)", "/c/model.json").label == "mine.py:Mine(x=1) + model.json"
     for samplers, models, what in [
         (["evolutionary(drift=1)"], ["xgb"], "the sampler 'evolutionary.drift=1.' has no setting 'drift'. It has: draft, keep"),
         (["random(x=1)"], [], "has no setting 'x'. It has: none"),
@@ -312,11 +312,11 @@ def test_entrants_are_samplers_times_models() -> None:
 
 
 def test_settings_reach_sampler_and_model(pools: list[Pool]) -> None:
-    sampler = Entrant("evolutionary(draft=64,drafting=off)", "xgb(rounds=7)").make(pools[0].task, 5)
+    sampler = Method("evolutionary(draft=64,drafting=off)", "xgb(rounds=7)").make(pools[0].task, 5)
     assert isinstance(sampler, EvolutionarySampler) and sampler.seed == 5
     assert sampler.settings.draft == 64 and not sampler.settings.drafting and sampler.settings.learning
     assert sampler.model.rounds == 7 and sampler.model.seed == 5  # type: ignore[attr-defined]
-    off = Entrant("evolutionary", "none").make(pools[0].task, 0)
+    off = Method("evolutionary", "none").make(pools[0].task, 0)
     assert isinstance(off, EvolutionarySampler) and not off.settings.learning
 
 
@@ -328,26 +328,26 @@ def test_what_a_class_refuses_is_told(pools: list[Pool], tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"picky.py:odd.*not a class that derives from tunesmith.search.samplers.sampler.Sampler"):
         line_up([f"{path}:odd"], [])
     with pytest.raises(UserError, match=r"the sampler '.*picky.py:Picky.late=soon.' cannot be made: invalid literal for int"):
-        Entrant(f"{path}:Picky(late=soon)").make(pools[0].task, 0)
+        Method(f"{path}:Picky(late=soon)").make(pools[0].task, 0)
 
 
 @pytest.mark.parametrize("name", [n for n in SAMPLERS.names() if n != "optuna-gp"])  # which takes a second a proposal
 def test_every_sampler_runs_unchanged(pools: list[Pool], name: str) -> None:
     pool = pools[1]
     try:
-        sampler = Entrant(name, "random").make(pool.task, 0)
+        sampler = Method(name, "random").make(pool.task, 0)
     except MissingExtraError as error:
         pytest.skip(str(error))
     asked = replay(pool, sampler, 16, 8)
     assert len(asked) == len(set(asked)) == 16
-    assert asked == replay(pool, Entrant(name, "random").make(pool.task, 0), 16, 8)
+    assert asked == replay(pool, Method(name, "random").make(pool.task, 0), 16, 8)
 
 
 def test_ablations_change_what_is_proposed(pools: list[Pool]) -> None:
     pool = pools[0]
     names = [SMALL, SMALL[:-1] + ",drafting=off)"]
     asked = {
-        (name, model): replay(pool, Entrant(name, model).make(pool.task, 0), 48, 16)
+        (name, model): replay(pool, Method(name, model).make(pool.task, 0), 48, 16)
         for name in names
         for model in ("xgb", "analytic", "none")
     }

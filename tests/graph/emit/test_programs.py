@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunesmith.graph.emit.graph_program import emit_graph_program
-from tunesmith.graph.emit.lowered_form import call_form
+from tunesmith.graph.emit.lowered_form import lowered_form
 from tunesmith.graph.emit.vm_program import condition_data, emit_vm_program, index_data
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
@@ -17,7 +17,7 @@ from tunesmith.graph.ir.node import Binding, CallFunction, If, Operand, Region, 
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.expr import Binary, Const, Not, binary
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var, below, ceildiv, maximum, minimum, mod, poly
+from tunesmith.ir.poly import Var, ceildiv, less_than, maximum, minimum, mod, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.executor.index_program import evaluate, holds
@@ -238,7 +238,7 @@ def sized(n: Any, m: Any) -> GraphFunc:
     b = GraphBuilder("inner")
     x = b.input("x", (n, m))
     (made,) = b.call_function("mix", [x, x], [TensorType.of((n, m))], [n, m])
-    b.assume(below(n, m))
+    b.assume(less_than(n, m))
     return b.finish(b.reshape(made, shape=(poly(n) * m,)))
 
 
@@ -291,7 +291,7 @@ def test_index_data_means_what_the_expression_means(seed: int) -> None:
 
     e = expression(3)
     data = index_data(e, {n: "n", m: "m"})
-    condition = condition_data(below(e, 40), {n: "n", m: "m"})
+    condition = condition_data(less_than(e, 40), {n: "n", m: "m"})
     for values in ((1, 1), (3, 7), (12, 5)):
         sizes = dict(zip("nm", values, strict=True))
         want = p.evaluate(e, dict(zip((n, m), values, strict=True)))
@@ -301,7 +301,7 @@ def test_index_data_means_what_the_expression_means(seed: int) -> None:
 
 def test_condition_data() -> None:
     n = Var("n")
-    small, big = below(n, 9), below(3, n)
+    small, big = less_than(n, 9), less_than(3, n)
     names = {n: "n"}
     assert condition_data(Binary("or", small, Not(big)), names) == [
         "or",
@@ -327,7 +327,7 @@ def refused(finish: Callable[[GraphBuilder], Any], emit: Any = emit_graph_progra
 
 def test_what_is_not_in_call_form() -> None:
     with pytest.raises(BuildError, match="next is not a graph function but a PrimFunc"):
-        call_form(IRModule(PRIMS), "next")
+        lowered_form(IRModule(PRIMS), "next")
     operator = next(name for name in GRAPH_OPERATORS.names() if name in ("relu", "neg", "exp"))
     text = refused(lambda b: b.finish(b.call(operator, b.input("x", (8,)))))
     assert f"main: {operator} is computed by the operator {operator}, not by a function of the module. Lower the graph first" in text

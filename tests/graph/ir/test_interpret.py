@@ -13,7 +13,7 @@ from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.node import Binding, CallFunction, Region, TensorType, Value
 from tunesmith.ir.expr import Binary
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.poly import Var, below, poly
+from tunesmith.ir.poly import Var, less_than, poly
 from tunesmith.support.errors import InternalError, RunError
 
 
@@ -111,7 +111,7 @@ def test_assumptions_of_several_conditions() -> None:
     n, m = Var("n"), Var("m")
     b = GraphBuilder("f")
     x = b.input("x", (n, m))
-    b.assume(Binary("and", below(n, 5), below(poly(m) % 2, 1)))
+    b.assume(Binary("and", less_than(n, 5), less_than(poly(m) % 2, 1)))
     f = b.finish(x)
     assert run(f, [np.zeros((4, 2), np.float32)])[0].shape == (4, 2)
     for shape in ((5, 2), (4, 3)):

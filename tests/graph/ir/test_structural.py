@@ -16,7 +16,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.structural import difference, digest, equal
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.poly import Var, below, poly
+from tunesmith.ir.poly import Var, less_than, poly
 
 
 def built(name: str = "f", *, late: bool = False, **other: Any) -> GraphFunc:
@@ -26,7 +26,7 @@ def built(name: str = "f", *, late: bool = False, **other: Any) -> GraphFunc:
     b = GraphBuilder(name)
     x, c = b.input(name + "x", (n, m)), b.input("c", (), "bool")
     y = b.input("y", (n * m + m,), other.get("dtype", "float32"))
-    b.assume(other.get("assume", lambda n, m: below(n, 8))(n, m))
+    b.assume(other.get("assume", lambda n, m: less_than(n, 8))(n, m))
     k = b.constant(np.array(other.get("data", [1.0, 2.0]), np.float32), name + "k")
     p = b.call(other.get("operator", "probe_relu"), x, name=name + "p")
     q = b.probe_scale(p, factor=other.get("factor", 2.0), extra=other.get("extra"))
@@ -51,7 +51,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sizes swapped": ({"size": lambda n, m: n + m + 1}, r"/binding 2 \(g\).sizes: "),
     "constant": ({"data": [1.0, 3.0]}, r"/.result 1: constant \w+ != constant \w+"),
     "type": ({"dtype": "float64"}, r"/parameter 2 \(y\).type: float32\[.*\] != float64\[.*\]"),
-    "assumption": ({"assume": lambda n, m: below(m, 8)}, "/.assumption: .*n < 8 != .*m < 8"),
+    "assumption": ({"assume": lambda n, m: less_than(m, 8)}, "/.assumption: .*n < 8 != .*m < 8"),
     "attributes": ({"attrs": (("k", "v"),)}, r"/.attributes: \(\) != \(\('k', 'v'\),\)"),
     "results": ({"more": True}, "/.results: 3 != 4"),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from tunesmith.graph.ir.verify import infer, verify
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Param, Poly, Var, below, floordiv, poly
+from tunesmith.ir.poly import Param, Poly, Var, floordiv, less_than, poly
 from tunesmith.ir.stmt import store
 from tunesmith.support.errors import ScriptError
 
@@ -80,7 +80,7 @@ REFUSED = {
     "not a type": (func(params=(Value("x", 3),)), "must be a TensorType"),  # type: ignore[arg-type]
     "no condition": (func(assumptions=(poly(N),)), "an assumption is a condition of type bool, got int64"),
     "not an expression": (func(assumptions=(3,)), "an assumption is a condition of type bool, got 3"),
-    "size of an assumption": (func(assumptions=(below(M, 3),)), "an assumption is not well formed: .*uses the variable m"),
+    "size of an assumption": (func(assumptions=(less_than(M, 3),)), "an assumption is not well formed: .*uses the variable m"),
     "load in an assumption": (func(assumptions=(Buffer("B", (1,), "bool")[0],)), "an assumption is not well formed: .*B"),
     "name": (func(name=""), "has a name that is not empty"),
     "attrs": (func(attrs=(("b", "1"), ("a", "1"))), "sorted by key"),

@@ -1,4 +1,4 @@
-"""TwinRewriter: a twin is made once, known where its value is, and brought back for those that do not know it."""
+"""LayoutRewriter: a twin is made once, known where its value is, and brought back for those that do not know it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.node import Call, Operand, Operation, TensorType, all_bindings
 from tunesmith.graph.ir.verify import verify
-from tunesmith.graph.passes.layout_rewriter import TwinRewriter
+from tunesmith.graph.passes.layout_rewriter import LayoutRewriter
 from tunesmith.ir.poly import ONE
 
 
-class Column(TwinRewriter):
+class Column(LayoutRewriter):
     """Vectors are columns where `exp` and `relu` work on them."""
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
@@ -20,10 +20,10 @@ class Column(TwinRewriter):
         (x,) = operation.args
         return self.back(build.call(operation.operator, self.twin(x, build)), x.type, build)
 
-    def forth(self, o: Operand, build: RegionBuilder) -> Operand:
+    def forward(self, o: Operand, build: RegionBuilder) -> Operand:
         return build.reshape(o, shape=(*o.type.shape, ONE), name="forth")
 
-    def undo(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
         return build.reshape(twin, shape=type.shape, name="back")
 
 
@@ -38,8 +38,8 @@ def test_a_twin_is_made_once_and_taken_from_then_on() -> None:
     f = Column()(b.finish(b.relu(y), b.relu(x), b.neg(y), y))
     verify(f)
     assert names([o.operation for o in f.body.bindings]) == ["reshape", "exp", "reshape", "relu", "reshape", "relu", "reshape", "neg"]
-    forth, exp, back, relu, _, other, _, neg = f.body.bindings
-    assert forth.results[0].name == "forth" and exp.operation.args == forth.results and other.operation.args == forth.results
+    forward, exp, back, relu, _, other, _, neg = f.body.bindings
+    assert forward.results[0].name == "forth" and exp.operation.args == forward.results and other.operation.args == forward.results
     assert relu.operation.args == exp.results, "the twin of what was computed is what was computed"
     assert neg.operation.args == back.results and f.results[3] is back.results[0]
 

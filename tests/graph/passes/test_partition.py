@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.codegen.llvm.build import build
 from tunesmith.driver.compile_model import compile_model
-from tunesmith.graph.emit.lowered_form import CallStep, call_form
+from tunesmith.graph.emit.lowered_form import CallStep, lowered_form
 from tunesmith.graph.ir import interpret, structural
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
@@ -150,7 +150,7 @@ def test_no_pass_touches_what_has_moved() -> None:
         assert not any(isinstance(f, PrimFunc) for f in once.values())
     again = partition(lowered, Conv())
     assert again["main"] is lowered["main"] and len(again) == len(lowered)
-    steps = call_form(lowered).steps
+    steps = lowered_form(lowered).steps
     assert [s.function for s in steps if isinstance(s, CallStep)] == ["probe_conv", "probe_conv_1"]
 
 

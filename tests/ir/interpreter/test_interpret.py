@@ -14,7 +14,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Expr, cast, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import InterpretError, run
-from tunesmith.ir.poly import ONE, Poly, Var, below, floordiv, poly
+from tunesmith.ir.poly import ONE, Poly, Var, floordiv, less_than, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, nest, seq, store
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import transform
@@ -99,7 +99,7 @@ def test_more_loops_than_python_nests() -> None:
     a = Buffer("A", (41,), "int32")
     body: Stmt = store(a, (total,), Binary("add", a[total], const(1, "int32")))
     for n, v in enumerate(reversed(loops)):
-        body = For(v, poly(2 if n % 5 == 0 else 1), If(below(v, 2), If(below(x(v) - 1, 2), body)))
+        body = For(v, poly(2 if n % 5 == 0 else 1), If(less_than(v, 2), If(less_than(x(v) - 1, 2), body)))
     done = _run(body, np.zeros(41, np.int32), params=(a,))
     np.testing.assert_array_equal(done[0][:9], [math.comb(8, n) for n in range(9)])
 
@@ -137,7 +137,7 @@ def test_threads_of_a_block_are_refused() -> None:
 def test_if_else_and_seq() -> None:
     a, i = Buffer("A", (4,)), Var("i")
     one, two, three = (const(n, "float32") for n in (1, 2, 3))
-    body = If(below(i, 2), store(a, (i,), one), seq([store(a, (i,), two), store(a, (i,), a[i] + three)]))
+    body = If(less_than(i, 2), store(a, (i,), one), seq([store(a, (i,), two), store(a, (i,), a[i] + three)]))
     np.testing.assert_array_equal(_run(nest([(i, 4)], body), params=(a,))[0], [1, 1, 5, 5])
 
 
@@ -319,7 +319,7 @@ def test_scratch_of_a_thread_does_not_race_and_keeps_nothing() -> None:
 
 def test_intermediates_of_a_parallel_loop_may_come_from_an_earlier_iteration_outside() -> None:
     i, j, out, kept = Var("i"), Var("j"), Buffer("O", (2, 3)), Buffer("K", (3,))
-    first = If(below(x(i), 1), store(kept, (j,), const(4, "float32")))
+    first = If(less_than(x(i), 1), store(kept, (j,), const(4, "float32")))
     body = For(i, poly(2), For(j, poly(3), seq([first, store(out, (i, j), kept[x(j)])]), "parallel"))
     assert (run(PrimFunc("f", (out,), (kept,), body), [], check_races=True)[0] == 4).all()
 

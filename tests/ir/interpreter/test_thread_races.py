@@ -12,7 +12,7 @@ from tunesmith.ir.expr import Binary, Call, Cast, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.interpreter.threads import InterpretError, run_threads
-from tunesmith.ir.poly import Var, below, floordiv, poly
+from tunesmith.ir.poly import Var, floordiv, less_than, poly
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Block, Evaluate, For, If, Iter, Seq, store
 from tunesmith.ir.verify import verify
@@ -383,7 +383,7 @@ def test_integer_division_by_zero_is_zero_in_every_thread() -> None:
     a, b, tx = Buffer("A", (4,), "int32"), Buffer("B", (4,), "int32"), Var("tx")
     divide = store(b, (tx,), Binary("mod", const(7, "int32"), a[tx]))
     given = np.array([2, 3, 4, 0], np.int32)
-    func = PrimFunc("f", (a, b), (), For(tx, poly(4), If(below(tx, 3), divide), "thread", "threadIdx.x"))
+    func = PrimFunc("f", (a, b), (), For(tx, poly(4), If(less_than(tx, 3), divide), "thread", "threadIdx.x"))
     np.testing.assert_array_equal(run_threads(func, [given])[1][:3], [1, 1, 3])
     np.testing.assert_array_equal(
         run_threads(PrimFunc("f", (a, b), (), For(tx, poly(4), divide, "thread", "threadIdx.x")), [given])[1], [1, 1, 3, 0]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Lt0, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Call, IsNegative, Select, const
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import Lookup, LookupVar
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.interpreter.threads import InterpretError, run_threads
-from tunesmith.ir.poly import Param, Var, below, poly
+from tunesmith.ir.poly import Param, Var, less_than, poly
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
 from tunesmith.ir.verify import verify
@@ -330,11 +330,11 @@ def test_only_the_chosen_side_of_a_select_is_evaluated() -> None:
     a, b, c, tx = Buffer("A", (6,), "int32"), Buffer("B", (8,), "int32"), Buffer("C", (16,), "int32"), Var("tx")
     x = poly(tx)
     seven = const(7, "int32")
-    inner = Select(below(x, 4), Binary("floordiv", seven, a[x]), a[x - 4])
-    whole = Select(below(x, 6), inner, const(-1, "int32"))
-    lanes = Lt0(x * 2 - 5, 2, poly(1))
+    inner = Select(less_than(x, 4), Binary("floordiv", seven, a[x]), a[x - 4])
+    whole = Select(less_than(x, 6), inner, const(-1, "int32"))
+    lanes = IsNegative(x * 2 - 5, 2, poly(1))
     vector = Select(lanes, Binary("floordiv", Broadcast(seven, 2), BufferLoad(a, (x * 2,), 2)), Broadcast(const(9, "int32"), 2))
-    scalar = Select(below(x, 1), BufferLoad(a, (x * 2,), 2), vector)
+    scalar = Select(less_than(x, 1), BufferLoad(a, (x * 2,), 2), vector)
     body = seq([store(b, (x,), whole), BufferStore(c, (x * 2,), scalar)])
     func = PrimFunc("f", (a, b, c), (), For(tx, poly(8), body, "thread", "threadIdx.x"))
     verify(func)
@@ -345,9 +345,9 @@ def test_only_the_chosen_side_of_a_select_is_evaluated() -> None:
 
 
 def test_lookups_differ_between_threads() -> None:
-    a, rows, out, tx, at = Buffer("A", (5,)), Buffer("R", (4,), "int64"), Buffer("B", (4,)), Var("tx"), LookupVar("at")
-    value = Lookup(at, poly(5), rows[tx], a[at])
-    func = PrimFunc("f", (a, rows, out), (), For(tx, poly(4), If(below(tx, 3), store(out, (tx,), value)), "thread", "threadIdx.x"))
+    a, rows, out, tx, at = Buffer("A", (5,)), Buffer("R", (4,), "int64"), Buffer("B", (4,)), Var("tx"), IndirectVar("at")
+    value = IndirectIndex(at, poly(5), rows[tx], a[at])
+    func = PrimFunc("f", (a, rows, out), (), For(tx, poly(4), If(less_than(tx, 3), store(out, (tx,), value)), "thread", "threadIdx.x"))
     verify(func)
     table = np.array([4, 0, 2, 99])
     done = run_threads(func, [numbers(5), table, np.zeros(4, F32)])[2]
@@ -480,7 +480,7 @@ def test_more_loops_than_python_nests_inside_threads() -> None:
     a = Buffer("A", (41, 3), "int32")
     body: Stmt = store(a, (total, tx), Binary("add", a[total, tx], const(1, "int32")))
     for n, v in enumerate(reversed(loops)):
-        body = For(v, poly(2 if n % 8 == 0 else 1), If(below(poly(v), 2), If(below(poly(v) - poly(tx), 2), body)))
+        body = For(v, poly(2 if n % 8 == 0 else 1), If(less_than(poly(v), 2), If(less_than(poly(v) - poly(tx), 2), body)))
     done = run_threads(PrimFunc("f", (a,), (), For(tx, poly(3), body, "thread", "threadIdx.x")), [np.zeros((41, 3), np.int32)])
     np.testing.assert_array_equal(done[0][:6].T, [[1, 5, 10, 10, 5, 1]] * 3)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, call, cast, const, select
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select, call, cast, const, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import InterpretError, run
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.poly import ONE, Param, Poly, Var, below, ceildiv, floordiv, maximum, minimum, mod, poly
+from tunesmith.ir.poly import ONE, Param, Poly, Var, ceildiv, floordiv, less_than, maximum, minimum, mod, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, Stmt, nest, seq, store
 from tunesmith.ir.verify import verify
 from tunesmith.support.seeds import stream
@@ -151,7 +151,7 @@ def test_logic_evaluates_both_sides() -> None:
 
 def test_select_evaluates_the_chosen_side_alone() -> None:
     a, b, i = Buffer("A", (3,)), Buffer("B", (5,)), Var("i")
-    inside = Binary("and", below(0, i), below(i, 4))
+    inside = Binary("and", less_than(0, i), less_than(i, 4))
     body = store(b, (i,), select(inside, a[x(i) - 1], -1.0))
     done = _run(nest([(i, 5)], body), np.array([5, 6, 7], np.float32), params=(a, b))
     np.testing.assert_array_equal(done[1], [-1, 5, 6, 7, -1])
@@ -160,11 +160,11 @@ def test_select_evaluates_the_chosen_side_alone() -> None:
 def test_vector_select_evaluates_each_lane_of_the_chosen_side_alone() -> None:
     """Lanes 0 and 5 of the load are out of range and not chosen; the scalar in the other side would be, if it ran at all."""
     a, b = Buffer("A", (4,)), Buffer("B", (6,))
-    outside = Binary("or", Lt0(poly(-1), 6, ONE), Lt0(poly(4), 6, poly(-1)))
+    outside = Binary("or", IsNegative(poly(-1), 6, ONE), IsNegative(poly(4), 6, poly(-1)))
     value = Select(outside, Broadcast(const(9, "float32"), 6), BufferLoad(a, (poly(-1),), 6))
     data = np.array([1, 2, 3, 4], np.float32)
     np.testing.assert_array_equal(_run(BufferStore(b, (poly(0),), value), data, params=(a, b))[1], [9, 1, 2, 3, 4, 9])
-    never = Select(Lt0(poly(0), 6), Broadcast(a[77], 6), value)
+    never = Select(IsNegative(poly(0), 6), Broadcast(a[77], 6), value)
     np.testing.assert_array_equal(_run(BufferStore(b, (poly(0),), never), data, params=(a, b))[1], [9, 1, 2, 3, 4, 9])
     swapped = Select(Not(outside), Broadcast(const(9, "float32"), 6), BufferLoad(a, (poly(-1),), 6))
     with pytest.raises(InterpretError, match=r"vector load of A\[-1\] is out of range"):
@@ -173,8 +173,8 @@ def test_vector_select_evaluates_each_lane_of_the_chosen_side_alone() -> None:
 
 def test_nested_vector_selects_narrow_the_lanes() -> None:
     a, b = Buffer("A", (2,)), Buffer("B", (4,))
-    inner = Select(Lt0(poly(-2), 4, ONE), BufferLoad(a, (poly(0),), 4), Broadcast(const(5, "float32"), 4))
-    value = Select(Lt0(poly(-3), 4, ONE), inner, Broadcast(const(8, "float32"), 4))
+    inner = Select(IsNegative(poly(-2), 4, ONE), BufferLoad(a, (poly(0),), 4), Broadcast(const(5, "float32"), 4))
+    value = Select(IsNegative(poly(-3), 4, ONE), inner, Broadcast(const(8, "float32"), 4))
     np.testing.assert_array_equal(_run(BufferStore(b, (poly(0),), value), np.array([1, 2], np.float32), params=(a, b))[1], [1, 2, 5, 8])
 
 
@@ -190,9 +190,9 @@ def test_masked_and_strided_vectors() -> None:
 def test_ramp_broadcast_and_index_conditions() -> None:
     np.testing.assert_array_equal(_value(Ramp(poly(5), poly(-2), 4)), [5, 3, 1, -1])
     np.testing.assert_array_equal(_value(Broadcast(const(7, "int8"), 3)), [7, 7, 7])
-    np.testing.assert_array_equal(_value(Lt0(poly(-2), 4, ONE)), [True, True, False, False])
-    np.testing.assert_array_equal(_value(Lt0(poly(-2), 4)), [True, True, False, False])
-    assert _value(Lt0(poly(-1)))[0]
+    np.testing.assert_array_equal(_value(IsNegative(poly(-2), 4, ONE)), [True, True, False, False])
+    np.testing.assert_array_equal(_value(IsNegative(poly(-2), 4)), [True, True, False, False])
+    assert _value(IsNegative(poly(-1)))[0]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tunesmith
 from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer, BufferLoad, load
-from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, select
+from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select, select
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import MAKE, Param, Poly, Var, below, poly, substitute
+from tunesmith.ir.poly import MAKE, Param, Poly, Var, less_than, poly, substitute
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.script.syntax import T
@@ -131,7 +131,7 @@ def values(draw: st.DrawFn, dtype: str = "float32", depth: int = 3) -> Expr:
     if dtype == "bool":
         kind = draw(st.sampled_from(["below", "compare", "logic", "not", "select", "leaf"]))
         if kind == "below":
-            return Lt0(draw(index))
+            return IsNegative(draw(index))
         if kind == "compare":
             d = draw(st.sampled_from(["float32", "int64", "int32", "bool"]))
             return Binary(draw(st.sampled_from(COMPARISONS)), sub(d), sub(d))
@@ -169,7 +169,7 @@ def enclosed(body: Stmt) -> PrimFunc:
 def test_index_round_trip(p: Poly, q: Poly) -> None:
     body: Stmt = BufferStore(_A, (p, q), BufferLoad(_A, (q, p), 4, p, q))
     if stable(p - q):
-        body = If(Lt0(p - q), body)
+        body = If(IsNegative(p - q), body)
     assert_round_trip(enclosed(body))
 
 
@@ -204,7 +204,7 @@ def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
         )
     if kind == "vector":
         ramp = Ramp(draw(index), draw(index), 4)
-        chosen = Select(Lt0(draw(index), 4, draw(index)), ramp, Const(3, "int64x4"))
+        chosen = Select(IsNegative(draw(index), 4, draw(index)), ramp, Const(3, "int64x4"))
         return BufferStore(_B["int64"], (draw(index),), chosen, draw(st.none() | index), draw(st.none() | index))
     if kind == "barrier":
         return barrier()
@@ -417,14 +417,14 @@ def test_an_allocation_reaches_to_the_end_of_its_body() -> None:
 
 def test_index_conditions_become_lt0() -> None:
     f = parse(function("if n + 3 < 8:\n    A[0, 0] = 0"))
-    assert isinstance(f, PrimFunc) and isinstance(f.body, If) and isinstance(f.body.cond, Lt0)
+    assert isinstance(f, PrimFunc) and isinstance(f.body, If) and isinstance(f.body.cond, IsNegative)
     (n,) = [p for p in f.params if isinstance(p, Var)]
     assert f.body.cond.index == poly(n) - 5
 
 
 def test_select_reads_back_with_its_guard() -> None:
     i = poly(_V["i"])
-    f = enclosed(store(_A, (0, 0), select(Binary("and", below(0, i), below(i, 7)), load(_A, i - 1, 0), 0)))
+    f = enclosed(store(_A, (0, 0), select(Binary("and", less_than(0, i), less_than(i, 7)), load(_A, i - 1, 0), 0)))
     assert_round_trip(f)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from tunesmith.ir import structural
 from tunesmith.ir.buffer import Buffer, BufferLoad, load
-from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, Lt0, Not, Ramp, Select, binary, const, equal
+from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select, binary, const, equal
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import node
-from tunesmith.ir.poly import Param, Poly, Var, below, ceildiv, floordiv, maximum, minimum, mod, poly
+from tunesmith.ir.poly import Param, Poly, Var, ceildiv, floordiv, less_than, maximum, minimum, mod, poly
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, nest, store
@@ -86,12 +86,12 @@ def test_lowered_program(assert_golden: Golden) -> None:
         BufferStore(x, (poly(0),), Call("fma", (vector, Broadcast(const(2.0, "float32"), 4), vector), "float32x4")),
         Allocate(y, store(y, (), equal(poly(i), poly(n)))),
         If(
-            Not(Binary("and", BufferLoad(x, (poly(0),)) < 0.5, below(i, 3))),
+            Not(Binary("and", BufferLoad(x, (poly(0),)) < 0.5, less_than(i, 3))),
             BufferStore(a, (at,), BufferLoad(x, (poly(0),), 4), poly(1), left),
             If(equal(poly(i), 5), Evaluate(Call("prefetch", (load(a, at),), "float32")), store(b, (i, 0), poly(i) + 1)),
         ),
         BufferStore(b, (at, poly(1)), Ramp(at, poly(p), 4), poly(2)),
-        BufferStore(b, (poly(0), poly(0)), Select(Lt0(at - n, 4, poly(1)), Cast("int64x4", vector), Broadcast(poly(7), 4))),
+        BufferStore(b, (poly(0), poly(0)), Select(IsNegative(at - n, 4, poly(1)), Cast("int64x4", vector), Broadcast(poly(7), 4))),
         store(b, (1, 1), Const(7, "int64")),
         store(b, (1, 0), poly(7)),
     ]
@@ -143,19 +143,19 @@ def test_index_spelling(make: Callable[[Var, Var, Var], Poly], text: str) -> Non
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda i, n: below(i * 8 + 3, n), "i * 8 + 3 < n"),
-        (lambda i, n: below(i, n + 1), "i <= n"),
-        (lambda i, n: below(0, i), "0 < i"),
-        (lambda i, n: below(-1, i), "0 <= i"),
-        (lambda i, n: below(i, 1), "i < 1"),
+        (lambda i, n: less_than(i * 8 + 3, n), "i * 8 + 3 < n"),
+        (lambda i, n: less_than(i, n + 1), "i <= n"),
+        (lambda i, n: less_than(0, i), "0 < i"),
+        (lambda i, n: less_than(-1, i), "0 <= i"),
+        (lambda i, n: less_than(i, 1), "i < 1"),
         (lambda i, n: equal(i, n), "i == n"),
         (lambda i, n: Not(equal(i, 3)), "i != 3"),
-        (lambda i, n: Not(below(i, 3)), "not i < 3"),
-        (lambda i, n: Lt0(poly(-1)), "T.lt0(-1)"),
-        (lambda i, n: Lt0(i - n, 8, poly(2)), "T.lt0(i - n, lanes=8, stride=2)"),
-        (lambda i, n: Binary("or", below(i, 3), Binary("and", below(n, 4), below(i, n))), "i < 3 or n < 4 and i < n"),
-        (lambda i, n: Binary("and", below(i, 3), Binary("or", below(n, 4), below(i, n))), "i < 3 and (n < 4 or i < n)"),
-        (lambda i, n: Binary("eq", below(i, 3), below(n, 4)), "(i < 3) == (n < 4)"),
+        (lambda i, n: Not(less_than(i, 3)), "not i < 3"),
+        (lambda i, n: IsNegative(poly(-1)), "T.lt0(-1)"),
+        (lambda i, n: IsNegative(i - n, 8, poly(2)), "T.lt0(i - n, lanes=8, stride=2)"),
+        (lambda i, n: Binary("or", less_than(i, 3), Binary("and", less_than(n, 4), less_than(i, n))), "i < 3 or n < 4 and i < n"),
+        (lambda i, n: Binary("and", less_than(i, 3), Binary("or", less_than(n, 4), less_than(i, n))), "i < 3 and (n < 4 or i < n)"),
+        (lambda i, n: Binary("eq", less_than(i, 3), less_than(n, 4)), "(i < 3) == (n < 4)"),
         (lambda i, n: Const(True, "bool"), "T.bool(True)"),
     ],
 )

@@ -7,9 +7,9 @@ import pytest
 
 from tunesmith.codegen.llvm.build import build
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Lt0, Select, select
+from tunesmith.ir.expr import IsNegative, Select, select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var, below, floordiv, poly
+from tunesmith.ir.poly import Var, floordiv, less_than, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Iter, nest, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
@@ -52,7 +52,7 @@ def test_every_rest_of_a_tile_has_code_of_its_own() -> None:
     out = CPU(s.func, TARGET)
     stores = [x for x in walk(out.body) if type(x) is BufferStore]
     assert len(stores) == 4 + 3 + 2 + 1
-    assert sum(type(x) is Lt0 for x in walk(out.body)) == 4, "one test for each kind of tile, and none inside of them"
+    assert sum(type(x) is IsNegative for x in walk(out.body)) == 4, "one test for each kind of tile, and none inside of them"
 
 
 def test_a_long_rest_is_masked() -> None:
@@ -94,7 +94,7 @@ def test_the_other_side_of_a_choice_is_not_read(sizes: tuple[int, ...]) -> None:
     """The second of two joined vectors would be read in front of its memory by the vector that both are in."""
     n, m = (te.var("n"), te.var("m")) if sizes else (poly(5), poly(6))
     a, b = te.placeholder((n,), name="a"), te.placeholder((m,), name="b")
-    out = te.compute((n + m,), lambda i: select(below(i, n), a[i], b[i - n]), "Y")
+    out = te.compute((n + m,), lambda i: select(less_than(i, n), a[i], b[i - n]), "Y")
     s = Schedule(te.create_prim_func([a, b, out], "f"))
     s.vectorize(s.split(s.get_loops(s.get_block("Y"))[0], [None, 4])[1])
     whole = [x for x in walk(CPU(s.func, TARGET).body) if type(x) is BufferStore and dt.lanes(x.value.dtype) > 1]

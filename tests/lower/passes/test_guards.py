@@ -1,4 +1,4 @@
-"""clip_loops, version_guards, hoist_conditions: tests of a tile move in front of it."""
+"""tighten_loop_bounds, version_loops, unswitch_loops: tests of a tile move in front of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Op, Var, floordiv, mod, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, If
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.tighten_loop_bounds import clip_loops, coefficient
-from tunesmith.lower.passes.unswitch_loops import hoist_conditions
-from tunesmith.lower.passes.version_loops import MAX_VERSIONS, version_guards
+from tunesmith.lower.passes.tighten_loop_bounds import coefficient, tighten_loop_bounds
+from tunesmith.lower.passes.unswitch_loops import unswitch_loops
+from tunesmith.lower.passes.version_loops import MAX_VERSIONS, version_loops
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -28,10 +28,12 @@ def ifs(func: PrimFunc) -> int:
 
 def guarded_inside(func: PrimFunc) -> int:
     """Conditions below written-out loops."""
-    return sum(type(x) is Lt0 for n in walk(func.body) if type(n) is For and n.kind in ("unrolled", "vectorized") for x in walk(n.body))
+    return sum(
+        type(x) is IsNegative for n in walk(func.body) if type(n) is For and n.kind in ("unrolled", "vectorized") for x in walk(n.body)
+    )
 
 
-# ---- clip_loops
+# ---- tighten_loop_bounds
 
 
 @T.prim_func
@@ -42,7 +44,7 @@ def tail(A: T.Buffer((10, 3), "float32"), C: T.Buffer((10, 3), "float32")):
 
 
 def test_clip_loops(lowered: Lowered, assert_golden: Golden) -> None:
-    done = lowered(tail, clip_loops)
+    done = lowered(tail, tighten_loop_bounds)
     assert ifs(done) == 0
     assert_golden(str(done))
 
@@ -59,7 +61,7 @@ def window(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 def test_both_ends(lowered: Lowered) -> None:
     """A loop that starts late is shifted to start at 0."""
-    done = lowered(window, clip_loops)
+    done = lowered(window, tighten_loop_bounds)
     assert ifs(done) == 0 and "T.max(" in str(done)
 
 
@@ -86,7 +88,7 @@ def not_clipped(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32"), D:
 
 def test_what_is_not_clipped(lowered: Lowered) -> None:
     """Parallel loops, statements under different guards, a branch with another side; a guard on two loops clips the inner one."""
-    done = lowered(not_clipped, clip_loops)
+    done = lowered(not_clipped, tighten_loop_bounds)
     assert ifs(done) == 4
 
 
@@ -99,7 +101,7 @@ def test_coefficient() -> None:
     assert coefficient(floordiv(i, 2), i) is None
 
 
-# ---- version_guards
+# ---- version_loops
 
 
 @T.prim_func
@@ -114,7 +116,7 @@ def register_tile(A: T.Buffer((10, 7), "float32"), C: T.Buffer((10, 7), "float32
 
 def test_version_guards(lowered: Lowered, assert_golden: Golden) -> None:
     """Whole tiles without a test; the last ones with a constant number of rows and columns."""
-    assert_golden(str(lowered(register_tile, version_guards)))
+    assert_golden(str(lowered(register_tile, version_loops)))
 
 
 @T.prim_func
@@ -127,7 +129,7 @@ def padded_tile(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 def test_guards_from_both_sides(lowered: Lowered) -> None:
-    done = lowered(padded_tile, version_guards)
+    done = lowered(padded_tile, version_loops)
     assert guarded_inside(done) < guarded_inside(padded_tile) * ifs(done)
 
 
@@ -147,7 +149,7 @@ def test_copies_are_bounded() -> None:
     """Past the limit guards stay where they are: slow, but small."""
     from tunesmith.ir.target.target import Target
 
-    done = version_guards(many, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
+    done = version_loops(many, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
     verify(done)
     copies = sum(type(n) is For and n.kind == "unrolled" for n in walk(done.body))
     assert 1 < copies <= 3 * MAX_VERSIONS
@@ -161,12 +163,12 @@ def plain(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[i_0 * 4 + i_1] = A[i_0 * 4 + i_1]
 
 
-@pytest.mark.parametrize("which", [version_guards, hoist_conditions], ids=lambda p: p.name)
+@pytest.mark.parametrize("which", [version_loops, unswitch_loops], ids=lambda p: p.name)
 def test_loops_that_are_not_written_out_are_left(lowered: Lowered, which: object) -> None:
     assert lowered(plain, which) is plain
 
 
-# ---- hoist_conditions
+# ---- unswitch_loops
 
 
 @T.prim_func
@@ -178,7 +180,7 @@ def blocks_of_k(A: T.Buffer((3, 8), "float32"), C: T.Buffer((8,), "float32")):
 
 
 def test_hoist_conditions(lowered: Lowered, assert_golden: Golden) -> None:
-    done = lowered(blocks_of_k, hoist_conditions)
+    done = lowered(blocks_of_k, unswitch_loops)
     assert guarded_inside(done) == 0
     assert_golden(str(done))
 
@@ -192,7 +194,7 @@ def never_inside(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
 
 
 def test_a_side_without_statements(lowered: Lowered) -> None:
-    done = lowered(never_inside, hoist_conditions)
+    done = lowered(never_inside, unswitch_loops)
     assert ifs(done) == 1 and guarded_inside(done) == 0
 
 
@@ -203,6 +205,6 @@ def test_operations_in_conditions_are_no_obstacle(lowered: Lowered) -> None:
             for i in T.unroll(4):
                 C[f * 4 + i] = T.select(f % 3 < 1, T.float32(0.0), A[i])
 
-    done = lowered(fused, hoist_conditions)
+    done = lowered(fused, unswitch_loops)
     assert guarded_inside(done) == 0
-    assert any(type(a) is Op for n in walk(done.body) if type(n) is Lt0 for m, _ in n.index.terms for a in m)
+    assert any(type(a) is Op for n in walk(done.body) if type(n) is IsNegative for m, _ in n.index.terms for a in m)

@@ -1,4 +1,4 @@
-"""prefetch_ahead: where the next weights are fetched, how evenly, and what is left alone."""
+"""inject_prefetch: where the next weights are fetched, how evenly, and what is left alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Evaluate, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.inject_prefetch import prefetch_ahead
+from tunesmith.lower.passes.inject_prefetch import inject_prefetch
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
@@ -37,7 +37,7 @@ def product(ahead: int, operand: str = "W_copy", rows: int = 2, loop: str = "j")
     s.annotate(copy, "pack_constant", "W")
     where = {"j": jo, "i": io}[loop]
     s.annotate(where, "prefetch_operand", operand)
-    s.annotate(where, "prefetch_ahead", ahead)
+    s.annotate(where, "inject_prefetch", ahead)
     s.vectorize(ji)
     s.unroll(ii)
     s.decompose_reduction(block, k)
@@ -72,12 +72,12 @@ def test_the_next_panel_is_fetched_evenly(assert_golden: Callable[..., None]) ->
     ids=["no iteration ahead", "no such buffer", "an operand of rows", "a loop of rows"],
 )
 def test_nothing_is_fetched(func: PrimFunc) -> None:
-    assert not fetches(prefetch_ahead(func, V4))
+    assert not fetches(inject_prefetch(func, V4))
 
 
 def test_a_function_without_the_annotation_is_left_alone() -> None:
     func = workload("relu(shape=8)").func
-    assert prefetch_ahead(func, V4) is func
+    assert inject_prefetch(func, V4) is func
 
 
 def test_one_row_fetches_several_lines_at_once() -> None:
@@ -89,15 +89,15 @@ def test_one_row_fetches_several_lines_at_once() -> None:
     s.vectorize(ji)
     s.cache_read(block, "W", "global", [[1, "/", 32], 0, [1, "%", 32]])
     s.annotate(jo, "prefetch_operand", "W_copy")
-    s.annotate(jo, "prefetch_ahead", 1)
-    assert len(fetches(prefetch_ahead(s.func, V4))) == 2
+    s.annotate(jo, "inject_prefetch", 1)
+    assert len(fetches(inject_prefetch(s.func, V4))) == 2
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_the_result_is_the_same(ahead: int) -> None:
     x, w = np.ones((M, K), np.float32), np.arange(K * N, dtype=np.float32).reshape(K, N)
     np.testing.assert_allclose(run(product(ahead), {"A": x, "W": w})[2], x @ w)
-    np.testing.assert_allclose(run(prefetch_ahead(product(ahead), V4), {"A": x, "W": w})[2], x @ w)
+    np.testing.assert_allclose(run(inject_prefetch(product(ahead), V4), {"A": x, "W": w})[2], x @ w)
     made, out = build(product(ahead), Target("llvm -num-cores=2")), np.zeros((M, N), np.float32)
     Module.from_object(made.data)["dense"](x, w, out)
     np.testing.assert_allclose(out, x @ w)
@@ -111,7 +111,7 @@ def test_lookups_and_bools(dtype: str, value: str) -> None:
         f"""
 @T.prim_func
 def f(I: T.Buffer((8,), "int64"), X: T.Buffer((64, 16), "{dtype}"), C: T.Buffer((8, 16), "{dtype}")):
-    for j in T.serial(8, annotations={{"prefetch_operand": "X", "prefetch_ahead": 1}}):
+    for j in T.serial(8, annotations={{"prefetch_operand": "X", "inject_prefetch": 1}}):
         for k in T.serial(16):
             with T.block("C"):
                 vj, vk = T.axis.remap("SS", [j, k])

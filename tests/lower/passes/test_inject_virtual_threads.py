@@ -1,4 +1,4 @@
-"""virtual_threads: one thread does their work side by side, and what they share once."""
+"""inject_virtual_threads: one thread does their work side by side, and what they share once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.inject_virtual_threads import virtual_threads
+from tunesmith.lower.passes.inject_virtual_threads import inject_virtual_threads
 from tunesmith.lower.pipelines import GPU
 from tunesmith.schedule.schedule import Schedule
 
@@ -49,7 +49,7 @@ def sums(A: T.Buffer((8, 6), "float32"), B: T.Buffer((6,), "float32"), C: T.Buff
 
 def test_virtual_threads(assert_golden: Golden) -> None:
     """The tile, the wait and M are the same for all; L has a place for each."""
-    done = virtual_threads(sums, None)  # type: ignore[arg-type]
+    done = inject_virtual_threads(sums, None)  # type: ignore[arg-type]
     a, b = np.arange(48, dtype=np.float32).reshape(8, 6) % 7, np.arange(6, dtype=np.float32)
     got = run_threads(done, [a, b, np.zeros(8, np.float32)])[2]
     more = 2 * 2 * b[:3].sum() * (np.arange(8) < 4)
@@ -72,7 +72,7 @@ def nested(A: T.Buffer((24,), "float32"), C: T.Buffer((24,), "float32")):
 
 def test_virtual_threads_of_two_axes(threaded: Threaded) -> None:
     """Memory has a place for each of both; a loop whose extent varies stays inside."""
-    done = threaded(nested, virtual_threads)
+    done = threaded(nested, inject_virtual_threads)
     assert not any(n.thread and n.thread.startswith("vthread") for n in walk(done.body) if type(n) is For)
     assert {tuple(e.as_int() for e in n.buffer.shape) for n in walk(done.body) if type(n) is BufferStore and n.buffer.name == "L"} == {
         (2, 3, 2)
@@ -88,7 +88,7 @@ def one(A: T.Buffer((4,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 def test_a_single_virtual_thread(threaded: Threaded) -> None:
-    threaded(one, virtual_threads)
+    threaded(one, inject_virtual_threads)
 
 
 @T.prim_func
@@ -101,7 +101,7 @@ def shared_by_all(A: T.Buffer((4,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 def test_memory_that_does_not_vary_is_written_once(threaded: Threaded) -> None:
-    done = threaded(shared_by_all, virtual_threads)
+    done = threaded(shared_by_all, inject_virtual_threads)
     stores = [n for n in walk(done.body) if type(n) is BufferStore and n.buffer.name == "L"]
     assert [len(n.buffer.shape) for n in stores] == [1]
     assert sum(type(n) is For and n.kind == "unrolled" for n in walk(done.body)) == 1
@@ -114,7 +114,7 @@ def none(A: T.Buffer((4,), "float32")):
 
 
 def test_programs_without_them_are_left_alone(threaded: Threaded) -> None:
-    assert threaded(none, virtual_threads) is none
+    assert threaded(none, inject_virtual_threads) is none
 
 
 @T.prim_func

@@ -1,4 +1,4 @@
-"""store_bools: bools are bytes in memory, also in vectors, under masks and in scratch, and callers see bools."""
+"""legalize_bool_storage: bools are bytes in memory, also in vectors, under masks and in scratch, and callers see bools."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
-from tunesmith.lower.passes.legalize_bool_storage import store_bools
+from tunesmith.lower.passes.legalize_bool_storage import legalize_bool_storage
 from tunesmith.lower.passes.lower_blocks import lower_blocks
-from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.lower.passes.simplify import simplify
 from tunesmith.lower.passes.vectorize_loops import vectorize_loops
 from tunesmith.lower.pipelines import CPU
@@ -67,11 +67,11 @@ def masks(
 
 
 def test_loads_compare_and_stores_convert(lowered: Lowered, assert_golden: Callable[..., None]) -> None:
-    done = lowered(masks, simplify, lower_blocks, place_allocations, simplify, flatten_buffers)
+    done = lowered(masks, simplify, lower_blocks, plan_allocations, simplify, flatten_buffers)
     # Not by `lowered`: parameters become bytes, so that arguments of the interpreter are others.
-    bytes_ = store_bools(done, TARGET)
+    bytes_ = legalize_bool_storage(done, TARGET)
     assert_golden(str(bytes_))
-    assert store_bools(bytes_, TARGET) is bytes_
+    assert legalize_bool_storage(bytes_, TARGET) is bytes_
     assert [b.dtype for b in bytes_.params if isinstance(b, Buffer)] == ["float32", "uint8", "uint8", "uint8", "float32"]
     assert_golden(str(vectorize_loops(bytes_, TARGET)), "lower/passes/test_legalize_bool_storage/test_vectors_of_bytes")
     a = np.arange(-4, 4, dtype=np.float32) / 2
@@ -134,8 +134,8 @@ def floats(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 def test_functions_without_bools_are_left_alone(lowered: Lowered) -> None:
-    done = lowered(floats, simplify, lower_blocks, place_allocations, flatten_buffers)
-    assert store_bools(done, TARGET) is done
+    done = lowered(floats, simplify, lower_blocks, plan_allocations, flatten_buffers)
+    assert legalize_bool_storage(done, TARGET) is done
 
 
 def logic(n: int) -> GraphFunc:

@@ -1,4 +1,4 @@
-"""lower_blocks, skip_zero_terms: blocks become statements, and padding costs no arithmetic."""
+"""lower_blocks, guard_zero_padding: blocks become statements, and padding costs no arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Block, Evaluate, If
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.guard_zero_padding import skip_zero_terms
+from tunesmith.lower.passes.guard_zero_padding import guard_zero_padding
 from tunesmith.lower.passes.lower_blocks import lower_blocks
 from tunesmith.runtime.module import Module
 
@@ -68,7 +68,7 @@ def padded(X: T.Buffer((6,), "float32"), W: T.Buffer((3,), "float32"), Y: T.Buff
 
 
 def test_skip_zero_terms(lowered: Lowered, assert_golden: Golden) -> None:
-    assert_golden(str(lowered(padded, skip_zero_terms)))
+    assert_golden(str(lowered(padded, guard_zero_padding)))
 
 
 @T.prim_func
@@ -82,7 +82,7 @@ def others(X: T.Buffer((6,), "float32"), W: T.Buffer((6,), "float32"), Y: T.Buff
 
 def test_only_sums_of_products_with_zero_are_skipped(lowered: Lowered) -> None:
     """A product stored, a select of something else, a sum from another element or of another buffer stay."""
-    assert lowered(others, skip_zero_terms) is others
+    assert lowered(others, guard_zero_padding) is others
 
 
 @T.prim_func
@@ -93,7 +93,7 @@ def either_side(X: T.Buffer((6,), "float32"), W: T.Buffer((6,), "float32"), Y: T
 
 
 def test_the_select_may_stand_on_either_side(lowered: Lowered) -> None:
-    assert "if i < 3:" in str(lowered(either_side, skip_zero_terms))
+    assert "if i < 3:" in str(lowered(either_side, guard_zero_padding))
 
 
 @T.prim_func

@@ -1,4 +1,4 @@
-"""combine_threads: what threads reduce together, by shuffles in warps and by trees in shared memory."""
+"""lower_cross_thread_reduction: what threads reduce together, by shuffles in warps and by trees in shared memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import transform
-from tunesmith.lower.passes.lower_cross_thread_reduction import combine_threads
+from tunesmith.lower.passes.lower_cross_thread_reduction import lower_cross_thread_reduction
 from tunesmith.lower.pipelines import GPU
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -80,10 +80,10 @@ def check(func: PrimFunc, target: Target, op: str = "add", init: float = 0, doub
 
 @pytest.mark.parametrize(("threads", "target"), [(6, OPENCL), (8, CUDA), (96, CUDA), (6, CUDA)], ids=["tree", "warp", "warps", "odd"])
 def test_combine_threads(assert_golden: Golden, threads: int, target: Target) -> None:
-    done = combine_threads(reduction(threads, scope="local"), target)
+    done = lower_cross_thread_reduction(reduction(threads, scope="local"), target)
     verify(done)
     assert_golden(str(done))
-    assert combine_threads(done, target) is done
+    assert lower_cross_thread_reduction(done, target) is done
 
 
 @pytest.mark.parametrize("target", [OPENCL, CUDA], ids=str)
@@ -169,7 +169,7 @@ def test_groups_of_threads_combine_for_themselves(target: Target) -> None:
 
 def test_shuffles_are_for_floats_of_a_warp_and_cuda() -> None:
     def shuffles(*args: object, target: Target = CUDA) -> bool:
-        return "T.shuffle_xor" in str(combine_threads(reduction(*args), target))  # type: ignore[arg-type]
+        return "T.shuffle_xor" in str(lower_cross_thread_reduction(reduction(*args), target))  # type: ignore[arg-type]
 
     assert [n for n in (1, 2, 3, 8, 12, 32, 33, 48, 64, 1024) if shuffles(n)] == [2, 8, 32, 64, 1024]
     assert not shuffles(32, target=OPENCL)
@@ -178,8 +178,8 @@ def test_shuffles_are_for_floats_of_a_warp_and_cuda() -> None:
 
 def test_threads_that_reduce_nothing_are_left_alone() -> None:
     func = reduction(4)
-    done = combine_threads(func, OPENCL)
-    assert combine_threads(done, OPENCL) is done
+    done = lower_cross_thread_reduction(func, OPENCL)
+    assert lower_cross_thread_reduction(done, OPENCL) is done
 
 
 def test_a_number_of_threads_that_is_none_is_refused() -> None:
@@ -191,7 +191,7 @@ def test_a_number_of_threads_that_is_none_is_refused() -> None:
 
     func = func.with_(params=(*func.params, n), body=transform(func.body, {For: on_for}))
     with pytest.raises(BuildError, match="rows: block R is combined by n threads, which is no number"):
-        combine_threads(func, OPENCL)
+        lower_cross_thread_reduction(func, OPENCL)
 
 
 @T.prim_func
@@ -240,7 +240,7 @@ def no_beginning(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8,), "float32")):
 @pytest.mark.parametrize("target", [OPENCL, CUDA], ids=["tree", "shuffles"])
 def test_reductions_that_threads_cannot_combine_are_refused(func: PrimFunc, message: str, target: Target) -> None:
     with pytest.raises(BuildError, match=message):
-        combine_threads(func, target)
+        lower_cross_thread_reduction(func, target)
 
 
 # ---- guards

@@ -1,4 +1,4 @@
-"""fill_tiles: copies that are a tile but for guards fill it with zeros, and who works on it goes without guards; and what must stay."""
+"""pad_shared_tiles: guarded copies of tiles fill the rest with zeros, compute on the tiles loses its guards; refusals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tunesmith.ir.expr import Lt0, Select
+from tunesmith.ir.expr import IsNegative, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import BufferStore, If
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.pad_shared_tiles import fill_tiles
+from tunesmith.lower.passes.pad_shared_tiles import pad_shared_tiles
 
 Threaded = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -59,7 +59,7 @@ def matmul(A: T.Buffer((13, 7), "float32"), B: T.Buffer((7, 5), "float32"), C: T
 
 def test_fill_tiles(threaded: Threaded, assert_golden: Golden) -> None:
     """Guards of operands become choices, one that makes the copy fit the tile stays; sums and their beginning go without any."""
-    assert_golden(str(threaded(matmul, fill_tiles)))
+    assert_golden(str(threaded(matmul, pad_shared_tiles)))
 
 
 # ---- what must stay
@@ -162,7 +162,7 @@ def by_values(A: T.Buffer((8,), "float32"), K: T.Buffer((8,), "float32"), C: T.B
 
 @pytest.mark.parametrize("func", [sparse, overlapping, beyond, twice, read_inside, otherwise, by_values], ids=lambda f: f.name)
 def test_what_is_no_whole_tile_keeps_its_guards(threaded: Threaded, func: PrimFunc) -> None:
-    assert threaded(func, fill_tiles) is func
+    assert threaded(func, pad_shared_tiles) is func
 
 
 def sums(term: str, op: str = "sum") -> PrimFunc:
@@ -209,7 +209,7 @@ def f(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32"), D: T.Buffer((8
     ],
 )
 def test_terms_that_zeros_do_not_change(threaded: Threaded, term: str, op: str, left: int) -> None:
-    done = threaded(sums(term, op), fill_tiles)
+    done = threaded(sums(term, op), pad_shared_tiles)
     assert guards(done) == left
     assert sum(type(n) is Select for n in walk(done.body)) == 2
 
@@ -232,6 +232,6 @@ def beginning_inside(A: T.Buffer((7,), "float32"), C: T.Buffer((8,), "float32"))
 
 def test_the_beginning_of_a_sum_stays_its_beginning(threaded: Threaded) -> None:
     """A sum that was not decomposed begins in its first step: without the guard each step begins anew."""
-    done = threaded(beginning_inside, fill_tiles)
+    done = threaded(beginning_inside, pad_shared_tiles)
     first = [n for n in walk(done.body) if type(n) is If and any(type(s) is BufferStore and s.buffer.name == "L" for s in walk(n))]
-    assert [type(n.cond) for n in first] == [Lt0]
+    assert [type(n.cond) for n in first] == [IsNegative]

@@ -1,4 +1,4 @@
-"""place_allocations, flatten_buffers: where memory lives, how large it is, and one index for each access."""
+"""plan_allocations, flatten_buffers: where memory lives, how large it is, and one index for each access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.stmt import Allocate
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
-from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.support.errors import BuildError
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
@@ -43,7 +43,7 @@ def tile(A: T.Buffer((10, 9), "float32"), C: T.Buffer((10, 9), "float32")):
 
 def test_place_allocations(lowered: Lowered, assert_golden: Golden) -> None:
     """Each in the innermost loop that holds its uses, as large as one iteration needs; registers are whole vectors."""
-    done = lowered(tile, place_allocations)
+    done = lowered(tile, plan_allocations)
     assert shapes(done) == {"B": [3, 9], "R": [1, 12]}
     assert_golden(str(done))
 
@@ -59,7 +59,7 @@ def halo(A: T.Buffer((12,), "float32"), C: T.Buffer((10,), "float32")):
 
 
 def test_a_box_holds_all_accesses(lowered: Lowered) -> None:
-    assert shapes(lowered(halo, place_allocations)) == {"B": [4]}
+    assert shapes(lowered(halo, plan_allocations)) == {"B": [4]}
 
 
 @T.prim_func
@@ -72,7 +72,7 @@ def two_nests(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
 
 
 def test_memory_between_nests_keeps_its_size(lowered: Lowered) -> None:
-    done = lowered(two_nests, place_allocations)
+    done = lowered(two_nests, plan_allocations)
     assert type(done.body) is Allocate and shapes(done) == {"B": [6]}
 
 
@@ -85,8 +85,8 @@ def scalar(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
 
 
 def test_a_scalar(lowered: Lowered) -> None:
-    assert shapes(lowered(scalar, place_allocations)) == {"B": []}
-    assert shapes(lowered(scalar, place_allocations, flatten_buffers)) == {"B": [1]}
+    assert shapes(lowered(scalar, plan_allocations)) == {"B": []}
+    assert shapes(lowered(scalar, plan_allocations, flatten_buffers)) == {"B": [1]}
 
 
 @T.prim_func
@@ -149,7 +149,7 @@ def test_memory_of_a_thread_must_not_outlive_an_iteration(func: PrimFunc, buffer
         "or make it inside the loop (compute_at), or leave the loop serial"
     )
     with pytest.raises(BuildError) as refused:
-        place_allocations(func, TARGET)
+        plan_allocations(func, TARGET)
     assert str(refused.value) == message
 
 
@@ -168,7 +168,7 @@ def each_its_own(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32"))
 
 def test_memory_of_an_iteration(lowered: Lowered) -> None:
     """Allocated in the loop that holds all its uses, or outside a parallel loop that does not use it."""
-    assert shapes(lowered(each_its_own, place_allocations)) == {"B": [1, 6], "R": [1]}
+    assert shapes(lowered(each_its_own, plan_allocations)) == {"B": [1, 6], "R": [1]}
 
 
 @T.prim_func
@@ -180,7 +180,7 @@ def grouped(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
 
 
 def test_a_fused_loop_keeps_one_element(lowered: Lowered) -> None:
-    assert shapes(lowered(grouped, place_allocations)) == {"B": [1, 1]}
+    assert shapes(lowered(grouped, plan_allocations)) == {"B": [1, 1]}
 
 
 @T.prim_func

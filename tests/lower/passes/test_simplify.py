@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, Lt0, Not, Select, const
+from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.script.syntax import T
@@ -103,8 +103,8 @@ def test_a_guard_that_never_holds() -> None:
 
 def test_negate() -> None:
     i = Var("i")
-    opposite = negate(Lt0(poly(i) - 3))
-    assert isinstance(opposite, Lt0) and opposite.index == 2 - poly(i)
+    opposite = negate(IsNegative(poly(i) - 3))
+    assert isinstance(opposite, IsNegative) and opposite.index == 2 - poly(i)
     assert isinstance(negate(const(True, "bool")), Not)
 
 
@@ -112,7 +112,7 @@ def test_conditions_of_vectors_stay_vectors() -> None:
     """What all lanes decide alike has as many lanes as before."""
     x = Var("x")
     s = Simplifier({x: (0, 7)})
-    always, never, open_ = Lt0(poly(x) - 12, 4, poly(1)), Lt0(poly(x) + 1, 4, poly(1)), Lt0(poly(x) - 8, 4, poly(1))
+    always, never, open_ = IsNegative(poly(x) - 12, 4, poly(1)), IsNegative(poly(x) + 1, 4, poly(1)), IsNegative(poly(x) - 8, 4, poly(1))
 
     def known(e: Expr) -> bool | None:
         out = s(e)

@@ -1,4 +1,4 @@
-"""whole_vectors: guards that all lanes pass or fail together lose the lane; others keep it."""
+"""uniform_vector_predicates: guards that all lanes pass or fail together lose the lane; others keep it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expr import Lt0
+from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, floordiv, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, If, store
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.uniform_vector_predicates import whole_vectors
+from tunesmith.lower.passes.uniform_vector_predicates import uniform_vector_predicates
 
 Threaded = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -32,13 +32,13 @@ def rows(A: T.Buffer((3, 76), "float32"), C: T.Buffer((3, 76), "float32"), D: T.
 
 
 def test_whole_vectors(threaded: Threaded, assert_golden: Golden) -> None:
-    assert_golden(str(threaded(rows, whole_vectors)))
+    assert_golden(str(threaded(rows, uniform_vector_predicates)))
 
 
 def guarded(cond: Callable[[Poly, Poly], Poly], kind: str = "vectorized", lanes: int = 4) -> PrimFunc:
     a, c, x, lane = Buffer("A", (64,)), Buffer("C", (64,)), Var("x"), Var("lane")
     at = poly(x) * lanes + lane
-    body = For(lane, poly(lanes), If(Lt0(cond(poly(x), poly(lane))), store(c, (at,), a[at])), kind)
+    body = For(lane, poly(lanes), If(IsNegative(cond(poly(x), poly(lane))), store(c, (at,), a[at])), kind)
     return PrimFunc("f", (a, c), (), For(x, poly(64 // lanes), body, "thread", "threadIdx.x"))
 
 
@@ -52,8 +52,8 @@ def guarded(cond: Callable[[Poly, Poly], Poly], kind: str = "vectorized", lanes:
     ],
 )
 def test_guards_of_whole_vectors(threaded: Threaded, cond: Callable[[Poly, Poly], Poly], rest: Callable[[Poly], Poly]) -> None:
-    done = threaded(guarded(cond), whole_vectors)
-    (found,) = [n.index for n in walk(done.body) if type(n) is Lt0]
+    done = threaded(guarded(cond), uniform_vector_predicates)
+    (found,) = [n.index for n in walk(done.body) if type(n) is IsNegative]
     (x,) = found.vars
     assert found == rest(poly(x))
 
@@ -72,4 +72,4 @@ def test_guards_of_whole_vectors(threaded: Threaded, cond: Callable[[Poly, Poly]
     ],
 )
 def test_guards_that_cut_a_vector_stay(threaded: Threaded, func: PrimFunc) -> None:
-    assert threaded(func, whole_vectors) is func
+    assert threaded(func, uniform_vector_predicates) is func

@@ -1,4 +1,4 @@
-"""share_threads, and where memory of threads goes: one loop of each axis around all work of a kernel, which threads share."""
+"""unify_thread_bindings, and where memory of threads goes: one loop of each axis around all work of a kernel, which threads share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.plan_allocations import place_allocations
+from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.lower.passes.simplify import simplify
-from tunesmith.lower.passes.unify_thread_bindings import share_threads
+from tunesmith.lower.passes.unify_thread_bindings import unify_thread_bindings
 from tunesmith.support.errors import BuildError
 
 Threaded = Callable[..., PrimFunc]
@@ -45,7 +45,7 @@ def shared(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32"), D: T.
 
 def test_share_threads(threaded: Threaded, assert_golden: Golden) -> None:
     """Work under no loop of an axis is done by all along it; the first of them stores to memory that they have in common."""
-    assert_golden(str(threaded(shared, share_threads)))
+    assert_golden(str(threaded(shared, unify_thread_bindings)))
 
 
 @T.prim_func
@@ -60,7 +60,7 @@ def gathered(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32")):
 
 def test_what_has_the_form_is_left_alone(threaded: Threaded) -> None:
     """Also a root statement without threads, which is the work of one."""
-    assert threaded(gathered, share_threads) is gathered
+    assert threaded(gathered, unify_thread_bindings) is gathered
 
 
 @T.prim_func
@@ -79,7 +79,7 @@ def kernels(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 
 
 def test_each_kernel_has_its_own_threads(threaded: Threaded) -> None:
-    done = threaded(kernels, share_threads)
+    done = threaded(kernels, unify_thread_bindings)
     extents = [(n.thread, n.extent.as_int()) for n in walk(done.body) if type(n) is For and n.thread]
     assert extents == [("threadIdx.x", 4), ("threadIdx.x", 8), ("threadIdx.y", 2), ("threadIdx.x", 1)]
 
@@ -91,7 +91,7 @@ def serial(A: T.Buffer((8,), "float32")):
 
 
 def test_programs_without_threads_are_left_alone(threaded: Threaded) -> None:
-    assert threaded(serial, share_threads) is serial
+    assert threaded(serial, unify_thread_bindings) is serial
 
 
 # ---- refusals
@@ -124,7 +124,7 @@ def loops(*tags: str, extents: tuple[int, ...] = (4, 4, 4)) -> PrimFunc:
 )
 def test_refusals(func: PrimFunc, message: str) -> None:
     with pytest.raises(BuildError) as caught:
-        share_threads(func, GPU)
+        unify_thread_bindings(func, GPU)
     assert message in str(caught.value)
 
 
@@ -148,14 +148,14 @@ def some_left_out(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 @pytest.mark.parametrize("func", [not_alike, some_left_out], ids=lambda f: f.name)
 def test_what_depends_on_the_thread_is_not_shared(func: PrimFunc) -> None:
     with pytest.raises(BuildError, match="the loop j of threadIdx.x stands in another loop of threadIdx.x"):
-        share_threads(func, GPU)
+        unify_thread_bindings(func, GPU)
 
 
 def test_a_number_of_threads_that_comes_with_the_call_is_refused() -> None:
     a, n, x = Buffer("A", (4,)), Var("n"), Var("x")
     func = PrimFunc("f", (a, n), (), For(Var("i"), poly(2), For(x, poly(n), store(a, (x,), a[x]), "thread", "threadIdx.x")))
     with pytest.raises(BuildError, match="loops of threadIdx.x have the extents n and n; all must be the same number"):
-        share_threads(func, GPU)
+        unify_thread_bindings(func, GPU)
 
 
 # ---- where memory goes
@@ -183,7 +183,7 @@ def placed(A: T.Buffer((64, 48), "float32"), B: T.Buffer((64, 48), "float32")):
 def test_place_allocations_of_threads(threaded: Threaded, assert_golden: Golden) -> None:
     """Shared memory holds what all threads touch, outside of their loops; a thread's own what it touches, without gaps; kernels find
     global memory where they left it."""
-    assert_golden(str(threaded(placed, place_allocations, simplify)))
+    assert_golden(str(threaded(placed, plan_allocations, simplify)))
 
 
 @T.prim_func
@@ -197,7 +197,7 @@ def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 
 def test_memory_of_another_thread_is_refused() -> None:
     with pytest.raises(BuildError) as caught:
-        place_allocations(foreign, GPU)
+        plan_allocations(foreign, GPU)
     assert "foreign: the buffer L of scope local is each thread's own, but its place depends on the thread: L[" in str(caught.value)
     assert "Share the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
 
@@ -213,5 +213,5 @@ def own_rows(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8,), "float32")):
 
 
 def test_memory_that_goes_with_the_thread_is_its_own(threaded: Threaded) -> None:
-    done = threaded(own_rows, place_allocations)
+    done = threaded(own_rows, plan_allocations)
     assert "L = T.allocate((1, 4)" in str(done)

@@ -1,4 +1,4 @@
-"""vectorize_loops, unroll_loops, fuse_multiply_add, own_binders: what becomes vectors, what is written out, and how."""
+"""vectorize_loops, unroll_loops, fuse_multiply_add, renew_binders: what becomes vectors, what is written out, and how."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunesmith.lower.passes.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.passes.unroll_loops import unroll_loops
 from tunesmith.lower.passes.vectorize_loops import vectorize_loops
 from tunesmith.lower.pipelines import CPU
-from tunesmith.lower.renew_binders import own_binders
+from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.runtime.module import Module
 
 Lowered = Callable[..., PrimFunc]
@@ -253,7 +253,7 @@ def test_empty_statements_disappear(lowered: Lowered) -> None:
 
 
 def test_own_binders_leaves_what_is_bound_once() -> None:
-    assert own_binders(with_memory.body) is with_memory.body
+    assert renew_binders(with_memory.body) is with_memory.body
 
 
 # ---- fuse_multiply_add

@@ -1,4 +1,4 @@
-"""check_meetings: what threads must not do with memory of their own, nor to an element that several compute."""
+"""verify_thread_access: what threads must not do with memory of their own, nor to an element that several compute."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from tunesmith.measure.baselines.baseline import Peer, PreparedCall
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OPERATORS, Param, operator_call
-from tunesmith.measure.baselines.registry import PEERS, create_peer
+from tunesmith.measure.baselines.registry import BASELINES, create_baseline
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.seeds import stream
 
@@ -125,14 +125,14 @@ def _conv2d(params: dict[str, Param], x: dict[str, np.ndarray]) -> np.ndarray:
     return out.transpose(0, 3, 1, 2) if nchw else out
 
 
-def _peer(name: str) -> Peer:
-    peer = create_peer(name, 2)
+def _peer(name: str) -> Baseline:
+    peer = create_baseline(name, 2)
     if reason := peer.available():
         pytest.skip(reason)
     return peer
 
 
-FAST = [name for name in PEERS if name not in ("torch_compile", "tvm_tuned")]
+FAST = [name for name in BASELINES if name not in ("torch_compile", "tvm_tuned")]
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -147,7 +147,7 @@ def test_outputs_of_torch_compile_are_right() -> None:
         assert _check(peer, *CASES[number])
 
 
-def _check(peer: Peer, op: str, params: dict[str, Param]) -> bool:
+def _check(peer: Baseline, op: str, params: dict[str, Param]) -> bool:
     """Whether the peer has the operator; if so, it computes it rightly, and again."""
     inputs = _inputs(op, params)
     prepared = peer.prepare(op, params, inputs)
@@ -192,7 +192,7 @@ def test_other_dtypes_are_right_or_not_offered(name: str) -> None:
 
 
 def test_numpy_offers_what_it_has_and_nothing_else() -> None:
-    peer = create_peer("openblas", 1)
+    peer = create_baseline("openblas", 1)
     assert peer.available() is None or "built on" in str(peer.available())
     assert peer.version() == np.__version__
     for op, params in CASES:
@@ -208,7 +208,7 @@ def test_a_prepared_call_runs_once_and_gives_an_array() -> None:
     assert ran == ["run"]
 
 
-class _Fake(Peer):
+class _Fake(Baseline):
     """A library with one slow, one fast way, or that fails."""
 
     name = "fake"
@@ -253,9 +253,9 @@ def test_a_peer_that_is_not_installed_says_so() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(UserError, match="unknown peer 'torhc'. Did you mean 'torch'"):
-        create_peer("torhc", 1)
+        create_baseline("torhc", 1)
     with pytest.raises(UserError, match="it runs on 1 thread or more, not 0"):
-        create_peer("openblas", 0)
+        create_baseline("openblas", 0)
 
 
 A, B = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
@@ -287,7 +287,7 @@ REFUSED: list[tuple[str, dict[str, Param], dict[str, np.ndarray], str]] = [
 @pytest.mark.parametrize(("op", "params", "inputs", "message"), REFUSED)
 def test_unfit_requests_are_refused(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(RunError) as caught:
-        create_peer("openblas", 1).prepare(op, params, inputs)
+        create_baseline("openblas", 1).prepare(op, params, inputs)
     assert message in str(caught.value)
 
 
@@ -298,7 +298,7 @@ def test_cases_cover_all_operators() -> None:
 def test_the_table_of_peers_imports_no_library() -> None:
     code = (
         "import sys, tunesmith.measure.baselines.registry as r\n"
-        "[r.create_peer(name, 1) for name in r.PEERS]\n"
+        "[r.create_baseline(name, 1) for name in r.PEERS]\n"
         "bad = {'torch', 'jax', 'onnxruntime', 'tvm', 'onnx'} & set(sys.modules)\n"
         "sys.exit(f'imported {bad}' if bad else 0)"
     )

@@ -21,9 +21,9 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure import device_lease as lease_module
 from tunesmith.measure.device_lease import device_lease
 from tunesmith.measure.evaluator import device_evaluator as device_bench
-from tunesmith.measure.evaluator.blocking_kernel import Lead
+from tunesmith.measure.evaluator.blocking_kernel import BlockingKernel
 from tunesmith.measure.evaluator.correctness import save_reference
-from tunesmith.measure.evaluator.device_evaluator import DeviceBench
+from tunesmith.measure.evaluator.device_evaluator import DeviceEvaluator
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.measurer import MeasurePolicy, Measurer
@@ -89,7 +89,7 @@ def kind(result: RunResult) -> str | None:
 
 
 def test_a_right_candidate_is_timed_and_verified(setup: RunSetup) -> None:
-    result = DeviceBench().run(ask(setup, RIGHT))
+    result = DeviceEvaluator().run(ask(setup, RIGHT))
     assert (kind(result), result.verified, len(result.samples)) == (None, True, 3)
     assert 0 < min(result.samples) < 0.1 and result.facts["calls"] >= 1
     assert result.host is not None and result.host["device"] == DEVICES.get("opencl").attributes(0).name
@@ -98,7 +98,7 @@ def test_a_right_candidate_is_timed_and_verified(setup: RunSetup) -> None:
 @pytest.mark.parametrize(("what", "message"), [(WRONG, "1 of 256 elements are wrong"), (PARTIAL, r"\[255\]: got nan"), (INPUT, "input A")])
 @pytest.mark.parametrize("verify", ["winner", "always"])
 def test_wrong_results_are_found(setup: RunSetup, what: Code, message: str, verify: str) -> None:
-    bench = DeviceBench()
+    bench = DeviceEvaluator()
     result = bench.run(ask(setup, what, verify=verify))
     assert kind(result) == "wrong_result" and result.error is not None
     assert re.search(message, result.error.message)
@@ -106,12 +106,12 @@ def test_wrong_results_are_found(setup: RunSetup, what: Code, message: str, veri
 
 
 def test_a_loser_is_not_verified(setup: RunSetup) -> None:
-    result = DeviceBench().run(ask(setup, WRONG, best=1e-9))
+    result = DeviceEvaluator().run(ask(setup, WRONG, best=1e-9))
     assert (kind(result), result.verified, len(result.samples)) == (None, False, 1)
 
 
 def test_code_that_does_not_build_is_a_run_error(setup: RunSetup) -> None:
-    bench = DeviceBench()
+    bench = DeviceEvaluator()
     result = bench.run(ask(setup, BROKEN))
     assert kind(result) == "run_error" and result.error is not None and "no kernel" in result.error.message
     assert kind(bench.run(ask(setup, RIGHT))) is None
@@ -123,7 +123,7 @@ def test_a_crash_costs_one_candidate(isolated: LocalRunner, setup: RunSetup) -> 
 
 
 def test_a_lost_device_is_a_crash_and_taints_the_bench(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = DeviceBench()
+    bench = DeviceEvaluator()
     bench.prepare(setup)
 
     def lost(*_: object, **__: object) -> None:
@@ -131,24 +131,24 @@ def test_a_lost_device_is_a_crash_and_taints_the_bench(setup: RunSetup, monkeypa
 
     monkeypatch.setattr(DEVICES.get("opencl"), "launch", lost)
     result = bench.run(ask(setup, RIGHT))
-    assert kind(result) == "crash" and bench.tainted
+    assert kind(result) == "crash" and bench.corrupted
 
 
 def test_leaders_take_turns(setup: RunSetup) -> None:
-    right, wrong, slow = DeviceBench().compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, SLOW)], TURNS)
+    right, wrong, slow = DeviceEvaluator().compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, SLOW)], TURNS)
     assert [kind(r) for r in (right, wrong, slow)] == [None, "wrong_result", None]
     assert right.verified and slow.verified and len(right.samples) >= 3 and min(slow.samples) > max(right.samples)
 
 
 def test_the_unscheduled_function_can_be_the_reference(setup: RunSetup) -> None:
     bare = replace(setup, key="bare", reference=None, baseline=RIGHT)
-    bench = DeviceBench()
+    bench = DeviceEvaluator()
     assert (kind(bench.run(ask(bare, RIGHT))), kind(bench.run(ask(bare, WRONG)))) == (None, "wrong_result")
 
 
 def test_cold_calls_use_other_arrays(setup: RunSetup) -> None:
     policy = replace(QUICK, flush_bytes=SIZE * 12 * 4)
-    result = DeviceBench().run(ask(setup, RIGHT, policy=policy))
+    result = DeviceEvaluator().run(ask(setup, RIGHT, policy=policy))
     assert (kind(result), result.verified) == (None, True)
 
 
@@ -156,12 +156,12 @@ def test_small_arguments_have_many_sets_too(setup: RunSetup, monkeypatch: pytest
     found: list[int] = []
     made = device_bench._Timed.__init__
 
-    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall], lead: Lead | None) -> None:
+    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall], lead: BlockingKernel | None) -> None:
         found.append(len(calls))
         made(self, device, calls, lead)
 
     monkeypatch.setattr(device_bench._Timed, "__init__", count)
-    bench, policy = DeviceBench(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
+    bench, policy = DeviceEvaluator(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
     results = [bench.run(ask(setup, RIGHT, policy=policy)) for _ in range(2)]
     assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and found == [201, 201]
     assert len(bench._places["add"]._others) == 200, "sets are made once"
@@ -170,17 +170,17 @@ def test_small_arguments_have_many_sets_too(setup: RunSetup, monkeypatch: pytest
 @pytest.mark.parametrize("bound", [0.0, 1e9], ids=["the host is slower", "the device is slower"])
 def test_the_host_gets_a_lead_when_it_is_slower(setup: RunSetup, monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
     asked: list[float] = []
-    start = Lead.start
+    start = BlockingKernel.start
 
-    def count(self: Lead, seconds: float) -> None:
+    def count(self: BlockingKernel, seconds: float) -> None:
         asked.append(seconds)
         start(self, seconds)
 
-    monkeypatch.setattr(Lead, "start", count)
+    monkeypatch.setattr(BlockingKernel, "start", count)
     monkeypatch.setattr(device_bench, "LED", ("opencl",))
     monkeypatch.setattr(device_bench, "AT_ONCE", 2)
     monkeypatch.setattr(device_bench, "_HOST_BOUND", bound)
-    bench = DeviceBench()
+    bench = DeviceEvaluator()
     result = bench.run(ask(setup, RIGHT, policy=QUICK))
     asked.clear()
     compared = bench.compare([ask(setup, RIGHT), ask(setup, WRONG)], replace(TURNS, number=5))
@@ -190,7 +190,7 @@ def test_the_host_gets_a_lead_when_it_is_slower(setup: RunSetup, monkeypatch: py
 
 
 def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    api, bench = DEVICES.get("opencl"), DeviceBench()
+    api, bench = DEVICES.get("opencl"), DeviceEvaluator()
     bench.prepare(setup)
     events, elapsed, asked = dict(api._events._things), api.elapsed, 0  # type: ignore[attr-defined]
 
@@ -203,7 +203,7 @@ def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypa
 
     monkeypatch.setattr(api, "elapsed", lost)
     right, wrong, other = bench.compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, RIGHT)], TURNS)
-    assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and bench.tainted
+    assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and bench.corrupted
     assert api._events._things == events, "no mark is left"  # type: ignore[attr-defined]
 
 
@@ -225,7 +225,7 @@ def test_a_lost_device_costs_one_leader(setup: RunSetup, monkeypatch: pytest.Mon
 def test_a_target_that_is_not_this_device_is_refused(setup: RunSetup) -> None:
     for target, message in ((Target("nvidia/h200"), "there is no cuda device"), (Target("opencl -max-threads-per-block=99999"), "99999")):
         with pytest.raises(RunError, match=message):
-            DeviceBench().prepare(replace(setup, target=json.dumps(target.to_json(facts=True))))
+            DeviceEvaluator().prepare(replace(setup, target=json.dumps(target.to_json(facts=True))))
 
 
 def test_one_lease_at_a_time() -> None:

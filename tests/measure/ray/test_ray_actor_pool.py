@@ -19,7 +19,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("the extra `ray` is not installed", allow_module_level=True)
 
 from tunesmith.measure.ray import ray_actor_pool as ray_crew
-from tunesmith.measure.ray.ray_actor_pool import ActorCrew, CrewMember, Greeting, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job
 from tunesmith.measure.ray.ray_cluster import ray
 from tunesmith.measure.records.environment import Environment, environment
 from tunesmith.support.errors import RunError, UserError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tunesmith.measure.ray.ray_cluster import RayCluster
 
 
-class Doing(CrewMember):
+class Doing(Actor):
     """An actor that does what tests want."""
 
     def __init__(self, broken: bool = False) -> None:
@@ -76,11 +76,11 @@ def by_value() -> Iterator[None]:
 
 
 @pytest.fixture
-def hire(ray_cluster: RayCluster) -> Iterator[Callable[..., ActorCrew]]:
-    made: list[ActorCrew] = []
+def hire(ray_cluster: RayCluster) -> Iterator[Callable[..., ActorPool]]:
+    made: list[ActorPool] = []
 
-    def make(count: int = 2, *arguments: object, **settings: Any) -> ActorCrew:
-        made.append(ActorCrew(Doing, arguments, count, "worker", **settings))
+    def make(count: int = 2, *arguments: object, **settings: Any) -> ActorPool:
+        made.append(ActorPool(Doing, arguments, count, "worker", **settings))
         return made[-1]
 
     yield make
@@ -96,7 +96,7 @@ def echoes(n: int) -> list[Job]:
     return [job("echo", i) for i in range(n)]
 
 
-def pids(crew: ActorCrew) -> list[int]:
+def pids(crew: ActorPool) -> list[int]:
     return [m.greeting.pid for m in crew._crew if m.greeting is not None]
 
 
@@ -113,14 +113,14 @@ def gone(pid: int) -> bool:
     return False
 
 
-def started(crew: ActorCrew, count: int) -> list[int]:
+def started(crew: ActorPool, count: int) -> list[int]:
     until = time.monotonic() + 60
     while len(pids(crew)) < count and time.monotonic() < until:
         crew.run([job("sleep", 0.05) for _ in range(2 * count)])
     return pids(crew)
 
 
-def test_results_are_in_the_order_of_the_jobs_and_both_work(hire: Callable[..., ActorCrew]) -> None:
+def test_results_are_in_the_order_of_the_jobs_and_both_work(hire: Callable[..., ActorPool]) -> None:
     crew = hire()
     assert crew.run([]) == []
     there = started(crew, 2)
@@ -130,7 +130,7 @@ def test_results_are_in_the_order_of_the_jobs_and_both_work(hire: Callable[..., 
     assert {r.value for r in results[1::2]} == set(there)
 
 
-def test_what_a_job_raises_is_its_result(hire: Callable[..., ActorCrew]) -> None:
+def test_what_a_job_raises_is_its_result(hire: Callable[..., ActorPool]) -> None:
     crew = hire(1)
     (before,) = started(crew, 1)
     first, second, third, last = crew.run([job("fail", "ValueError"), job("fail", "SystemExit"), job("no_such"), job("pid")])
@@ -140,7 +140,7 @@ def test_what_a_job_raises_is_its_result(hire: Callable[..., ActorCrew]) -> None
     assert last.value == before
 
 
-def test_memory_that_ran_out_costs_the_actor(hire: Callable[..., ActorCrew]) -> None:
+def test_memory_that_ran_out_costs_the_actor(hire: Callable[..., ActorPool]) -> None:
     crew = hire(1)
     (before,) = started(crew, 1)
     failed, after = crew.run([job("fail", "MemoryError"), job("pid")])
@@ -148,7 +148,7 @@ def test_memory_that_ran_out_costs_the_actor(hire: Callable[..., ActorCrew]) -> 
     assert gone(before)
 
 
-def test_a_job_that_kills_two_actors_is_a_crash_and_costs_no_other(hire: Callable[..., ActorCrew]) -> None:
+def test_a_job_that_kills_two_actors_is_a_crash_and_costs_no_other(hire: Callable[..., ActorPool]) -> None:
     jobs = echoes(12)
     jobs[3] = jobs[4] = job("die")
     results = hire().run(jobs)
@@ -158,27 +158,27 @@ def test_a_job_that_kills_two_actors_is_a_crash_and_costs_no_other(hire: Callabl
     assert "actor" in results[3].detail
 
 
-def test_a_job_whose_actor_was_killed_gets_a_second_chance(hire: Callable[..., ActorCrew], tmp_path: Path) -> None:
+def test_a_job_whose_actor_was_killed_gets_a_second_chance(hire: Callable[..., ActorPool], tmp_path: Path) -> None:
     results = hire(1).run([*echoes(2), job("die_once", str(tmp_path / "flag")), *echoes(2)])
     assert [(r.error, r.value) for r in results] == [(None, 0), (None, 1), (None, "alive"), (None, 0), (None, 1)]
 
 
-def test_a_suspect_is_tried_alone(hire: Callable[..., ActorCrew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspect_is_tried_alone(hire: Callable[..., ActorPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[int, list[int | None]]] = []
-    give = ray_crew._Member.give
+    give = ray_crew._PooledActor.give
 
-    def noted(self: ray_crew._Member, index: int, job: Job) -> None:
+    def noted(self: ray_crew._PooledActor, index: int, job: Job) -> None:
         given.append((index, [s.index for s in self.sent]))
         give(self, index, job)
 
-    monkeypatch.setattr(ray_crew._Member, "give", noted)
+    monkeypatch.setattr(ray_crew._PooledActor, "give", noted)
     hire(1).run([job("die_once", str(tmp_path / "flag")), *echoes(3)])
     second = max(i for i, (index, _) in enumerate(given) if index == 0)
     assert [index for index, _ in given].count(0) == 2
     assert given[second] == (0, []) and all(0 not in beside for _, beside in given[second + 1 :])
 
 
-def test_actors_that_died_while_idle_are_nobodys_fault(hire: Callable[..., ActorCrew]) -> None:
+def test_actors_that_died_while_idle_are_nobodys_fault(hire: Callable[..., ActorPool]) -> None:
     crew = hire(2)
     there = started(crew, 2)
     for pid in there:
@@ -189,7 +189,7 @@ def test_actors_that_died_while_idle_are_nobodys_fault(hire: Callable[..., Actor
     assert not set(started(crew, 2)) & set(there)
 
 
-def test_a_suspect_is_tried_alone_on_an_actor_that_has_just_answered(hire: Callable[..., ActorCrew], tmp_path: Path) -> None:
+def test_a_suspect_is_tried_alone_on_an_actor_that_has_just_answered(hire: Callable[..., ActorPool], tmp_path: Path) -> None:
     """All actors die at once, as with their machine, while each has a job: nobody is blamed twice."""
     crew = hire(2)
     there = started(crew, 2)
@@ -211,7 +211,7 @@ def test_a_suspect_is_tried_alone_on_an_actor_that_has_just_answered(hire: Calla
 
 
 @pytest.mark.parametrize("method", ["sleep", "hang"])
-def test_a_job_that_takes_too_long_is_killed_with_its_actor(hire: Callable[..., ActorCrew], method: str) -> None:
+def test_a_job_that_takes_too_long_is_killed_with_its_actor(hire: Callable[..., ActorPool], method: str) -> None:
     crew = hire(1)
     (before,) = started(crew, 1)
     slow = job("sleep", 600.0, timeout=0.4) if method == "sleep" else job("hang", timeout=0.4)
@@ -221,14 +221,14 @@ def test_a_job_that_takes_too_long_is_killed_with_its_actor(hire: Callable[..., 
     assert gone(before)
 
 
-def test_where_jobs_have_limits_of_their_own_a_late_one_is_tried_again(hire: Callable[..., ActorCrew], tmp_path: Path) -> None:
+def test_where_jobs_have_limits_of_their_own_a_late_one_is_tried_again(hire: Callable[..., ActorPool], tmp_path: Path) -> None:
     flag = tmp_path / "begun"
     results = hire(1, retry_overdue=True).run([job("sleep", 600.0, str(flag), timeout=0.4), *echoes(1)])
     assert [r.error for r in results] == ["crash", None] and "no answer for 0.4 s" in results[0].message
     assert flag.read_text() == "xx"
 
 
-def test_an_idle_actor_that_does_not_answer_is_given_up(hire: Callable[..., ActorCrew], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_actor_that_does_not_answer_is_given_up(hire: Callable[..., ActorPool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_crew, "_ANSWER_SECONDS", 0.4)
     crew = hire(1)
     (before,) = started(crew, 1)
@@ -240,7 +240,7 @@ def test_an_idle_actor_that_does_not_answer_is_given_up(hire: Callable[..., Acto
     assert result.error is None and result.value != before
 
 
-def test_after_an_interrupt_nothing_of_the_old_run_is_left(hire: Callable[..., ActorCrew]) -> None:
+def test_after_an_interrupt_nothing_of_the_old_run_is_left(hire: Callable[..., ActorPool]) -> None:
     crew = hire(1)
     (before,) = started(crew, 1)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -253,23 +253,23 @@ def test_after_an_interrupt_nothing_of_the_old_run_is_left(hire: Callable[..., A
     assert gone(before)
 
 
-def test_actors_that_do_not_start_are_an_error_of_the_crew(hire: Callable[..., ActorCrew]) -> None:
+def test_actors_that_do_not_start_are_an_error_of_the_crew(hire: Callable[..., ActorPool]) -> None:
     with pytest.raises(RunError, match=r"3 times in a row a worker died while it started(.|\n)*no such device"):
         hire(1, True).run(echoes(1))
     with pytest.raises(UserError, match="at least 1 worker is needed, not 0"):
         hire(0)
 
 
-def test_where_there_is_no_room_it_is_said(hire: Callable[..., ActorCrew]) -> None:
+def test_where_there_is_no_room_it_is_said(hire: Callable[..., ActorPool]) -> None:
     crew = hire(1, resources={"moon": 2}, cpus=1, start_timeout=0.3)
     with pytest.raises(RunError, match=r"no worker started within 0.3 s.*2 moon \(0 of 0 free\), 1 CPU \([\d.]+ of 8 free\)"):
         crew.run(echoes(1))
 
 
-def test_what_is_not_accepted_does_nothing(hire: Callable[..., ActorCrew], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Greeting] = []
+def test_what_is_not_accepted_does_nothing(hire: Callable[..., ActorPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Handshake] = []
 
-    def accept(greeting: Greeting) -> str:
+    def accept(greeting: Handshake) -> str:
         asked.append(greeting)
         return "it is Tuesday"
 
@@ -282,7 +282,7 @@ def test_what_is_not_accepted_does_nothing(hire: Callable[..., ActorCrew], monke
         hire(1).run(echoes(1))
 
 
-def test_closed_means_closed(hire: Callable[..., ActorCrew]) -> None:
+def test_closed_means_closed(hire: Callable[..., ActorPool]) -> None:
     crew = hire(1)
     there = started(crew, 1)
     crew.close()

@@ -63,16 +63,16 @@ def test_the_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 _LOCAL = """
 import json, os, signal, sys, tempfile
 from tunesmith.measure.ray.ray_cluster import RayCluster, ray
-from tunesmith.measure.ray.ray_actor_pool import ActorCrew, CrewMember, Job
+from tunesmith.measure.ray.ray_actor_pool import ActorPool, Actor, Job
 
-class Doing(CrewMember):
+class Doing(Actor):
     def die(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
 handler = signal.getsignal(signal.SIGTERM)
 cluster = RayCluster(3)
 assert cluster.started_here and cluster.cpus == max(3, len(os.sched_getaffinity(0)))
-crew = ActorCrew(Doing, (), 1, "worker")
+crew = ActorPool(Doing, (), 1, "worker")
 (result,) = crew.run([Job("die", (), 60.0)])
 assert result.error == "crash", result
 folder = [f for f in os.listdir(tempfile.gettempdir()) if f.startswith("tunesmith-ray-")]

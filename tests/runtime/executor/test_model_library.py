@@ -65,19 +65,19 @@ def test_constants_are_used_in_place(tmp_path: Path, model: Any, parameters: str
     executor = load_module(library)
     assert isinstance(executor, GraphExecutor)
     frame = executor._only
-    homes = {place.number: array for place, array in zip(frame._places, frame._arrays, strict=True) if place.home == "constant"}
+    reuse_levels = {place.number: array for place, array in zip(frame._places, frame._arrays, strict=True) if place.home == "constant"}
     mapped = library if parameters == "inside" else parameters_path(library)
     spans = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith(str(mapped)):
             start, end = line.split()[0].split("-")
             spans.append((int(start, 16), int(end, 16), line.split()[1]))
-    for array in homes.values():
+    for array in reuse_levels.values():
         assert any(start <= array.ctypes.data < end for start, end, _ in spans)
         assert array.ctypes.data % 64 == 0
     if parameters == "inside":
-        assert homes[0].ctypes.data % 4096 == 0
-        assert all("w" not in rights for start, end, rights in spans if start <= homes[0].ctypes.data < end)
+        assert reuse_levels[0].ctypes.data % 4096 == 0
+        assert all("w" not in rights for start, end, rights in spans if start <= reuse_levels[0].ctypes.data < end)
 
 
 def test_constants_survive_their_executor_and_large_ones_come_through(tmp_path: Path, model: Any) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.registry import make_model
-from tunesmith.search.samplers.drafter import Drafter
-from tunesmith.search.samplers.history import Ledger
+from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.history import History
 from tunesmith.search.samplers.sampler import Candidate, Result
-from tunesmith.search.samplers.scorer import ENOUGH, Judge
+from tunesmith.search.samplers.scorer import ENOUGH, Scorer
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 from tunesmith.testing.sampler_conformance import example_task
@@ -24,7 +24,7 @@ def some(n: int, k: int = 0) -> list[Candidate]:
 
 
 def test_results_are_remembered() -> None:
-    ledger = Ledger(example_task("usual"))
+    ledger = History(example_task("usual"))
     a, b, c, d = some(4)
     ledger.tell([Result(a, 3.0), Result(b, None), Result(c, 1.0)])
     assert ledger.elite(5) == [c, a] and ledger.elite(1) == [c] and ledger.failed == {b}
@@ -33,7 +33,7 @@ def test_results_are_remembered() -> None:
 
 
 def test_equally_fast_ones_have_an_order() -> None:
-    ledger = Ledger(example_task("usual"))
+    ledger = History(example_task("usual"))
     every = some(6)
     ledger.tell([Result(c, 1.0) for c in reversed(every)])
     assert ledger.elite(6) == sorted(every)
@@ -41,7 +41,7 @@ def test_equally_fast_ones_have_an_order() -> None:
 
 def test_filling_empties_a_small_space_and_ends() -> None:
     task = example_task("small")
-    ledger, batch = Ledger(task), []
+    ledger, batch = History(task), []
     ledger.fill(batch, 1000, stream(0, "fill"))
     assert len(batch) == len(set(batch)) == task.space.size()
     more: list[Candidate] = []
@@ -50,7 +50,7 @@ def test_filling_empties_a_small_space_and_ends() -> None:
 
 
 def test_filling_tops_up() -> None:
-    ledger = Ledger(example_task("usual"))
+    ledger = History(example_task("usual"))
     batch = some(2)
     ledger.fill(batch, 9, stream(0, "fill"))
     assert len(batch) == 9
@@ -80,51 +80,51 @@ class Counting:
 def test_the_learned_model_judges_once_it_has_learned() -> None:
     task = example_task("usual")
     model = Counting()
-    judge = Judge(Drafter(task), model)  # type: ignore[arg-type]
+    judge = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
     rows = {k: s.space.sample(n, stream(k, "rows")) for k, (s, n) in enumerate(zip(task.space.sketches, (5, 1, 7, 3), strict=True))}
-    before = judge.energies(rows)
+    before = judge.predicted_costs(rows)
     assert all(np.array_equal(before[k], np.log(judge.drafter.estimate(k, r))) for k, r in rows.items()) and not model.scored
     judge.learn(dict.fromkeys(some(ENOUGH - 1), 1.0))
     assert not judge.trained and not model.learned
     judge.learn(dict.fromkeys(some(ENOUGH), 1.0))
     assert judge.trained and model.learned == [ENOUGH]
-    after = judge.energies(rows)
+    after = judge.predicted_costs(rows)
     assert model.scored == [16] and judge.drafter.scored == 16  # all sketches at once
     for k, r in rows.items():
         np.testing.assert_array_equal(after[k], -judge.drafter.features(k, r)[:, 0].astype(np.float64))
 
 
 def test_a_pretrained_model_judges_from_the_start() -> None:
-    assert Judge(Drafter(example_task("usual")), Counting(ready=True)).trained  # type: ignore[arg-type]
+    assert Scorer(ProposalGenerator(example_task("usual")), Counting(ready=True)).trained  # type: ignore[arg-type]
 
 
 def test_scores_that_are_no_numbers_count_as_the_worst() -> None:
     task = example_task("usual")
     model = Counting(ready=True)
-    judge = Judge(Drafter(task), model)  # type: ignore[arg-type]
+    judge = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
     rows = {0: task.space.sketches[0].space.sample(4, stream(0, "rows"))}
     model.score = lambda features: np.array([1.0, np.nan, -2.0, np.inf])  # type: ignore[method-assign]
     with pytest.warns(ScoreWarning, match="the cost model gave NaN or infinity for 2 of 4 candidates, which count as the worst"):
-        assert judge.energies(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
+        assert judge.predicted_costs(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
     model.score = lambda features: np.full(4, np.nan)  # type: ignore[method-assign]
     with pytest.warns(ScoreWarning, match="4 of 4"):
-        assert len(set(judge.energies(rows)[0].tolist())) == 1
+        assert len(set(judge.predicted_costs(rows)[0].tolist())) == 1
     model.score = lambda features: np.zeros((4, 1))  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates: one number each is needed"):
-        judge.energies(rows)
+        judge.predicted_costs(rows)
     for bad in (["a"] * 4, None, [1.0, 2.0, None, 3.0], [[1.0], 2.0, 3.0, 4.0], np.zeros(4, "M8[s]"), {1: 2}):
         model.score = lambda features, bad=bad: bad  # type: ignore[method-assign,misc]
         with pytest.raises(UserError, match=r"the cost model Counting gave a \w+ where an array of numbers, one for each"):
-            judge.energies(rows)
+            judge.predicted_costs(rows)
     model.score = lambda features: [1, 2, 3, 4]  # type: ignore[method-assign]
-    assert judge.energies(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
+    assert judge.predicted_costs(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
 
 
 @pytest.mark.parametrize("name", ["xgb", "random"])
 def test_energies_of_real_models_are_scores_turned_round(name: str) -> None:
     task = example_task("usual")
     model = make_model(name)
-    judge = Judge(Drafter(task), model)
+    judge = Scorer(ProposalGenerator(task), model)
     judge.learn({c: 1e-6 * (i + 1) for i, c in enumerate(some(40))})
     rows = task.space.sketches[0].space.sample(9, stream(4, "rows"))
-    np.testing.assert_array_equal(judge.energies({0: rows})[0], -model.score(judge.drafter.features(0, rows)))
+    np.testing.assert_array_equal(judge.predicted_costs({0: rows})[0], -model.score(judge.drafter.features(0, rows)))

@@ -74,7 +74,7 @@ def test_cmaes_is_told_about_its_own_proposals() -> None:
     right = 0
     for t, c in zip(trials, rows, strict=True):
         near = task.space.sketches[c.sketch].space.nearest(np.array([c.row]), stream(0, "x"))[0]
-        right += t.value == pytest.approx(math.log(sampler._ledger.measured[Candidate(c.sketch, tuple(near.tolist()))]))
+        right += t.value == pytest.approx(math.log(sampler._history.measured[Candidate(c.sketch, tuple(near.tolist()))]))
     assert right >= 0.8 * len(trials)  # the others are proposals whose place an unseen neighbour took
     assert any(key.endswith("generation") for t in trials for key in t.system_attrs)  # CMA-ES proposed, not its start-up
 

@@ -12,7 +12,7 @@ from tunesmith.ops.workload import Workload
 
 
 @dataclass(frozen=True)
-class PeerCall:
+class BaselineCall:
     """What `Peer.prepare` takes: operator, parameters, inputs by name."""
 
     op: str
@@ -20,7 +20,7 @@ class PeerCall:
     inputs: Mapping[str, np.ndarray]
 
 
-def peer_call(w: Workload, inputs: Sequence[np.ndarray]) -> PeerCall | None:
+def baseline_call(w: Workload, inputs: Sequence[np.ndarray]) -> BaselineCall | None:
     """The request for a workload; None where peers have no such operator, or not in this form.
 
     Args:
@@ -34,27 +34,27 @@ def peer_call(w: Workload, inputs: Sequence[np.ndarray]) -> PeerCall | None:
     if w.name in ("matmul", "batch_matmul"):
         if p.pop("ta") or p.pop("tb"):
             return None
-        return PeerCall(w.name, _plain(p), named)
+        return BaselineCall(w.name, _plain(p), named)
     if w.name == "dense":
-        return PeerCall(w.name, _plain(p), {"X" if name == "A" else name: array for name, array in named.items()})
+        return BaselineCall(w.name, _plain(p), {"X" if name == "A" else name: array for name, array in named.items()})
     if w.name == "conv2d":
-        return None if p.pop("residual") else PeerCall(w.name, _plain(p), _with_group_axis(named, nhwc=p["layout"] == "NHWC"))
+        return None if p.pop("residual") else BaselineCall(w.name, _plain(p), _with_group_axis(named, nhwc=p["layout"] == "NHWC"))
     if w.name == "sum":
         return _sum(w, named)
     if w.name in ("relu", "add"):
         if p.get("other"):
             return None
-        return PeerCall(w.name, {f"d{i}": extent for i, extent in enumerate(named[w.inputs[0].name].shape)}, named)
-    return PeerCall(w.name, _plain(p), named)
+        return BaselineCall(w.name, {f"d{i}": extent for i, extent in enumerate(named[w.inputs[0].name].shape)}, named)
+    return BaselineCall(w.name, _plain(p), named)
 
 
-def _sum(w: Workload, named: Mapping[str, np.ndarray]) -> PeerCall | None:
+def _sum(w: Workload, named: Mapping[str, np.ndarray]) -> BaselineCall | None:
     """Peers sum matrices only, along one axis or both."""
     axes = w.params["axis"]
     (x,) = named.values()
     if x.ndim != 2 or not isinstance(axes, tuple):
         return None
-    return PeerCall("sum", {"m": x.shape[0], "n": x.shape[1], "axis": "all" if not axes else str(axes[0])}, named)
+    return BaselineCall("sum", {"m": x.shape[0], "n": x.shape[1], "axis": "all" if not axes else str(axes[0])}, named)
 
 
 def _with_group_axis(named: Mapping[str, np.ndarray], nhwc: bool) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from tunesmith.driver.compile import Records, as_target, compile, open_records
 from tunesmith.driver.compile_model import CompiledModel
 from tunesmith.driver.workloads import WorkloadLike, find_subjects
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.baselines.registry import ON_GPU, PEERS
+from tunesmith.measure.baselines.registry import BASELINES, ON_GPU
 from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.workload import Workload
@@ -91,7 +91,7 @@ def bench(
     if foreign:
         raise UserError(f"bench compares operators of the library, which have a reference and peers; {', '.join(foreign)} is none")
     for name in against:
-        PEERS.get(name)
+        BASELINES.get(name)
     machine = as_target(target)
     database = open_records(log)
     operators = [s.operator for s in subjects if s.operator is not None]

@@ -15,9 +15,9 @@ from itertools import repeat
 from typing import Any
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.driver.bench.baseline_calls import peer_call
-from tunesmith.measure.baselines.baseline import Peer
-from tunesmith.measure.baselines.registry import create_peer
+from tunesmith.driver.bench.baseline_calls import baseline_call
+from tunesmith.measure.baselines.baseline import Baseline
+from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array
@@ -192,10 +192,10 @@ class OursOnDevice(Contestant):
         return "replayed record", call, [o.numpy() for o in outputs]
 
 
-class OnePeer(Contestant):
+class OneBaseline(Contestant):
     """A vendor's library."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Baseline) -> None:
         super().__init__()
         self._peer = peer
 
@@ -207,7 +207,7 @@ class OnePeer(Contestant):
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
         """See `Contestant.ready`."""
-        request = peer_call(w, inputs)
+        request = baseline_call(w, inputs)
         made = None if request is None else self._peer.prepare(request.op, request.params, request.inputs)
         self._finish = None if made is None else made.finish
         return None if made is None else (made.variant, made.run, [made()])
@@ -220,7 +220,7 @@ def ours(on_device: bool = False) -> Contestant:
 
 def peer(name: str, threads: int) -> Contestant:
     """The job of a peer's process."""
-    return OnePeer(create_peer(name, threads))
+    return OneBaseline(create_baseline(name, threads))
 
 
 def _wake(call: Call, finish: Call | None) -> None:

@@ -249,7 +249,7 @@ def _function(e: p.Function, env: Env, state: State) -> Any:
     return numbers.float_function(e.name, args, e.dtype)
 
 
-def _lookup(e: p.Lookup, env: Env, state: State) -> Any:
+def _lookup(e: p.IndirectIndex, env: Env, state: State) -> Any:
     at = value(e.value, env, state)
     if not 0 <= at < index(e.extent, env):
         raise Undecided("lookup out of range")
@@ -268,5 +268,5 @@ _VALUES: dict[type, Callable[[Any, Env, State], Any]] = {
     p.Cast: lambda e, env, state: numbers.cast(value(e.a, env, state), e.a.dtype, e.dtype),
     p.IndexValue: lambda e, env, state: numbers.cast(index(e.index, env), "int64", e.dtype),
     p.Function: _function,
-    p.Lookup: _lookup,
+    p.IndirectIndex: _lookup,
 }

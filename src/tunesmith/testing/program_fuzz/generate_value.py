@@ -248,7 +248,7 @@ class Values:
         body: p.Value = p.Load(table.name, tuple(rest), dtype)
         if c.chance(0.3):
             body = p.Binary(c.one(["max", "min"] if dtype != "bool" else ["&"]), body, self.leaf(dtype), dtype)
-        return p.Lookup(inside, extent, name, body, dtype)
+        return p.IndirectIndex(inside, extent, name, body, dtype)
 
 
 def conjunction(conds: list[p.IndexCompare]) -> p.Value:

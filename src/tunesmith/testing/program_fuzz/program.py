@@ -142,7 +142,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class IndirectIndex:
     """`body` where the index `name` is the int64 `value`, which is in [0, extent)."""
 
     value: Value
@@ -152,7 +152,7 @@ class Lookup:
     dtype: str
 
 
-Value = Literal | Load | Binary | Compare | IndexCompare | Logic | Not | Select | Cast | IndexValue | Function | Lookup
+Value = Literal | Load | Binary | Compare | IndexCompare | Logic | Not | Select | Cast | IndexValue | Function | IndirectIndex
 
 
 # ---- statements ---------------------------------------------------------------------------------------------------------

@@ -110,5 +110,5 @@ def value(e: p.Value) -> str:
             return f'T.cast("{e.dtype}", {f"T.index({index(e.index)})" if isinstance(e.index, p.Num) else index(e.index)})'
         case p.Function():
             return f"T.{e.name}({', '.join(map(value, e.args))})"
-        case p.Lookup():
+        case p.IndirectIndex():
             return f"T.lookup({value(e.value)}, {index(e.extent)}, lambda {e.name}: {value(e.body)})"

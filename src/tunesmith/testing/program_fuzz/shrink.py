@@ -155,7 +155,7 @@ def _parts(x: Any) -> Iterator[Any]:
         yield x.a
     if isinstance(x, p.Function) and x.args[0].dtype == x.dtype:
         yield x.args[0]
-    if isinstance(x, (p.Load, p.Binary, p.Cast, p.Function, p.Lookup, p.IndexValue)):
+    if isinstance(x, (p.Load, p.Binary, p.Cast, p.Function, p.IndirectIndex, p.IndexValue)):
         yield p.Literal(True if x.dtype == "bool" else 1.0 if x.dtype in FLOATS else 1, x.dtype)
     if isinstance(x, (p.Compare, p.IndexCompare, p.Logic, p.Not)):
         yield p.Literal(True, "bool")

@@ -16,7 +16,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.node import If, all_bindings, constants
 from tunesmith.graph.ir.verify import verify
-from tunesmith.ir.expr import Binary, Const, Lt0, Not
+from tunesmith.ir.expr import Binary, Const, IsNegative, Not
 from tunesmith.ir.poly import Var, evaluate, poly
 from tunesmith.support.errors import MissingExtraError, ModelImportError, RunError, UserError
 
@@ -289,7 +289,7 @@ def test_everything_unsupported_is_listed_with_its_place() -> None:
     text = str(error.value)
     assert text.startswith("the torch model cannot be imported as net:")
     assert "aten.sort.default (2 times): there is no converter for this operator" in text
-    assert "first at node sort (" in text and "test_torch_import.py:" in text and "module inner.1" in text
+    assert "first at node sort (" in text and "test_importer.py:" in text and "module inner.1" in text
     assert "aten.adaptive_avg_pool1d.default: its windows are not all of one size" in text
     assert "change of the buffer 'count': functions change nothing" in text
 
@@ -407,7 +407,7 @@ def test_guards_are_conditions_on_sizes(sizes: Sizes, text: str, n: int, m: int,
 def truth(condition: Any, values: dict[Var, int]) -> bool:
     if isinstance(condition, Const):
         return bool(condition.value)
-    if isinstance(condition, Lt0):
+    if isinstance(condition, IsNegative):
         return evaluate(condition.index, values) < 0
     if isinstance(condition, Not):
         return not truth(condition.a, values)
