@@ -1,4 +1,4 @@
-"""Kernels of a GPU function: its root statements, each a nest of loops of blocks around loops of threads, run one after the other."""
+"""Split GPU functions into kernels: their root statements, which run one after the other."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from collections.abc import Callable
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Allocate, Seq, Stmt, seq
 from tunesmith.ir.visit import with_body
-
-BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-"""Axes of the grid."""
-AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-"""Axes of a block."""
-SHARED = ("shared", "shared.dyn")
-"""Scopes of memory that the threads of a block have in common, and others have not."""
-COMMON = ("global", *SHARED)
-"""Scopes of memory in which threads may meet."""
 
 
 def kernels(body: Stmt) -> list[Stmt]:

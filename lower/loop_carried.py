@@ -8,44 +8,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from tunesmith.ir.analysis.dependence import LoopAccess, shared_iterations
+from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_accesses
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import interval, nested_interval
-from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import IsNegative
-from tunesmith.ir.indirect_index import IndirectIndex
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
-from tunesmith.ir.stmt import BufferStore, For, If
+from tunesmith.ir.stmt import For
 from tunesmith.lower.passes.simplify import Simplifier
 
 MAX_POINTS = 1 << 17
 """Iterations of an access that are enumerated."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """A load or store of the buffer inside the loop.
-
-    Attributes:
-        indices: one for each dimension.
-        is_write: whether it is a store.
-        loops: highest values of the loops and lookups between the loop and the access, outermost first.
-        guards: expressions that are < 0 whenever the access is executed.
-        certain: whether nothing else decides about its execution.
-    """
-
-    indices: tuple[Poly, ...]
-    is_write: bool
-    loops: Mapping[Var, Poly]
-    guards: tuple[Poly, ...]
-    certain: bool
 
 
 def carries_values(
@@ -64,58 +43,32 @@ def carries_values(
         False when each iteration writes what it reads, so that this holds for all loops around it, too; None when different
         iterations access different elements; True otherwise.
     """
-    found = list(_accesses(loop.body, buffer, threads, (), True))
+    found = guarded_accesses(loop.body, buffer, threads)
     reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
     if all(any(_covers(w, r, found, threads, sizes, s) for w in found[:n] if w.is_write) for n, r in reads):
         return False
     inside = {loop.var: loop.extent - 1}
-    each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.loops}, (loop.var, *a.loops), a.guards, None) for a in found]
+    each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.ranges}, (loop.var, *a.ranges), a.guards, None) for a in found]
     writes = [a for a in each if a.is_write]
     apart = all(loop.var in shared_iterations(w, r) for w in writes for r in each if not r.is_write)
     return None if apart else True
 
 
-def _accesses(n: Any, b: Buffer, loops: Mapping[Var, Poly], guards: tuple[Poly, ...], certain: bool) -> Iterator[_Access]:
-    """All accesses to the buffer, in the order of their execution."""
-    if type(n) is Poly:
-        return
-    if type(n) is For:
-        yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
-        return
-    if type(n) is IndirectIndex:
-        yield from _accesses(n.value, b, loops, guards, certain)
-        yield from _accesses(n.body, b, {**loops, n.var: n.extent - 1}, guards, certain)
-        return
-    if type(n) is If:
-        yield from _accesses(n.cond, b, loops, guards, certain)
-        plain = type(n.cond) is IsNegative and n.cond.lanes == 1
-        under = (*guards, n.cond.index) if type(n.cond) is IsNegative and plain else guards
-        yield from _accesses(n.then, b, loops, under, certain and plain)
-        if n.orelse is not None:
-            yield from _accesses(n.orelse, b, loops, guards, False)
-        return
-    kids: list[Any] = []
-    n.each_child(kids.append)
-    for k in kids:
-        yield from _accesses(k, b, loops, guards, certain)
-    if type(n) in (BufferLoad, BufferStore) and n.buffer is b:
-        whole = n.stride is None and n.mask is None and (type(n) is BufferStore or n.lanes == 1)
-        yield _Access(n.indices, type(n) is BufferStore, loops, guards, certain and whole)
-
-
-def _covers(w: _Access, r: _Access, found: list[_Access], threads: Mapping[Var, Poly], sizes: frozenset[Var], s: Simplifier) -> bool:
+def _covers(
+    w: GuardedAccess, r: GuardedAccess, found: list[GuardedAccess], threads: Mapping[Var, Poly], sizes: frozenset[Var], s: Simplifier
+) -> bool:
     """Whether `w`, which comes before `r`, has written every element that `r` reads, in the same iteration of the loop."""
-    if not w.certain:
+    if not (w.exact and w.is_whole):
         return False
-    common = [v for v in w.loops if v in r.loops and v not in threads]
-    own = {v: n for v, n in w.loops.items() if v not in common}
-    others = {v: n for v, n in r.loops.items() if v not in common}
+    common = [v for v in w.ranges if v in r.ranges and v not in threads]
+    own = {v: n for v, n in w.ranges.items() if v not in common}
+    others = {v: n for v, n in r.ranges.items() if v not in common}
     # The first iteration of a common loop comes before all that read: an init runs in it.
     first: dict[Var, Poly] = {v: ZERO for v in common if all(v not in i.vars for i in w.indices)}
     if any(not n.vars.isdisjoint(own) for n in own.values()):
         return False
     known = Simplifier(s.ranges)
-    for v, n in (*w.loops.items(), *r.loops.items()):
+    for v, n in (*w.ranges.items(), *r.ranges.items()):
         known.ranges[v] = (0, max(known.bounds(n)[1], 0))
     kept: list[Poly] = []
     for g in (substitute(p, first) for p in w.guards):
@@ -151,7 +104,7 @@ def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Po
     return (c, k) if c and k.vars <= sizes else None
 
 
-def _excludes_for_all(g: Poly, w: _Access, found: list[_Access], sizes: frozenset[Var]) -> bool:
+def _excludes_for_all(g: Poly, w: GuardedAccess, found: list[GuardedAccess], sizes: frozenset[Var]) -> bool:
     """Whether the guard of `w` is decided by the element alone, and every other store excludes that element, too: it has no value."""
     keys = {(d, m) for d, i in enumerate(w.indices) if (m := _multiple(g, i, sizes)) is not None}
     others = [x for x in found if x.is_write and x is not w]
@@ -181,7 +134,7 @@ def _is_tiling(e: Poly, loops: Mapping[Var, Poly]) -> bool:
     return True
 
 
-def _is_within(w: _Access, r: _Access, own: Mapping[Var, Poly], others: Mapping[Var, Poly], s: Simplifier) -> bool:
+def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], others: Mapping[Var, Poly], s: Simplifier) -> bool:
     """Whether the box of `r` is part of that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)

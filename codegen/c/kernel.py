@@ -17,11 +17,12 @@ from tunesmith.codegen.c.registers import register_estimate
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call, IsNegative
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk_objects
-from tunesmith.lower.kernels import AXES, BLOCKS, SHARED, kernels
+from tunesmith.lower.kernels import kernels
 from tunesmith.runtime.device.program import Dim3, Launch
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -128,21 +129,21 @@ class _Kernel(CExpr):
         n: Any = self.root
         head: list[str] = []
         while True:
-            if type(n) is For and n.thread in (*BLOCKS, *AXES):
+            if type(n) is For and n.thread in (*BLOCK_AXES, *THREAD_AXES):
                 if n.extent.const is None:
                     raise BuildError(f"{self.name}: the loop {n.var} of {n.thread} has the extent {n.extent}; launches need numbers")
                 extents[n.thread] = n.extent.const
                 self.bind(n.var, 0, n.extent.const - 1)
                 axis = "xyz".index(n.thread[-1])
-                source = self.dialect.block[axis] if n.thread in BLOCKS else self.dialect.thread[axis]
+                source = self.dialect.block[axis] if n.thread in BLOCK_AXES else self.dialect.thread[axis]
                 head.append(f"  const {self.counter(n.extent.const)} {self.name_of(n.var)} = {source};")
-            elif type(n) is Allocate and n.buffer.scope in SHARED:
+            elif type(n) is Allocate and n.buffer.scope in SHARED_SCOPES:
                 shared.append(n.buffer)
             else:
                 break
             n = n.body
-        grid = tuple([extents.get(x, 1) for x in BLOCKS])
-        block = tuple([extents.get(x, 1) for x in AXES])
+        grid = tuple([extents.get(x, 1) for x in BLOCK_AXES])
+        block = tuple([extents.get(x, 1) for x in THREAD_AXES])
         self._check(grid, block)  # type: ignore[arg-type]
         declared, total, dynamic = self._shared(shared)
         self.statement(n)
@@ -240,7 +241,7 @@ class _Kernel(CExpr):
 
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
-        if b.scope in (*SHARED, "global") or b.shape[0].const is None:
+        if b.scope in (*SHARED_SCOPES, "global") or b.shape[0].const is None:
             raise BuildError(f"{self.name}: the buffer {b.name} of scope {b.scope} and {b.shape[0]} elements is no memory of one thread")
         self.line(f"{self.dialect.types[b.dtype]} {self.name_of(b)}[{max(b.shape[0].const, 1)}];")
         self.statement(n.body)

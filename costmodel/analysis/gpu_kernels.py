@@ -12,6 +12,7 @@ from tunesmith.costmodel.analysis.program_analysis import SHARED, Loop, ProgramA
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import is_virtual_axis
 from tunesmith.ir.poly import ONE, Poly
 from tunesmith.ir.target.occupancy import register_cap, resident_blocks
 from tunesmith.ir.target.target import Target
@@ -96,12 +97,12 @@ def tile_loops(s: Store) -> list[Loop]:
                 continue
             break
         out.append(x)
-    return out + [x for x in s.loops if (x.thread or "").startswith("vthread")]
+    return out + [x for x in s.loops if is_virtual_axis(x.thread)]
 
 
 def own_loops(s: Store) -> list[Loop]:
     """The loops that each thread runs by itself."""
-    return [x for x in s.loops if x.thread is None or x.thread.startswith("vthread")]
+    return [x for x in s.loops if x.thread is None or is_virtual_axis(x.thread)]
 
 
 def _kernel(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...]) -> Kernel:

@@ -18,6 +18,7 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import is_block_axis, is_thread_axis, is_virtual_axis
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
@@ -298,9 +299,7 @@ def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:
         [
             x
             for x, inner in zip(path, inside, strict=True)
-            if x.thread is None
-            or x.thread.startswith("blockIdx")
-            or (x.var in used if x.thread.startswith("vthread") else x.thread not in inner)
+            if x.thread is None or is_block_axis(x.thread) or (x.var in used if is_virtual_axis(x.thread) else x.thread not in inner)
         ]
     )
 
@@ -419,10 +418,10 @@ class ProgramAnalysis:
         d, home = self.dag, self.reuse_levels[u.buffer]
         own, around = s.path[home:], s.path[:home]
         if u.buffer.scope in SHARED:
-            threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]
+            threads = [x for x in around if x.thread and not is_block_axis(x.thread)]
             return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
-        virtual = [x for x in around if (x.thread or "").startswith("vthread") and x in s.loops]
-        mine = [x for x in (*own, *virtual) if not (x.thread or "").startswith("threadIdx")]
+        virtual = [x for x in around if is_virtual_axis(x.thread) and x in s.loops]
+        mine = [x for x in (*own, *virtual) if not is_thread_axis(x.thread)]
         box = s.reach(u, frozenset([x.var for x in mine]))
         # Between the elements of a thread lie those of others: it touches no more than its own loops have iterations.
         return tuple([d.minimum(e, d.product([x.size for x in mine if s.moves(u, i, x)])) for i, e in enumerate(box)])

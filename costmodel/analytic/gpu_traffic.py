@@ -7,6 +7,7 @@ from tunesmith.costmodel.analysis.gpu_kernels import Kernel, own_loops, tile_loo
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Num
 from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.gpu import is_block_axis
 from tunesmith.ir.target.target import Target
 
 L2_SHARE = 0.5
@@ -37,7 +38,7 @@ def block_bytes(a: ProgramAnalysis, s: Store, r: Requests, asked: Num, room: Num
         room: bytes that the cache in front of the L2 cache holds for the block.
     """
     d, u = a.dag, r.use
-    level = next((i for i, x in enumerate(s.loops) if (x.thread or "").startswith("blockIdx")), len(s.loops))
+    level = next((i for i, x in enumerate(s.loops) if is_block_axis(x.thread)), len(s.loops))
     region = _sectors(a, s, u, level)
     inside = {x.var for x in tile_loops(s)}
     # Iterations that do not move the access fetch it again; of those that move it, the region has all.

@@ -15,6 +15,7 @@ from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysi
 from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
 from tunesmith.costmodel.formulas.expr_graph import Num
+from tunesmith.ir.gpu import is_block_axis
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
 from tunesmith.ir.target.target import Target
 
@@ -103,7 +104,7 @@ def _group(a: ProgramAnalysis, target: Target, k: Kernel) -> tuple[Num, Num, Num
 def _crowded(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
     """Slots of waiting for elements of rows that push each other out of the cache: their distance is a power of two."""
     d, u = a.dag, r.use
-    level = next((i for i, x in enumerate(s.loops) if (x.thread or "").startswith("blockIdx")), len(s.loops))
+    level = next((i for i, x in enumerate(s.loops) if is_block_axis(x.thread)), len(s.loops))
     extents = s.extents(u, level)
     row = u.buffer.shape[-1].const if len(extents) > 1 else None
     if row is None or u.buffer.scope in SHARED:

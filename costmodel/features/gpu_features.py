@@ -10,6 +10,7 @@ from tunesmith.costmodel.analysis.gpu_access import requests
 from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, index_extent, kernels, own_loops, staged, two_versions
 from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysis, Store
 from tunesmith.costmodel.formulas.expr_graph import Num
+from tunesmith.ir.gpu import is_virtual_axis
 from tunesmith.ir.target.target import Target
 
 
@@ -43,7 +44,7 @@ def _of_kernel(a: ProgramAnalysis, target: Target, k: Kernel) -> dict[str, Num]:
 
 def _of_store(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dict[str, Num]:
     d, loop = a.dag, combines(s)
-    virtual = [x.size for x in s.loops if (x.thread or "").startswith("vthread")]
+    virtual = [x.size for x in s.loops if is_virtual_axis(x.thread)]
     out = {
         "virtual": d.product(virtual),
         "own": d.product([x.size for x in own_loops(s)]),

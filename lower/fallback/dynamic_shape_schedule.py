@@ -16,11 +16,11 @@ from itertools import takewhile
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.analysis.work import grain, serial_seconds, worth_threads
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, product
 from tunesmith.ir.stmt import GRAIN, Block, BufferStore, For
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.passes.tighten_loop_bounds import coefficient
 from tunesmith.lower.passes.vectorize_loops import FOLDED
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.schedule import Schedule

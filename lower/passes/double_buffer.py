@@ -12,11 +12,12 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import SHARED_SCOPES
 from tunesmith.ir.poly import Poly, less_than, mod, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, annotation, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import fresh_copy, substitute, transform, walk
-from tunesmith.lower.kernels import SHARED, map_kernels
+from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
 
@@ -100,7 +101,7 @@ def _as_fill(n: Any) -> _Fill | None:
             at = at.then
         else:
             break
-    if type(at) is not BufferStore or at.buffer.scope not in SHARED:
+    if type(at) is not BufferStore or at.buffer.scope not in SHARED_SCOPES:
         return None
     if any(type(x) is BufferLoad and x.buffer.scope != "global" for x in walk(at.value)):
         return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import is_virtual_axis
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
@@ -29,7 +30,7 @@ def inject_virtual_threads(func: PrimFunc, target: Target) -> PrimFunc:
 
     def on_for(n: For, recurse: Any) -> Stmt:
         m: For = n.map_children(recurse)
-        if not (n.thread or "").startswith("vthread"):
+        if not is_virtual_axis(n.thread):
             return m
         own = {wide.get(b, b): b for b, count in _accesses(n).items() if count == everywhere[b] and b not in func.params}
         inject = _Inject(m, own)

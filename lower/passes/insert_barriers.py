@@ -17,11 +17,12 @@ from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call, Expr, IsNegative
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import BLOCK_AXES, COMMON_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Op, Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, barrier, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, walk_objects
-from tunesmith.lower.kernels import AXES, BLOCKS, COMMON, map_kernels
+from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -102,8 +103,8 @@ def _kernel(name: str, n: Stmt) -> Stmt:
     threads: list[For] = []
     blocks: list[For] = []
     inner: Any = n
-    while type(inner) is Allocate or (type(inner) is For and inner.thread in (*BLOCKS, *AXES)):
-        if type(inner) is For and inner.thread in AXES:
+    while type(inner) is Allocate or (type(inner) is For and inner.thread in (*BLOCK_AXES, *THREAD_AXES)):
+        if type(inner) is For and inner.thread in THREAD_AXES:
             threads.append(inner)
         elif type(inner) is For:
             blocks.append(inner)
@@ -130,7 +131,7 @@ class _Barriers:
         self.blocks = {f.var: f.extent.const for f in blocks}
         self.threads = list(threads)
         self.owners = {f.var for f in threads}
-        stored = {x.buffer for x in walk_objects(root) if type(x) is BufferStore and x.buffer.scope in COMMON}
+        stored = {x.buffer for x in walk_objects(root) if type(x) is BufferStore and x.buffer.scope in COMMON_SCOPES}
         loaded = {x.buffer for x in walk_objects(root) if type(x) is BufferLoad}
         self.shared = stored & loaded
         """Buffers in which threads may meet: what nobody stores to is the same for all, and what nobody loads is looked at later."""

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.identity_element import identity_element
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Call, Const, Expr, IsNegative, conjunction, select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import THREAD_AXES, WARP
 from tunesmith.ir.poly import Index, Poly, Var, floordiv, less_than, mod, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, If, Stmt, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_program
-from tunesmith.lower.identity_element import identity_element
-from tunesmith.lower.kernels import AXES
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
-
-WARP = 32
-"""Threads that can shuffle values."""
 
 
 @function_pass(needs="SCHEDULED")
@@ -36,7 +33,7 @@ def lower_cross_thread_reduction(func: PrimFunc, target: Target) -> PrimFunc:
     made: list[Buffer] = []
 
     def go(n: Any, around: tuple[For, ...]) -> Any:
-        if type(n) is For and n.thread in AXES:
+        if type(n) is For and n.thread in THREAD_AXES:
             if type(n.body) is Block and any(
                 it.kind == "R" and n.var in e.vars for it, e in zip(n.body.iters, n.body.bindings, strict=True)
             ):
@@ -91,7 +88,7 @@ class _Combination:
             )
         self.out, self.op, self.value = update.store, update.op, update.term
         self.dtype = self.out.buffer.dtype
-        shuffles = target.base == "cuda" and loop.thread == AXES[0] and dt.is_float(self.dtype) and dt.bits(self.dtype) >= 32
+        shuffles = target.base == "cuda" and loop.thread == THREAD_AXES[0] and dt.is_float(self.dtype) and dt.bits(self.dtype) >= 32
         whole = self.threads % WARP == 0 or (self.threads < WARP and self.threads & (self.threads - 1) == 0)
         self.by_shuffles = shuffles and whole
 

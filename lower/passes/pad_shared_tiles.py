@@ -19,11 +19,12 @@ from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Cast, Expr, IsNegative, Select, conjunction, const
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Poly, Var, product, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.kernels import AXES, BLOCKS, SHARED, map_kernels
+from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 
 MAX_POINTS = 1 << 17
@@ -87,7 +88,7 @@ class _Kernel:
     def run(self) -> Stmt:
         """The kernel, rewritten where anything is to be done."""
         for b, places in self.places.items():
-            if b.scope in SHARED and len(places) == 1:
+            if b.scope in SHARED_SCOPES and len(places) == 1:
                 self._fill(b, places[0])
         for p in self.order:
             if p.store.buffer.scope in _PRIVATE and p.plain and p.guards:
@@ -116,14 +117,14 @@ class _Kernel:
     def _fill(self, b: Buffer, p: Place) -> None:
         """Make the copy one of the whole tile, if that is what it is but for guards."""
         used = {v for e in p.store.indices for v in e.vars}
-        inner = [f for f in p.loops if f.thread in AXES or f.var in used]
+        inner = [f for f in p.loops if f.thread in THREAD_AXES or f.var in used]
         mine = {f.var for f in inner}
-        around = {f.var for f in p.loops if f.thread in BLOCKS or (f.kind == "serial" and f.var not in used)}
+        around = {f.var for f in p.loops if f.thread in BLOCK_AXES or (f.kind == "serial" and f.var not in used)}
         known = p.plain and used <= mine and all(g.vars <= mine | around for g in p.guards)
         if not known or any(e.const is None for e in (*b.shape, *[f.extent for f in inner])):
             return
         # The tile is complete before anybody reads it: no reader stands in the loops that fill it.
-        if any(_reads(f.body, b) for f in inner if f.thread not in AXES) or _reads(p.store, b):
+        if any(_reads(f.body, b) for f in inner if f.thread not in THREAD_AXES) or _reads(p.store, b):
             return
         grid = _grid(inner)
         if grid is None:

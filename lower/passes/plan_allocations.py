@@ -9,22 +9,21 @@ holds what all of them touch, and is allocated outside of their loops.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_accesses
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import IndirectIndex
+from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, is_block_axis
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
-from tunesmith.lower.kernels import BLOCKS, SHARED, map_kernels
+from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.loop_carried import carries_values
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
@@ -102,7 +101,7 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
         return
     if type(n) is Allocate and n.buffer.scope != "global":
         private = (*private, n.buffer)
-    if type(n) is For and (n.kind == "parallel" or n.thread in BLOCKS):
+    if type(n) is For and (n.kind == "parallel" or n.thread in BLOCK_AXES):
         for b in private:
             if _uses(n.body, b):
                 raise BuildError(
@@ -137,14 +136,14 @@ def _hoist_shared(func: PrimFunc) -> PrimFunc:
     found: list[Buffer] = []
 
     def on_allocate(n: Allocate, recurse: Any) -> Stmt:
-        if n.buffer.scope not in SHARED or any(e.const is None for e in n.buffer.shape):
+        if n.buffer.scope not in SHARED_SCOPES or any(e.const is None for e in n.buffer.shape):
             return n.map_children(recurse)
         found.append(n.buffer)
         inside: Stmt = recurse(n.body)
         return inside
 
     def kernel(n: Stmt) -> Stmt:
-        if type(n) is For and n.thread in BLOCKS:
+        if type(n) is For and n.thread in BLOCK_AXES:
             return n.with_(body=kernel(n.body))
         found.clear()
         out = transform(n, {Allocate: on_allocate})
@@ -160,7 +159,7 @@ def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) ->
     path = _path(n, b, s)
     sizes = frozenset(p for p in func.params if isinstance(p, Var))
     depth = len(path) - 1
-    threads = {f.var: f.extent - 1 for f in walk(n) if type(f) is For and _is_thread(f)} if b.scope in SHARED else {}
+    threads = {f.var: f.extent - 1 for f in walk(n) if type(f) is For and _is_thread(f)} if b.scope in SHARED_SCOPES else {}
     for at in reversed(range(depth)):
         loop = path[at]
         if type(loop) is not For or (loop.kind == "thread" and target.is_gpu) or loop.extent == 1:
@@ -190,7 +189,7 @@ def _with_child(n: Stmt, old: Stmt, new: Stmt) -> Stmt:
 
 
 def _is_thread(f: For) -> bool:
-    return f.kind == "thread" and not (f.thread or "").startswith("blockIdx")
+    return f.kind == "thread" and not is_block_axis(f.thread)
 
 
 def _path(n: Stmt, b: Buffer, s: Simplifier) -> list[Stmt]:
@@ -214,29 +213,12 @@ def _children(n: Stmt) -> list[Any]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """One load or store of the buffer that is placed.
-
-    Attributes:
-        indices: as they stand.
-        is_write: a store.
-        loops: highest values of the loops between the allocation and the access, and of the threads that share the buffer.
-        guards: conditions `< 0` on the way, all of which hold.
-    """
-
-    indices: tuple[Poly, ...]
-    is_write: bool
-    loops: dict[Var, Poly]
-    guards: tuple[Poly, ...]
-
-
 def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
-    accesses = _accesses(n, b, sharing)
+    accesses = guarded_accesses(n, b, sharing)
     inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
     lows, shape = _box(b, accesses, s, inner)
     loads = [a for a in accesses if not a.is_write]
-    if b.scope in SHARED and loads:
+    if b.scope in SHARED_SCOPES and loads:
         # The last turn of the threads that fill a tile may go beyond it, under a guard.
         tight = _box(b, loads, s, inner)
         known = dict(s.ranges)
@@ -269,31 +251,9 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
     return compact_local_buffers(out) if b.scope == "local" else out
 
 
-def _accesses(n: Stmt, b: Buffer, sharing: dict[Var, Poly]) -> list[_Access]:
-    """All loads and stores of the buffer in `n`."""
-    found: list[_Access] = []
-
-    def collect(x: Any, loops: dict[Var, Poly], guards: tuple[Poly, ...]) -> None:
-        if type(x) is For:
-            collect(x.body, {**loops, x.var: x.extent - 1}, guards)
-            return
-        if type(x) is IndirectIndex:
-            collect(x.value, loops, guards)
-            collect(x.body, {**loops, x.var: x.extent - 1}, guards)
-            return
-        if type(x) is If and x.orelse is None and type(x.cond) is IsNegative and x.cond.lanes == 1:
-            guards = (*guards, x.cond.index)
-        if type(x) in (BufferLoad, BufferStore) and x.buffer is b:
-            found.append(_Access(x.indices, type(x) is BufferStore, loops, guards))
-        x.each_child(lambda k: None if type(k) is Poly else collect(k, loops, guards))
-
-    collect(n, sharing, ())
-    return found
-
-
-def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
+def _box(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
     """Lowest index and extent of what the accesses touch, for each dimension."""
-    boxes = [[nested_interval(i, a.loops) for i in a.indices] for a in accesses]
+    boxes = [[nested_interval(i, a.ranges) for i in a.indices] for a in accesses]
     lows: list[Poly] = []
     shape: list[Poly] = []
     for d, dim in enumerate(b.shape):
@@ -304,7 +264,7 @@ def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tup
         else:
             extent = poly(max(e for e in extents if e is not None))
             # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
-            fixed = dim.const is not None and b.scope in ("local", *SHARED)
+            fixed = dim.const is not None and b.scope in ("local", *SHARED_SCOPES)
             if (not fixed or extent.as_int() > 64 * MAX_TILE) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
         lows.append(low)
@@ -312,14 +272,14 @@ def _box(b: Buffer, accesses: list[_Access], s: Simplifier, inner: dict[Var, tup
     return lows, shape
 
 
-def _is_inside(a: _Access, lows: list[Poly], shape: list[Poly], s: Simplifier) -> bool:
+def _is_inside(a: GuardedAccess, lows: list[Poly], shape: list[Poly], s: Simplifier) -> bool:
     """Whether the access, where its guards on the loops inside hold, stays in the box: every iteration is looked at."""
     indices = [s.index(i - low) for i, low in zip(a.indices, lows, strict=True)]
-    guards = [g for g in a.guards if all(v in a.loops for v in g.vars)]
+    guards = [g for g in a.guards if all(v in a.ranges for v in g.vars)]
     used = {v for p in (*indices, *guards) for v in p.vars}
-    if not used <= set(a.loops) or any(a.loops[v].const is None for v in used) or any(e.const is None for e in shape):
+    if not used <= set(a.ranges) or any(a.ranges[v].const is None for v in used) or any(e.const is None for e in shape):
         return False
-    extents = {v: a.loops[v].as_int() + 1 for v in used}
+    extents = {v: a.ranges[v].as_int() + 1 for v in used}
     size = math.prod(extents.values())
     if size > MAX_POINTS:
         return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Poly, Var, substitute
@@ -14,7 +15,6 @@ from tunesmith.ir.stmt import For, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.tighten_loop_bounds import coefficient
 
 
 @function_pass(needs="OPAQUE")

@@ -12,11 +12,12 @@ from typing import Any
 
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import BLOCK_AXES, COMMON_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, walk
-from tunesmith.lower.kernels import AXES, BLOCKS, COMMON, map_kernels
+from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
@@ -32,18 +33,18 @@ def unify_thread_bindings(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _kernel(name: str, n: Stmt) -> Stmt:
-    if type(n) is For and n.thread in BLOCKS:
+    if type(n) is For and n.thread in BLOCK_AXES:
         body = _kernel(name, n.body)
         return n if body is n.body else n.with_(body=body)
     extents: dict[str, Poly] = {}
     for x in walk(n):
         if type(x) is not For:
             continue
-        if x.thread in BLOCKS:
+        if x.thread in BLOCK_AXES:
             raise BuildError(f"{name}: the loop {x.var} of {x.thread} stands inside another statement. Loops of blocks must be outermost")
         if x.kind == "parallel":
             raise BuildError(f"{name}: the loop {x.var} is parallel, which is for CPUs. Bind it to blocks or threads of a GPU")
-        if x.thread in AXES:
+        if x.thread in THREAD_AXES:
             known = extents.setdefault(x.thread, x.extent)
             if known != x.extent or known.const is None:
                 raise BuildError(f"{name}: loops of {x.thread} have the extents {known} and {x.extent}; all must be the same number")
@@ -52,7 +53,7 @@ def _kernel(name: str, n: Stmt) -> Stmt:
         return n
     var = {tag: Var(tag.replace("Idx.", "")) for tag in extents}
     body = _shared(name, n, {tag: poly(v) for tag, v in var.items()}, extents, frozenset(), frozenset())
-    for tag in AXES:
+    for tag in THREAD_AXES:
         if tag in extents:
             body = For(var[tag], extents[tag], body, "thread", tag)
     return body
@@ -61,15 +62,15 @@ def _kernel(name: str, n: Stmt) -> Stmt:
 def _around(n: Stmt) -> Any:
     """The loops of threads that already stand around everything, if no others are inside."""
     found = []
-    while type(n) is For and n.thread in AXES:
+    while type(n) is For and n.thread in THREAD_AXES:
         found.append(n)
         n = n.body
-    return [] if any(type(x) is For and x.thread in AXES for x in walk(n)) else found
+    return [] if any(type(x) is For and x.thread in THREAD_AXES for x in walk(n)) else found
 
 
 def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: frozenset[str], deciding: frozenset[Var]) -> Any:
     """`n` as each thread runs it; `around` are the axes whose loops stand around it, `deciding` the variables of the branches."""
-    if type(n) is For and n.thread in AXES:
+    if type(n) is For and n.thread in THREAD_AXES:
         mine = threads[n.thread].vars
         if n.thread in around and not mine.isdisjoint(deciding | _used(n.body)):
             raise BuildError(
@@ -79,8 +80,8 @@ def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly
             )
         body = substitute(n.body, {n.var: threads[n.thread]})
         return _shared(name, body, threads, extents, around | {n.thread}, deciding)
-    missing = [tag for tag in AXES if tag in extents and tag not in around and extents[tag] != 1]
-    if type(n) is BufferStore and n.buffer.scope in COMMON and missing:
+    missing = [tag for tag in THREAD_AXES if tag in extents and tag not in around and extents[tag] != 1]
+    if type(n) is BufferStore and n.buffer.scope in COMMON_SCOPES and missing:
         out: Stmt = n
         for tag in missing:
             out = If(IsNegative(threads[tag] - 1), out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -21,7 +22,6 @@ from tunesmith.ir.visit import with_body
 from tunesmith.lower.code_size import bound_unrolling
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
-from tunesmith.lower.passes.tighten_loop_bounds import coefficient
 from tunesmith.lower.renew_binders import renew_binders
 
 Plan = Callable[[], Any]

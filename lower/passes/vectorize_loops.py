@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from math import gcd
 from typing import Any
 
+from tunesmith.ir.analysis.identity_element import identity_element
+from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
@@ -20,10 +22,8 @@ from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
-from tunesmith.lower.identity_element import identity_element
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.passes.tighten_loop_bounds import linear
 from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
 from tunesmith.support import dtype as dt
 

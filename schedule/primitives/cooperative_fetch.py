@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tunesmith.ir.gpu import is_thread_axis
 from tunesmith.ir.poly import ceildiv, product
 from tunesmith.ir.stmt import Block, For
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
@@ -42,7 +43,7 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
     b: Block = path[-1]
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("data-parallel", f"block {b.name} is a reduction", b)
-    around = [f for f in path if type(f) is For and f.kind == "thread" and (f.thread or "").startswith("threadIdx")]
+    around = [f for f in path if type(f) is For and f.kind == "thread" and is_thread_axis(f.thread)]
     if not around:
         raise s.refuse("threads-around", f"block {b.name} stands in no loop of threadIdx", b)
     own: list[For] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.gpu import is_block_axis, is_thread_axis
 from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import THREADS, Block, For, Stmt
 from tunesmith.ir.visit import blocks_under, walk
@@ -109,7 +110,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
     target = s.loop(loop)
     if thread not in THREADS:
         raise s.refuse("known-thread", f"there is no thread axis {thread!r}; there are {', '.join(THREADS)}", target)
-    together = thread.startswith("threadIdx")
+    together = is_thread_axis(thread)
     for b in blocks_under(target):
         if _used_by_reduction(b, target) and not (together and _is_combination(b, target)):
             raise s.refuse("data-parallel", f"block {b.name} reduces over loop {target.var.name}; use rfactor first", target)
@@ -122,7 +123,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
             s.require("eq0", f.extent - target.extent, "agree", what)
         related = ScheduleState.find_loop(f.body, target.var) is not None or ScheduleState.find_loop(target.body, f.var) is not None
         inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
-        if related and ((inner == outer and not together) or (inner.startswith("blockIdx") and not outer.startswith("blockIdx"))):
+        if related and ((inner == outer and not together) or (is_block_axis(inner) and not is_block_axis(outer))):
             raise s.refuse("nested", f"a loop of {inner} would stand inside a loop of {outer}", target)
         if related and inner == outer:
             first, second = (f, target) if ScheduleState.find_loop(f.body, target.var) is not None else (target, f)

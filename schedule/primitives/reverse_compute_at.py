@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.ir.analysis.access_regions import Box, accesses, plain_iter, reads, region, writes
 from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.gpu import is_thread_axis
 from tunesmith.ir.poly import Poly, substitute
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
@@ -105,7 +106,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
         if f.kind in ("parallel", "thread"):
-            together = (f.thread or "").startswith("threadIdx")
+            together = is_thread_axis(f.thread)
             check_independent(s, f, "independent", within_blocks=together, same_values=together)
     if not is_one_element(b):
         raise s.refuse(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tunesmith.ir.analysis.access_regions import accesses
+from tunesmith.ir.analysis.identity_element import identity_element
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Const, Expr, IsNegative, Select, conjunction, const
+from tunesmith.ir.expr import Const, Expr, IsNegative, Select, conjunction
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under, transform
@@ -19,7 +18,6 @@ from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
-from tunesmith.support import dtype as dt
 
 
 @primitive
@@ -63,7 +61,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     if update is None:
         raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that reads nothing of C", b)
     if update.op in ("add", "mul") and (
-        type(init.value) is not Const or init.value.value != _identity_element(update.op, body.buffer.dtype)
+        type(init.value) is not Const or init.value.value != identity_element(update.op, body.buffer.dtype).value
     ):
         raise s.refuse("neutral", f"block {b.name} starts its reduction with something else than the neutral value", b)
     if target.kind != "serial":
@@ -154,19 +152,9 @@ def _select_identity(
         conds.append(IsNegative(substitute(p, at)))
     new: Any = substitute_program(body, rename)
     if conds:
-        identity_element = const(_identity_element(new.value.op, body.buffer.dtype), body.buffer.dtype)
-        new = new.with_(value=new.value.with_(b=Select(conjunction(tuple(conds)), new.value.b, identity_element)))
+        identity = identity_element(new.value.op, body.buffer.dtype)
+        new = new.with_(value=new.value.with_(b=Select(conjunction(tuple(conds)), new.value.b, identity)))
     return new, tuple([p for p in b.predicate if p.vars.isdisjoint(mixed)])
-
-
-def _identity_element(op: str, dtype: str) -> float:
-    """The value that changes nothing."""
-    if op in ("add", "mul"):
-        return 0 if op == "add" else 1
-    if dt.is_float(dtype):
-        return float("-inf") if op == "max" else float("inf")
-    info = np.iinfo(dt.to_numpy(dtype))
-    return int(info.min if op == "max" else info.max)
 
 
 def _final_nest(

@@ -20,6 +20,7 @@ from tunesmith.codegen.llvm.kernel.masks import active_lanes
 from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
 from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
@@ -30,7 +31,6 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.code_size import EMITTED
 from tunesmith.lower.passes.simplify import symbol_ranges
-from tunesmith.lower.passes.tighten_loop_bounds import linear
 from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import simplify
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import IsNegative
@@ -22,7 +23,6 @@ from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
-from tunesmith.lower.passes.tighten_loop_bounds import coefficient
 from tunesmith.lower.passes.version_loops import MAX_VERSIONS
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule

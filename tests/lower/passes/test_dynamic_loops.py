@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm.build import build
+from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import IsNegative, Select, select
 from tunesmith.ir.function import PrimFunc
@@ -13,7 +14,6 @@ from tunesmith.ir.poly import Var, floordiv, less_than, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Iter, nest, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.tighten_loop_bounds import linear
 from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.evaluator.guard_pages import GuardedArray
 from tunesmith.ops import tensor_expression as te

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Op, Var, floordiv, mod, poly
@@ -13,7 +14,7 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, If
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import walk
-from tunesmith.lower.passes.tighten_loop_bounds import coefficient, tighten_loop_bounds
+from tunesmith.lower.passes.tighten_loop_bounds import tighten_loop_bounds
 from tunesmith.lower.passes.unswitch_loops import unswitch_loops
 from tunesmith.lower.passes.version_loops import MAX_VERSIONS, version_loops
 

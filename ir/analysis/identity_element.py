@@ -1,4 +1,4 @@
-"""The value that changes nothing when a reduction combines it."""
+"""Give the identity element of a reduction operation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tunesmith.support import dtype as dt
 
 
 def identity_element(op: str, dtype: str) -> Const:
-    """Of add, mul, min or max."""
+    """The value that leaves the other operand of `op` (add, mul, min or max) unchanged."""
     if op in ("add", "mul"):
         return const(0 if op == "add" else 1, dtype)
     if dt.is_float(dtype):
