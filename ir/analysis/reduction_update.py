@@ -22,7 +22,7 @@ class ReductionUpdate:
         store: the store.
         op: one of `REASSOCIABLE`.
         load: the load of C[i], the left operand.
-        term: the right operand, which reads no element of C.
+        term: the right operand.
     """
 
     store: BufferStore
@@ -36,19 +36,23 @@ def loads_from(root: Node, buffer: Buffer) -> bool:
     return any(type(n) is BufferLoad and n.buffer is buffer for n in walk_objects(root))
 
 
-def reduction_update(n: object) -> ReductionUpdate | None:
-    """The update that a statement is; None for other statements.
-
-    A term that reads C, as in C[i] = C[i] + (C[i] + x) or C[i] = C[i] + C[i - 1], depends on the order of the updates: that is no match.
-    """
+def accumulation(n: object) -> ReductionUpdate | None:
+    """`C[i] = C[i] op term` as an update, whatever the term reads; None for other statements."""
     if type(n) is not BufferStore:
         return None
     v = n.value
     if type(v) is not Binary or v.op not in REASSOCIABLE or type(v.a) is not BufferLoad or v.a.lanes != 1:
         return None
-    if v.a.buffer is not n.buffer or v.a.indices != n.indices or loads_from(v.b, n.buffer):
-        return None
-    return ReductionUpdate(n, v.op, v.a, v.b)
+    return ReductionUpdate(n, v.op, v.a, v.b) if v.a.buffer is n.buffer and v.a.indices == n.indices else None
+
+
+def reduction_update(n: object) -> ReductionUpdate | None:
+    """The update that a statement is; None for other statements.
+
+    A term that reads C, as in C[i] = C[i] + (C[i] + x) or C[i] = C[i] + C[i - 1], depends on the order of the updates: that is no match.
+    """
+    found = accumulation(n)
+    return None if found is None or loads_from(found.term, found.store.buffer) else found
 
 
 def reassociable_update(b: Block) -> ReductionUpdate | None:

@@ -1,6 +1,6 @@
-"""guard_zero_padding: `C = C + select(p, x, 0) * y` becomes `if p: C = C + x * y`: padding costs no arithmetic.
+"""Replace `C = C + select(p, x, 0) * y` by `if p: C = C + x * y`, so that zero padding costs no arithmetic.
 
-The sum keeps its value unless y is infinite or NaN where x is padding (0 * inf is NaN), which vendor libraries ignore too.
+The sum keeps its value unless y is infinite or NaN where x is padding (0 * inf is NaN), which vendor libraries ignore, too.
 Each part of the condition becomes an `if` of its own, so that loops can be clipped to it and tiles versioned by it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.analysis.reduction_update import accumulation
 from tunesmith.ir.expr import Binary, Const, Expr, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import BufferStore, Stmt
@@ -23,14 +23,13 @@ def guard_zero_padding(func: PrimFunc, target: Target) -> PrimFunc:
     """Guard sums of products instead of adding zeros."""
 
     def on_store(n: BufferStore, _: Any) -> Stmt:
-        v: Any = n.value
-        if type(v) is not Binary or v.op != "add" or type(v.a) is not BufferLoad:
+        found = accumulation(n)
+        product = None if found is None or found.op != "add" else found.term
+        if found is None or type(product) is not Binary or product.op != "mul":
             return n
-        if v.a.buffer is not n.buffer or v.a.indices != n.indices or type(v.b) is not Binary or v.b.op != "mul":
-            return n
-        for this, other in ((v.b.a, v.b.b), (v.b.b, v.b.a)):
+        for this, other in ((product.a, product.b), (product.b, product.a)):
             if type(this) is Select and type(this.b) is Const and this.b.value == 0:
-                inner = BufferStore(n.buffer, n.indices, Binary("add", v.a, Binary("mul", this.a, other)), n.stride, n.mask)
+                inner = n.with_(value=Binary("add", found.load, Binary("mul", this.a, other)))
                 return guarded(tuple(conjuncts(this.cond)), inner)
         return n
 

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any
 
 from tunesmith.ir.analysis.identity_element import identity_element
+from tunesmith.ir.analysis.reduction_update import accumulation
 from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
@@ -129,12 +130,12 @@ def _horizontal(
     divide: UniformDivision,
 ) -> Stmt:
     """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
-    v: Any = st.value
-    own = type(v) is Binary and v.op in FOLDED and type(v.a) is BufferLoad and v.a.buffer is st.buffer and v.a.indices == st.indices
-    if not own:
+    update = accumulation(st)
+    if update is None or update.op not in FOLDED:
         raise NotAVector
+    op, term = update.op, update.term
     total: Expr | None = None
-    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(v.b, active)
+    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(term, active)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
@@ -144,15 +145,15 @@ def _horizontal(
         tool = _Lanes(lane, lanes, s, sizes, divide)
         tool.exact = st.buffer in divide.exact
         tool.guards += [] if active is None else [frozenset(active.vars)]
-        part = tool.wide(tool.expr(s(substitute(v.b, {n.var: poly(start) + lane})), count if masked else None))
+        part = tool.wide(tool.expr(s(substitute(term, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
-            nothing = Broadcast(identity_element(v.op, st.buffer.dtype), lanes)
+            nothing = Broadcast(identity_element(op, st.buffer.dtype), lanes)
             part = Select(IsNegative(-count, lanes, ONE), part, nothing)
-        total = part if total is None else Binary(v.op, total, part)
+        total = part if total is None else Binary(op, total, part)
         del s.ranges[lane]
     assert total is not None
-    folded = Call(f"reduce_{v.op}", (total,), st.buffer.dtype)
-    store = BufferStore(st.buffer, st.indices, Binary(v.op, v.a, folded))
+    folded = Call(f"reduce_{op}", (total,), st.buffer.dtype)
+    store = BufferStore(st.buffer, st.indices, Binary(op, update.load, folded))
     return If(IsNegative(-active), store) if alone and active is not None else store
 
 
