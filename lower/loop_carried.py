@@ -21,7 +21,7 @@ from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
 from tunesmith.ir.stmt import For
-from tunesmith.lower.passes.simplify import Simplifier
+from tunesmith.lower.simplifier import Simplifier
 
 MAX_POINTS = 1 << 17
 """Iterations of an access that are enumerated."""

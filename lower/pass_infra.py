@@ -1,23 +1,29 @@
-"""What a pass is: a named function from PrimFunc to PrimFunc for a target, and a pipeline, a list of passes that reads as the compiler."""
+"""Define passes, pipelines of passes, and instruments that watch them.
+
+A pass is a function from PrimFunc to PrimFunc for a target, with a name, the stage it needs, the stage it gives, and options: its
+keyword-only parameters.  A pipeline is a list of passes that reads as the compiler.
+"""
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.node import CHECK
 from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.stages import STAGES, check_stage
 from tunesmith.support.errors import UserError
 
-STAGES = ("SCHEDULED", "OPAQUE", "FLAT", "VECTOR")
-"""SCHEDULED: loops around blocks.  OPAQUE: no blocks, allocations placed.  FLAT: one-dimensional buffers.
-VECTOR: no vectorised or unrolled loops."""
+Option = bool | int | float | str
+"""A value of an option."""
 
 
 class Instrument(Protocol):
@@ -29,28 +35,58 @@ class Instrument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One rewrite of a function.
+    """One rewrite of a function, or a check of it.
 
     Attributes:
-        name: folder.file of the pass, the label in dumps, times and errors.
-        run: the rewrite.
+        name: name of its file, the label in dumps, times and errors.
+        run: the rewrite, `run(func, target, **options)`.
         needs: the stage the function must be in.
         gives: the stage it is in afterwards.
+        options: values of keyword-only parameters of `run`; defaults are not listed.
     """
 
     name: str
-    run: Callable[[PrimFunc, Target], PrimFunc]
+    run: Callable[..., PrimFunc]
     needs: str
     gives: str
+    options: tuple[tuple[str, Option], ...] = ()
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
-        return self.run(func, target)
+        return self.run(func, target, **dict(self.options))
+
+    def __str__(self) -> str:
+        given = ",".join([f"{k}={v}" for k, v in self.options])
+        return f"{self.name}{{{given}}}" if given else self.name
+
+    @property
+    def defaults(self) -> dict[str, Option]:
+        """The options and their default values."""
+        found = inspect.signature(self.run).parameters.values()
+        return {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
+
+    def with_options(self, **options: Option) -> Pass:
+        """The pass with other options.
+
+        Raises:
+            UserError: there is no such option, or its value has another type than the default.
+        """
+        known = self.defaults
+        for key, value in options.items():
+            if key not in known:
+                raise UserError(f"the pass {self.name!r} has no option {key!r}; it has {', '.join(known) or 'none'}")
+            if type(value) is not type(known[key]):
+                wanted = type(known[key]).__name__
+                raise UserError(f"the option {key!r} of the pass {self.name!r} is of type {wanted}, got {value!r}")
+        return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
 
 
-def function_pass(needs: str, gives: str | None = None) -> Callable[[Callable[[PrimFunc, Target], PrimFunc]], Pass]:
-    """Make a function a pass; without `gives` the stage stays."""
+def function_pass(needs: str, gives: str | None = None) -> Callable[[Callable[..., PrimFunc]], Pass]:
+    """Make a function a pass with the name of its file; without `gives` the stage stays.
 
-    def wrap(f: Callable[[PrimFunc, Target], PrimFunc]) -> Pass:
+    Keyword-only parameters of the function are the options of the pass.
+    """
+
+    def wrap(f: Callable[..., PrimFunc]) -> Pass:
         return Pass(f.__module__.rpartition(".")[2], f, needs, gives or needs)
 
     return wrap
@@ -74,11 +110,14 @@ class Pipeline:
 
     def __init__(self, *passes: Pass) -> None:
         stage = passes[0].needs
+        stages = []
         for p in passes:
             if STAGES.index(p.needs) > STAGES.index(stage):
                 raise ValueError(f"pass {p.name} needs stage {p.needs}, but the pipeline is at {stage} there")
             stage = max(stage, p.gives, key=STAGES.index)
+            stages.append(stage)
         self.passes = passes
+        self.stages = tuple(stages)
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
         """The function after all passes.
@@ -94,13 +133,15 @@ class Pipeline:
                 check_size(n.value, f"{func.name}: the value stored to {n.buffer.name}")
             else:
                 n.each_child(lambda k: stack.append(k) if isinstance(k, Stmt) else None)
-        for p in self.passes:
+        for p, stage in zip(self.passes, self.stages, strict=True):
             watchers = _instruments.get()
             start = time.perf_counter()
             out = p(func, target)
             if not isinstance(out, PrimFunc):
                 found = "None" if out is None else f"a {type(out).__name__}"
                 raise UserError(f"the pass {p.name!r} returned {found} for {func.name}: a pass returns the PrimFunc that it makes")
+            if CHECK:
+                check_stage(out, stage, p.name)
             for w in watchers:
                 w.after(p.name, func, out, time.perf_counter() - start)
             func = out

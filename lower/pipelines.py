@@ -1,15 +1,22 @@
-"""The compiler, as lists of passes."""
+"""List the passes of each target kind; `PASSES` has all of them by name."""
 
 from __future__ import annotations
 
-from tunesmith.lower.code_size import bound_unrolling
-from tunesmith.lower.pass_infra import Pass, Pipeline
+import difflib
+import re
+from collections.abc import Mapping
+
+from tunesmith.lower.pass_infra import Option, Pass, Pipeline
+from tunesmith.lower.passes.bound_unrolling import bound_unrolling
 from tunesmith.lower.passes.check_bounds import check_bounds
+from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
 from tunesmith.lower.passes.double_buffer import double_buffer
 from tunesmith.lower.passes.drop_dead_stores import drop_dead_stores
+from tunesmith.lower.passes.expand_math import expand_math
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
 from tunesmith.lower.passes.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.passes.guard_zero_padding import guard_zero_padding
+from tunesmith.lower.passes.hoist_shared_allocations import hoist_shared_allocations
 from tunesmith.lower.passes.inject_prefetch import inject_prefetch
 from tunesmith.lower.passes.inject_virtual_threads import inject_virtual_threads
 from tunesmith.lower.passes.insert_barriers import insert_barriers
@@ -24,11 +31,10 @@ from tunesmith.lower.passes.uniform_vector_predicates import uniform_vector_pred
 from tunesmith.lower.passes.unify_thread_bindings import unify_thread_bindings
 from tunesmith.lower.passes.unroll_loops import unroll_loops
 from tunesmith.lower.passes.unswitch_loops import unswitch_loops
-from tunesmith.lower.passes.vector_math import expand_math
 from tunesmith.lower.passes.vectorize_loops import vectorize_loops
+from tunesmith.lower.passes.verify_thread_access import verify_thread_access
 from tunesmith.lower.passes.version_loops import version_loops
-
-_EXPAND_MATH = Pass("vector_math", lambda func, target: expand_math(func), "FLAT", "VECTOR")
+from tunesmith.support.errors import UserError
 
 CPU = Pipeline(
     inject_prefetch,
@@ -38,6 +44,7 @@ CPU = Pipeline(
     guard_zero_padding,
     simplify,
     plan_allocations,
+    compact_local_buffers,
     tighten_loop_bounds,
     version_loops,
     unswitch_loops,
@@ -46,13 +53,14 @@ CPU = Pipeline(
     legalize_bool_storage,
     vectorize_loops,
     fuse_multiply_add,
+    bound_unrolling,
     unroll_loops,
     # Last: expanded functions share subexpressions as objects, which a rewrite of trees would copy.
-    _EXPAND_MATH,
+    expand_math,
 )
 """From a concrete scheduled function to what the CPU code generators take."""
 
-CPU_CHECKED = Pipeline(check_bounds, guard_zero_padding, simplify, flatten_buffers, legalize_bool_storage, fuse_multiply_add, _EXPAND_MATH)
+CPU_CHECKED = Pipeline(check_bounds, guard_zero_padding, simplify, flatten_buffers, legalize_bool_storage, fuse_multiply_add, expand_math)
 """As `CPU`, with every index checked at run time: serial, and as slow as that is.  What decides how results are rounded is in both."""
 
 GPU = Pipeline(
@@ -64,6 +72,9 @@ GPU = Pipeline(
     simplify,
     unify_thread_bindings,
     plan_allocations,
+    compact_local_buffers,
+    hoist_shared_allocations,
+    verify_thread_access,
     simplify,
     pad_shared_tiles,
     inject_virtual_threads,
@@ -75,6 +86,44 @@ GPU = Pipeline(
     vectorize_loops,
     fuse_multiply_add,
     insert_barriers,
-    Pass("bound_unrolling", bound_unrolling, "FLAT", "FLAT"),
+    bound_unrolling,
 )
 """From a concrete scheduled function to kernels: the form of `lower.kernels`, with flat memory, vectors and barriers."""
+
+PASSES: Mapping[str, Pass] = {p.name: p for p in sorted({*CPU.passes, *CPU_CHECKED.passes, *GPU.passes}, key=lambda p: p.name)}
+"""Every pass by name."""
+
+
+def find_pass(text: str) -> Pass:
+    """The pass that `text` names, with its options: `simplify`, `version_loops{most=8}`.
+
+    Raises:
+        UserError: there is no such pass or option, or a value has the wrong type.
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\{(.*)\})?\s*", text)
+    if match is None:
+        raise UserError(f"{text!r} is no pass: write NAME or NAME{{option=value,...}}")
+    if match[1] not in PASSES:
+        near = difflib.get_close_matches(match[1], PASSES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"there is no pass {match[1]!r}.{hint} Passes: {', '.join(PASSES)}")
+    found = PASSES[match[1]]
+    options: dict[str, Option] = {}
+    for entry in (match[2] or "").split(","):
+        if entry.strip():
+            key, equals, value = entry.partition("=")
+            if not equals:
+                raise UserError(f"{entry.strip()!r} is no option of {found.name}: write option=value")
+            options[key.strip()] = _value(value.strip())
+    return found.with_options(**options)
+
+
+def _value(text: str) -> Option:
+    if text in ("true", "false"):
+        return text == "true"
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

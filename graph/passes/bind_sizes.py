@@ -9,7 +9,7 @@ from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, 
 from tunesmith.ir.expr import Const
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly, Var, poly, substitute
-from tunesmith.lower.passes.simplify import Simplifier
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""compact_local_buffers: memory of one thread, whose elements are those of every 32nd column say, becomes as small as what is touched.
+"""Compact a thread-local buffer accessed with a constant stride to the elements used.
 
 Where an index is `128 * c + x` with x below 4, the dimension becomes two, of c and of x.
 """
@@ -8,16 +8,30 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For
-from tunesmith.ir.visit import transform
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import transform, with_body
+from tunesmith.lower.pass_infra import function_pass
 
 Linear = list[tuple[int, int, Poly]]
 """Terms of an index: coefficient, highest value of the variable, the term."""
 
 
-def compact_local_buffers(n: Allocate) -> Allocate:
-    """The allocation with dimensions cut at gaps of all accesses; itself where there are none."""
+@function_pass(needs="OPAQUE")
+def compact_local_buffers(func: PrimFunc, target: Target) -> PrimFunc:
+    """Compact the allocations of scope local."""
+
+    def on_allocate(n: Allocate, recurse: Any) -> Any:
+        m = n.map_children(recurse)
+        return compacted(m) if m.buffer.scope == "local" else m
+
+    return with_body(func, transform(func.body, {Allocate: on_allocate}))
+
+
+def compacted(n: Allocate) -> Allocate:
+    """The allocation with its dimensions split at the gaps between all accesses; itself where there are none."""
     found: list[tuple[Poly, ...]] = []
     highest: dict[Var, int] = {}
 
@@ -50,7 +64,7 @@ def compact_local_buffers(n: Allocate) -> Allocate:
         return m.with_(buffer=new, indices=tuple(at))
 
     body = transform(n.body, {BufferLoad: on_access, BufferStore: on_access})
-    return compact_local_buffers(Allocate(new, body))
+    return compacted(Allocate(new, body))
 
 
 def _linear(index: Poly, highest: dict[Var, int]) -> Linear | None:

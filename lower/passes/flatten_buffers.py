@@ -12,7 +12,7 @@ from tunesmith.ir.stmt import Allocate, BufferStore, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 
 def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:

@@ -23,12 +23,9 @@ from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
-from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.loop_carried import carries_values
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
-from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
-from tunesmith.lower.passes.verify_thread_access import verify_thread_access
+from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 17
@@ -52,12 +49,7 @@ def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     _check_private(func.name, body, ())
     if not func.allocs:
         return func
-    func = func.with_(body=body, allocs=kept)
-    if target.is_gpu:
-        func = _hoist_shared(func)
-        _check_threads(func.name, func.body, frozenset(), frozenset())
-        verify_thread_access(func)
-    return func
+    return func.with_(body=body, allocs=kept)
 
 
 def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
@@ -114,44 +106,6 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
 
 def _uses(n: Any, b: Buffer) -> bool:
     return any(type(x) in (BufferLoad, BufferStore) and x.buffer is b for x in walk(n))
-
-
-def _check_threads(name: str, n: Any, threads: frozenset[Var], mine: frozenset[Buffer]) -> None:
-    """Refuse memory of a thread in which a thread looks for what another one has written; `mine` are such."""
-    if type(n) is For and n.kind == "thread":
-        threads = threads | {n.var}
-    if type(n) is Allocate and n.buffer.scope == "local":
-        mine = mine | {n.buffer}
-    if type(n) in (BufferLoad, BufferStore) and n.buffer in mine and any(not i.vars.isdisjoint(threads) for i in n.indices):
-        raise BuildError(
-            f"{name}: the buffer {n.buffer.name} of scope local is each thread's own, but its place depends on the thread: "
-            f"{n.buffer.name}[{', '.join(map(str, n.indices))}]. Share the loops that write and read it in the same way, or give it the "
-            "scope shared (set_scope)"
-        )
-    n.each_child(lambda k: None if type(k) is Poly else _check_threads(name, k, threads, mine))
-
-
-def _hoist_shared(func: PrimFunc) -> PrimFunc:
-    """Allocations of shared memory directly inside the loops of blocks, where their shapes, being numbers, mean the same."""
-    found: list[Buffer] = []
-
-    def on_allocate(n: Allocate, recurse: Any) -> Stmt:
-        if n.buffer.scope not in SHARED_SCOPES or any(e.const is None for e in n.buffer.shape):
-            return n.map_children(recurse)
-        found.append(n.buffer)
-        inside: Stmt = recurse(n.body)
-        return inside
-
-    def kernel(n: Stmt) -> Stmt:
-        if type(n) is For and n.thread in BLOCK_AXES:
-            return n.with_(body=kernel(n.body))
-        found.clear()
-        out = transform(n, {Allocate: on_allocate})
-        for b in reversed(found):
-            out = Allocate(b, out)
-        return out
-
-    return map_kernels(func, kernel)
 
 
 def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
@@ -248,7 +202,7 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
         return m.with_(buffer=new, indices=tuple([ZERO if only else i - low for i, low, only in moved]))
 
     out = Allocate(new, transform(n, {BufferLoad: on_access, BufferStore: on_access}))
-    return compact_local_buffers(out) if b.scope == "local" else out
+    return out
 
 
 def _box(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:

@@ -16,7 +16,7 @@ from tunesmith.ir.stmt import For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 
 @function_pass(needs="OPAQUE")

@@ -19,18 +19,16 @@ from tunesmith.ir.poly import Poly, Var, poly, shifted, substitute
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import with_body
-from tunesmith.lower.code_size import bound_unrolling
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
 from tunesmith.lower.renew_binders import renew_binders
+from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
 
 Plan = Callable[[], Any]
 
 
 @function_pass(needs="FLAT", gives="VECTOR")
 def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
-    """Unroll, within the budget of `code_size`; guards that become constant disappear."""
-    func = bound_unrolling(func, target)
+    """Unroll loops marked `unrolled`; guards that become constant disappear."""
     unroller = _Unroller(symbol_ranges(func))
     body = unroller(func.body)
     return with_body(func, seq([]) if body is None else renew_binders(body) if unroller.copied_memory else body)

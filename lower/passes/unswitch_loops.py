@@ -16,25 +16,30 @@ from tunesmith.ir.stmt import For, If, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
 from tunesmith.lower.renew_binders import renew_binders
+from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 MAX_HOISTED = 3
 """Conditions taken out of one nest: each doubles it."""
 
 
 @function_pass(needs="OPAQUE")
-def unswitch_loops(func: PrimFunc, target: Target) -> PrimFunc:
-    """Unswitch written-out loops; see the module's text.
+def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -> PrimFunc:
+    """Unswitch unrolled and vectorized loops; see the module's text.
 
-    A second run finds nothing to do unless MAX_HOISTED stopped the first: a branch in front of a nest does not tell who put it there,
+    Args:
+        func: the function.
+        target: not used.
+        most: conditions taken out of one nest.
+
+    A second run finds nothing to do unless `most` stopped the first: a branch in front of a nest does not tell who put it there,
     so each run takes out as many again.  A pipeline holds this pass once.
     """
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:
         if n.kind in ("unrolled", "vectorized"):
-            return _hoist(n, s, MAX_HOISTED)
+            return _hoist(n, s, most)
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
         out: Stmt = n.map_children(recurse)
         del s.ranges[n.var]

@@ -24,7 +24,7 @@ from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
 from tunesmith.support import dtype as dt
 

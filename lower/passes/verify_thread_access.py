@@ -1,6 +1,7 @@
-"""What no barrier could mend: a thread that looks in its own memory for what another one wrote, and threads that add to one element.
+"""Reject kernels that no barrier can make correct: reads of thread-local elements written by another thread, and updates of one element
+by several threads.
 
-Both come from loops that were bound while an intermediate result was computed for more than one thread or one block, a halo say.
+Both come from loops that were bound while an intermediate result was computed for several threads or blocks, for example a halo.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, THREAD_AXES
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.kernels import kernels
+from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 14
@@ -28,12 +31,14 @@ ENDS = 2
 """Blocks and threads that are looked at, the first ones: those next to each other meet, if any do."""
 
 
-def verify_thread_access(func: PrimFunc) -> None:
-    """Refuse functions for a GPU with memory that is used as the module's text says.
+@function_pass(needs="OPAQUE")
+def verify_thread_access(func: PrimFunc, target: Target) -> PrimFunc:
+    """Refuse a function for a GPU with such accesses; see the module's text.
 
     Raises:
         BuildError: with the buffer and its index.
     """
+    _check_threads(func.name, func.body, frozenset(), frozenset())
     for kernel in kernels(func.body):
         made = [n for n in walk(kernel) if type(n) is Allocate and n.buffer.scope == "local"]
         for a in made:
@@ -47,6 +52,22 @@ def verify_thread_access(func: PrimFunc) -> None:
     for loop in [n for n in walk(func.body) if type(n) is For and n.kind == "thread" and n.thread not in THREAD_AXES]:
         for b in {n.buffer: None for n in walk(loop.body) if type(n) is BufferStore and n.buffer not in func.params}:
             _check_iterations(func.name, b, loop)
+    return func
+
+
+def _check_threads(name: str, n: Any, threads: frozenset[Var], mine: frozenset[Buffer]) -> None:
+    """Refuse memory of a thread in which a thread looks for what another one has written; `mine` are such."""
+    if type(n) is For and n.kind == "thread":
+        threads = threads | {n.var}
+    if type(n) is Allocate and n.buffer.scope == "local":
+        mine = mine | {n.buffer}
+    if type(n) in (BufferLoad, BufferStore) and n.buffer in mine and any(not i.vars.isdisjoint(threads) for i in n.indices):
+        raise BuildError(
+            f"{name}: the buffer {n.buffer.name} of scope local is each thread's own, but its place depends on the thread: "
+            f"{n.buffer.name}[{', '.join(map(str, n.indices))}]. Share the loops that write and read it in the same way, or give it the "
+            "scope shared (set_scope)"
+        )
+    n.each_child(lambda k: None if type(k) is Poly else _check_threads(name, k, threads, mine))
 
 
 def _check_own(name: str, made: Allocate) -> None:

@@ -21,8 +21,8 @@ from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.simplify import Range, Simplifier, symbol_ranges
 from tunesmith.lower.renew_binders import renew_binders
+from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
 
 MAX_VERSIONS = 24
 """Copies of one tile at most: past this guards stay where they are, slow but small."""
@@ -42,18 +42,25 @@ class Guard:
 
 
 @function_pass(needs="OPAQUE")
-def version_loops(func: PrimFunc, target: Target) -> PrimFunc:
+def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, rests: int = MAX_RESTS) -> PrimFunc:
     """Version tiles; see the module's text.
 
-    A second run finds nothing to do unless MAX_VERSIONS stopped the first: copies are counted from 1 in each run, because no trace of
+    Args:
+        func: the function.
+        target: not used.
+        most: copies of one tile; guards that would need more stay as they are.
+        rests: tiles of different sizes for a rest of a dynamic extent.
+
+    A second run finds nothing to do unless `most` stopped the first: copies are counted from 1 in each run, because no trace of
     them is left in the program, so each run would make more.  A pipeline holds this pass once.
     """
-    body = _Versioner(symbol_ranges(func)).visit(func.body, 1)
+    body = _Versioner(symbol_ranges(func), most, rests).visit(func.body, 1)
     return with_body(func, seq([]) if body is None else renew_binders(body))
 
 
 class _Versioner:
-    def __init__(self, ranges: dict[Var, Range]) -> None:
+    def __init__(self, ranges: dict[Var, Range], most: int, rests: int) -> None:
+        self.most, self.rests = most, rests
         self.s = Simplifier(ranges)
         self.sized = bool(ranges)
         self.facts: dict[Poly, Range] = {}
@@ -125,7 +132,7 @@ class _Versioner:
         steps, unit, offset = _in_steps(g.outer)
         known = self.facts.get(steps) or self.s.bounds(steps)
         passing, mixed, failing = _spans(unit, offset, g, known)
-        if mixed is not None and copies >= MAX_VERSIONS:
+        if mixed is not None and copies >= self.most:
             return self._keep(n, g, copies)
         pieces = sum(x is not None for x in (passing, mixed, failing))
         more = copies * 2 if pieces > 1 and mixed is not None else copies
@@ -137,7 +144,7 @@ class _Versioner:
         if mixed is not None:
             if mixed[0] == mixed[1]:
                 part = self._under(steps, mixed, self._settle(n, g, unit * mixed[0] + offset), more)
-            elif self.sized and mixed[1] - mixed[0] < MAX_RESTS:
+            elif self.sized and mixed[1] - mixed[0] < self.rests:
                 rests = range(mixed[0], mixed[1] + 1)
                 settled = [self._under(steps, (q, q), self._settle(n, g, unit * q + offset), more * len(rests)) for q in rests]
                 part = settled.pop()

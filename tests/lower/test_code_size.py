@@ -14,7 +14,8 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.code_size import EMITTED, UNROLLED, bound_unrolling, code_size
+from tunesmith.lower.code_size import EMITTED, UNROLLED, code_size
+from tunesmith.lower.passes.bound_unrolling import bound_unrolling
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +18,10 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import transform
-from tunesmith.lower.pass_infra import STAGES, Pipeline, function_pass, names, pass_context
-from tunesmith.lower.pipelines import CPU, GPU
+from tunesmith.lower.pass_infra import Pass, Pipeline, function_pass, names, pass_context
+from tunesmith.lower.pipelines import CPU, PASSES, find_pass
+from tunesmith.lower.stages import STAGES, check_stage
+from tunesmith.support.errors import InternalError, UserError
 from tunesmith.support.seeds import stream
 
 CASES = 40
@@ -96,10 +99,75 @@ def row(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = A[vi] + 1.0
 
 
-def test_every_pass_is_named_after_its_file() -> None:
-    passes = {path.stem for path in (Path(lower.__file__).parent / "passes").glob("*.py")} | {"bound_unrolling"}
-    assert set(names(CPU.passes)) | set(names(GPU.passes)) <= passes
-    assert names(CPU.passes)[:2] == ["inject_prefetch", "simplify"]
+def test_every_pass_has_a_file_of_its_name_and_is_in_the_list() -> None:
+    files = {path.stem for path in (Path(lower.__file__).parent / "passes").glob("*.py")} - {"__init__"}
+    assert files == set(PASSES)
+    for name, p in PASSES.items():
+        module = importlib.import_module(f"tunesmith.lower.passes.{name}")
+        assert [x for x in vars(module).values() if isinstance(x, Pass) and x.name == name] == [p]
+        assert p.run.__doc__ and p.needs in STAGES and p.gives in STAGES
+
+
+def test_passes_are_found_by_text_with_options() -> None:
+    assert find_pass("simplify") == PASSES["simplify"]
+    bounded = find_pass("version_loops{most=2, rests=1}")
+    assert bounded.options == (("most", 2), ("rests", 1)) and str(bounded) == "version_loops{most=2,rests=1}"
+    assert bounded.defaults == {"most": 24, "rests": 3} and find_pass(str(bounded)) == bounded
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("simplfy", "there is no pass 'simplfy'. Did you mean 'simplify'\\?"),
+        ("simplify{most=1}", "the pass 'simplify' has no option 'most'; it has none"),
+        ("version_loops{most=many}", "the option 'most' of the pass 'version_loops' is of type int, got 'many'"),
+        ("version_loops{most}", "'most' is no option of version_loops: write option=value"),
+        ("simplify{", "'simplify{' is no pass: write NAME or NAME{option=value,...}"),
+    ],
+)
+def test_refused_texts_of_passes(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_pass(text)
+
+
+def test_an_option_changes_the_pass(schedules: ModuleType) -> None:
+    @T.prim_func
+    def tiles(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for i in T.serial(8):
+            for j in T.unroll(8):
+                if i < 7:
+                    C[i * 8 + j] = A[i * 8 + j] * 2.0
+
+    once = find_pass("unswitch_loops")(tiles, schedules.target())
+    assert str(once) != str(tiles) and find_pass("unswitch_loops{most=0}")(tiles, schedules.target()) is tiles
+
+
+@pytest.mark.parametrize(
+    ("stage", "fault"),
+    [("OPAQUE", "the block C"), ("FLAT", "an access of A with 2 indices"), ("VECTOR", "the vectorized loop j")],
+)
+def test_a_function_in_the_wrong_stage_is_refused(stage: str, fault: str) -> None:
+    @T.prim_func
+    def blocks(C: T.Buffer((8,), "float32")):
+        for i in T.serial(8):
+            with T.block("C"):
+                vi = T.axis.spatial(8, i)
+                C[vi] = 1.0
+
+    @T.prim_func
+    def nested(A: T.Buffer((8, 8), "float32")):
+        for i, j in T.grid(8, 8):
+            A[i, j] = 1.0
+
+    @T.prim_func
+    def vectors(A: T.Buffer((8,), "float32")):
+        for j in T.vectorized(8):
+            A[j] = 1.0
+
+    func = {"OPAQUE": blocks, "FLAT": nested, "VECTOR": vectors}[stage]
+    check_stage(func, STAGES[STAGES.index(stage) - 1], "test")
+    with pytest.raises(InternalError, match=f"after the pass test the function is in stage {stage}, which has no place for {fault}"):
+        check_stage(func, stage, "test")
 
 
 def test_a_pipeline_checks_its_stages() -> None:

@@ -30,7 +30,7 @@ from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, S
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.code_size import EMITTED
-from tunesmith.lower.passes.simplify import symbol_ranges
+from tunesmith.lower.simplifier import symbol_ranges
 from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError

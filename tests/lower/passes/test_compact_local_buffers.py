@@ -12,7 +12,7 @@ from tunesmith.ir.poly import Poly, Var, mod, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate, For, Seq, store
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
+from tunesmith.lower.passes.compact_local_buffers import compacted
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -22,7 +22,7 @@ Golden = Callable[..., None]
 def closing(func: PrimFunc, target: object) -> PrimFunc:
     """compact_local_buffers of the outermost allocation."""
     assert type(func.body) is Allocate
-    body = compact_local_buffers(func.body)
+    body = compacted(func.body)
     return func if body is func.body else func.with_(body=body)
 
 
@@ -80,10 +80,10 @@ def test_what_has_no_gaps_is_left_alone(indices: list[Index]) -> None:
             For(i, poly(4), For(j, poly(4), store(b, (index(poly(i), poly(j)),), b[0] if not stores else b[index(poly(i), poly(j))])))
         )
     n = Allocate(b, Seq(tuple(stores)))
-    assert compact_local_buffers(n) is n
+    assert compacted(n) is n
 
 
 def test_a_variable_from_outside_is_left_alone() -> None:
     b, t, i = Buffer("L", (64,), scope="local"), Var("t"), Var("i")
     n = Allocate(b, For(i, poly(4), store(b, (poly(t) + poly(i) * 16,), b[poly(t) + poly(i) * 16])))
-    assert compact_local_buffers(n) is n
+    assert compacted(n) is n

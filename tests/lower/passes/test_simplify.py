@@ -11,7 +11,8 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.passes.simplify import Simplifier, known_truth, negate, simplify, truth
+from tunesmith.lower.passes.simplify import simplify
+from tunesmith.lower.simplifier import Simplifier, known_truth, negate, truth
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]

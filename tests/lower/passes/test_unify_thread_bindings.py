@@ -13,9 +13,12 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
+from tunesmith.lower.passes.hoist_shared_allocations import hoist_shared_allocations
 from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.lower.passes.simplify import simplify
 from tunesmith.lower.passes.unify_thread_bindings import unify_thread_bindings
+from tunesmith.lower.passes.verify_thread_access import verify_thread_access
 from tunesmith.support.errors import BuildError
 
 Threaded = Callable[..., PrimFunc]
@@ -183,7 +186,7 @@ def placed(A: T.Buffer((64, 48), "float32"), B: T.Buffer((64, 48), "float32")):
 def test_place_allocations_of_threads(threaded: Threaded, assert_golden: Golden) -> None:
     """Shared memory holds what all threads touch, outside of their loops; a thread's own what it touches, without gaps; kernels find
     global memory where they left it."""
-    assert_golden(str(threaded(placed, plan_allocations, simplify)))
+    assert_golden(str(threaded(placed, plan_allocations, compact_local_buffers, hoist_shared_allocations, simplify)))
 
 
 @T.prim_func
@@ -197,7 +200,7 @@ def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 
 def test_memory_of_another_thread_is_refused() -> None:
     with pytest.raises(BuildError) as caught:
-        plan_allocations(foreign, GPU)
+        verify_thread_access(plan_allocations(foreign, GPU), GPU)
     assert "foreign: the buffer L of scope local is each thread's own, but its place depends on the thread: L[" in str(caught.value)
     assert "Share the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
 

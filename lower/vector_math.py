@@ -1,12 +1,11 @@
-"""Elementary functions as straight-line arithmetic, a tree without branches for each intrinsic marked `expanded`, and for `pow`, `//`
-and `%` of floats.
+"""Expand elementary functions into arithmetic without branches: intrinsics marked `expanded`, and `pow`, `//` and `%` of floats.
 
 The trees use only what a vector unit does in every lane: fma, mul, add, div, sqrt, select, compare, trunc, copysign, integer
 shifts, `reinterpret`, and `ldexp` where the result may be denormal.  float16 and bfloat16 compute in float32.  sin, cos and
 pow of float32 compute partly in float64, so they have no float64 form; the others have one with longer polynomials.
 
-A tree shares its parts as Python objects: written out as text it is hundreds of times larger.  So a consumer must evaluate an
-object once, and this pass belongs behind all passes that walk expressions without a memo: last, before code generation.
+A tree shares its parts as Python objects: as text it is hundreds of times larger.  So a consumer must evaluate each object once, and
+expansion comes after all passes that walk expressions without a memo: last, before code generation.
 `vector_math_tables.OPERATIONS` says how many operations an expansion has.
 
 Accuracy is given as the largest |result - exact| in units of the last place (ulp) of the exact result, for denormal results in
@@ -18,13 +17,8 @@ split an fma, fuse a mul with an add (sin and cos fail then), reassociate, or fl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Const, Expr, Not, call, cast, compare, const, equal, select
-from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly
-from tunesmith.ir.visit import with_body
 from tunesmith.lower import vector_math_tables as tables
 from tunesmith.lower.vector_math_tables import FLOAT32, FLOAT64, FloatTables
 from tunesmith.support import dtype as dt
@@ -371,65 +365,17 @@ def expand_pow(node: Binary) -> Expr:
     return cast(node.dtype, _pow(v, x, y))
 
 
-_LEAVES = frozenset({Poly, Const, BufferLoad})
-"""Most of what is in a written-out program, with nothing to expand inside."""
-
-
-def expand_math(func: PrimFunc) -> PrimFunc:
-    """`func` with every `expanded` intrinsic, `pow`, and `//` and `%` of floats replaced by arithmetic; `func` itself when it has none.
-
-    A shared expression stays shared, so the pass takes time in proportion to the objects of `func`.  Calls that are equal within
-    one statement are expanded once: formulas are written out as trees, and softplus has five equal calls of exp.
+def expand(e: Call | Binary) -> Expr:
+    """A call or operation that `is_expanded`, as arithmetic.
 
     Raises:
         BuildError: see `expand_call` and `expand_pow`.
     """
-    done: dict[Expr, Expr] = {}
-    expanded: dict[int, Expr] = {}
-    number = _Numbering()
-
-    def rewrite(n: Any) -> Any:
-        if type(n) in _LEAVES:
-            return n
-        if not isinstance(n, Expr):
-            expanded.clear()  # a store may change what the calls read
-            return n.map_children(rewrite)
-        if n not in done:
-            if (type(n) is Call and n.name in _RULES) or (type(n) is Binary and _is_expanded(n)):
-                key = number(n)
-                if key not in expanded:
-                    m: Any = n.map_children(rewrite)
-                    expanded[key] = expand_call(m) if type(m) is Call else expand_pow(m) if m.op == "pow" else expand_floored(m)
-                done[n] = expanded[key]
-            else:
-                done[n] = n.map_children(rewrite)
-        return done[n]
-
-    return with_body(func, rewrite(func.body))
+    return expand_call(e) if isinstance(e, Call) else expand_pow(e) if e.op == "pow" else expand_floored(e)
 
 
-def _is_expanded(n: Binary) -> bool:
-    return n.op == "pow" or (n.op in ("floordiv", "mod") and dt.is_float(n.dtype))
-
-
-class _Numbering:
-    """Numbers of expressions: equal expressions have equal numbers (value numbering)."""
-
-    def __init__(self) -> None:
-        self._of: dict[Expr, int] = {}
-        self._numbers: dict[tuple[Any, ...], int] = {}
-
-    def __call__(self, e: Any) -> int:
-        found = self._of.get(e)
-        if found is None:
-            values = [getattr(e, name) for name in e.fields]
-            key = (type(e), *[self._part(v) for v in values])
-            found = self._of[e] = self._numbers.setdefault(key, len(self._numbers))
-        return found
-
-    def _part(self, v: Any) -> Any:
-        if type(v) is tuple:
-            return tuple([self._part(x) for x in v])
-        if type(v) is float:
-            return v.hex()  # 0 and -0 are equal, and not the same
-        return ("expression", self(v)) if isinstance(v, Expr) and type(v) is not Poly else (type(v).__name__, v)
+def is_expanded(e: object) -> bool:
+    """Whether the node is a call or operation that has to be expanded."""
+    if type(e) is Call:
+        return e.name in _RULES
+    return type(e) is Binary and (e.op == "pow" or (e.op in ("floordiv", "mod") and dt.is_float(e.dtype)))

@@ -18,7 +18,9 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import BufferStore, nest, store
-from tunesmith.lower.passes.vector_math import expand_call, expand_floored, expand_math, expand_pow
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.passes.expand_math import expand_math
+from tunesmith.lower.vector_math import expand_call, expand_floored, expand_pow
 from tunesmith.lower.vector_math_tables import MULTIPLIED_EXPONENTS, OPERATIONS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
@@ -33,6 +35,7 @@ def _beside(name: str) -> ModuleType:
 
 
 expr_eval = _beside("expr_eval")
+TARGET = Target("llvm -mcpu=x86-64-v3")
 
 BINARY = {"pow": expand_pow, "floordiv": expand_floored, "mod": expand_floored}
 Array = Any
@@ -389,15 +392,15 @@ def _value(func: PrimFunc) -> Expr:
 
 def test_function_without_such_calls_is_returned_itself() -> None:
     func = _function(lambda x: call("sqrt", x) + x * 2.0)
-    assert expand_math(func) is func
+    assert expand_math(func, TARGET) is func
 
 
 def test_every_call_is_replaced_and_the_pass_is_idempotent() -> None:
-    func = expand_math(_function(lambda x: Binary("pow", call("tanh", call("exp", x) + 1.0), call("sqrt", x))))
+    func = expand_math(_function(lambda x: Binary("pow", call("tanh", call("exp", x) + 1.0), call("sqrt", x))), TARGET)
     names = {n.name for n in expr_eval.nodes(_value(func)) if isinstance(n, Call)}
     assert "sqrt" in names and names <= PLAIN
     assert not any(isinstance(n, Binary) and n.op == "pow" for n in expr_eval.nodes(_value(func)))
-    assert expand_math(func) is func
+    assert expand_math(func, TARGET) is func
 
 
 def test_shared_expressions_stay_shared() -> None:
@@ -405,7 +408,7 @@ def test_shared_expressions_stay_shared() -> None:
         t = call("exp", x) + 1.0
         return call("log", t) * t + t
 
-    shared = expand_math(_function(make))
+    shared = expand_math(_function(make), TARGET)
     operations = expr_eval.count_operations(_value(shared))[0]
     assert operations == OPERATIONS["exp"][0] + OPERATIONS["log"][0] + 3
 
@@ -417,7 +420,7 @@ def test_nested_functions_take_time_by_objects_not_by_paths() -> None:
         return x
 
     func = _function(make)
-    assert expr_eval.count_operations(_value(expand_math(func))) == (12 * OPERATIONS["tanh"][0], 0)
+    assert expr_eval.count_operations(_value(expand_math(func, TARGET))) == (12 * OPERATIONS["tanh"][0], 0)
 
 
 def test_expanded_function_computes_the_composition() -> None:
@@ -427,7 +430,7 @@ def test_expanded_function_computes_the_composition() -> None:
         leaf_of.append(x)
         return x * call("sigmoid", x)
 
-    value = _value(expand_math(_function(make)))
+    value = _value(expand_math(_function(make), TARGET))
     x = np.linspace(-20, 20, 101).astype(np.float32)
     (leaf,) = [n for n in expr_eval.nodes(value) if isinstance(n, BufferLoad)]
     assert leaf is leaf_of[0]

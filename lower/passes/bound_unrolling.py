@@ -1,0 +1,147 @@
+"""Keep unrolling within a budget of instructions.
+
+The compile time of LLVM grows faster than the code: on one core 43,000 instructions of one function take 2 to 4 s, 86,000 take 7 s, and
+183,000 took a quarter of an hour.  So copies are counted before they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Expr, IsNegative
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Var, evaluate
+from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Stmt
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk, with_body
+from tunesmith.lower.code_size import DEVICE_UNROLLED, FREE, UNROLLED, code_size, copies_of, expression_size
+from tunesmith.lower.pass_infra import function_pass
+from tunesmith.support.errors import BuildError
+
+
+@function_pass(needs="FLAT")
+def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLED, gpu_budget: int = DEVICE_UNROLLED) -> PrimFunc:
+    """Keep loops that would be unrolled into more instructions than the budget: the outermost of a nest.
+
+    Args:
+        func: the function.
+        target: kind of processor.
+        cpu_budget: estimated instructions that unrolled loops of a function for CPUs may add up to.
+        gpu_budget: the same for a GPU.
+
+    Rewrite:
+        for i in unroll(512): for j in unroll(512): C[i, j] = ...
+      ->
+        for i in range(512): for j in unroll(512): C[i, j] = ...
+
+    Raises:
+        BuildError: the loops pass through memory of scope `register` of a CPU, which is in registers only where all indices are numbers.
+    """
+    body = func.body
+    most = gpu_budget if target.is_gpu else cpu_budget
+    if code_size(body) <= most:
+        return func
+    limit = most
+    while True:
+        bounded = _Bounded(limit, not target.is_gpu)
+        out, _, copied = bounded.statement(body)
+        if copied <= most or limit == 1:
+            break
+        limit //= 2
+    if copied > most and bounded.fixed:
+        names = ", ".join(sorted({b for _, b in bounded.fixed}))
+        loops = ", ".join(sorted({v for v, _ in bounded.fixed}))
+        raise BuildError(
+            f"{func.name}: [code-size] unrolling the loops {loops} gives about {round(copied)} instructions, and at most {most} are "
+            f"compiled; they index {names} of scope register, so they cannot stay loops. Make the tile of {names} smaller, or give "
+            f"{names} another scope"
+        )
+    return with_body(func, out)
+
+
+class _Bounded:
+    """Keeps loops whose copies are larger than `limit`, innermost first.
+
+    Sizes are averages over the copies of the loops around: a guard that unrolling decides removes some of them.
+
+    Attributes:
+        fixed: (loop, register buffer) of the loops that must be unrolled.
+        values: the values of unrolled loops for which the present statement remains.
+    """
+
+    def __init__(self, limit: int, registers: bool) -> None:
+        self.limit, self.registers = limit, registers
+        self.fixed: set[tuple[str, str]] = set()
+        self.values: dict[Var, Sequence[int]] = {}
+
+    def statement(self, n: Stmt) -> tuple[Any, float, float]:
+        """(the statement, its instructions, those of them that are in unrolled loops)."""
+        if type(n) is For:
+            if n.kind == "unrolled" and n.extent.const is not None:
+                self.values[n.var] = range(n.extent.const)
+            body, size, copied = self.statement(n.body)
+            self.values.pop(n.var, None)
+            out = n if body is n.body else n.with_(body=body)
+            copies = copies_of(n, 1)
+            if copies <= 1 or n.kind != "unrolled":
+                return out, size + 2, copied
+            buffer = self._register(n.body, n.var) if self.registers else None
+            if buffer is not None:
+                self.fixed.add((n.var.name, buffer))
+            elif copies * size > self.limit:
+                return out.with_(kind="serial"), size + 2, copied
+            return out, copies * size, copies * size
+        if type(n) in (BufferStore, Evaluate):
+            return n, code_size(n), 0
+        if type(n) is If and (passing := self._passing(n.cond)) is not None:
+            return self._decided(n, *passing)
+        total = [1.0, 0.0]
+
+        def visit(k: Any) -> Any:
+            if not isinstance(k, Stmt):
+                if type(k) not in FREE and isinstance(k, Expr):
+                    total[0] += expression_size(k)
+                return k
+            out, size, copied = self.statement(k)
+            total[0] += size
+            total[1] += copied
+            return out
+
+        made = n.map_children(visit)
+        return made, total[0], total[1]
+
+    def _passing(self, cond: Expr) -> tuple[Var, list[int]] | None:
+        """(the one unrolled loop that a condition depends on, its values for which the condition holds)."""
+        if type(cond) is not IsNegative or cond.lanes != 1 or len(cond.index.vars) != 1:
+            return None
+        (v,) = cond.index.vars
+        return (v, [x for x in self.values[v] if evaluate(cond.index, {v: x}) < 0]) if v in self.values else None
+
+    def _decided(self, n: If, v: Var, passing: list[int]) -> tuple[Any, float, float]:
+        """A branch whose copies know which way they go."""
+        every = self.values[v]
+        sides: list[Any] = []
+        size = copied = 0.0
+        for side, values in ((n.then, passing), (n.orelse, [x for x in every if x not in passing])):
+            if side is None or not values:
+                sides.append(side)
+                continue
+            self.values[v] = values
+            out, s, c = self.statement(side)
+            share = len(values) / len(every)
+            size, copied = size + share * s, copied + share * c
+            sides.append(out)
+        self.values[v] = every
+        then, orelse = sides
+        return n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse), size, copied
+
+    @staticmethod
+    def _register(n: Stmt, v: Var) -> str | None:
+        """The name of a register buffer below that an index with `v` selects from."""
+        for x in walk(n):
+            if type(x) in (BufferLoad, BufferStore) and x.buffer.scope == "register" and any(v in i.vars for i in x.indices):
+                name: str = x.buffer.name
+                return name
+        return None

@@ -1,0 +1,206 @@
+"""Simplify programs under known ranges: guards that always hold, loops of one iteration, constant conditions.
+
+Scheduling primitives do not simplify; they leave it to this rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunesmith.ir.arith.interval import bounds
+from tunesmith.ir.arith.simplify import is_plain
+from tunesmith.ir.arith.simplify import simplify as simplify_poly
+from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import IndirectIndex
+from tunesmith.ir.poly import ZERO, Param, Poly, Var
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.visit import substitute, transform
+from tunesmith.support import dtype as dt
+
+Range = tuple[int, int]
+
+
+class Simplifier:
+    """Simplifies statements and expressions under known ranges of variables (both ends included)."""
+
+    def __init__(self, ranges: Mapping[Var, Range] | None = None) -> None:
+        self.ranges: dict[Var, Range] = dict(ranges or {})
+        self._simplest: dict[Any, Poly] = {}
+        self._settled: set[BufferStore] = set()
+        self._table: dict[type, Any] = {
+            BufferStore: self._store,
+            Poly: lambda n, _: self.index(n),
+            For: lambda n, _: self.loop(n),
+            Block: self._block,
+            If: self._if,
+            IsNegative: self._lt0,
+            Select: self._select,
+            Binary: self._binary,
+            Not: self._not,
+            Seq: self._seq,
+            Allocate: self._allocate,
+            IndirectIndex: self._lookup,
+        }
+
+    def __call__(self, n: Any) -> Any:
+        return transform(n, self._table)
+
+    def index(self, p: Poly) -> Poly:
+        """The simplest known form of an index."""
+        if is_plain(p, self.ranges):
+            return p
+        key = (p, *[self.ranges.get(v) for v in p.vars])  # all that the result depends on: copies of a statement ask again
+        done = self._simplest.get(key)
+        if done is None:
+            done = self._simplest[key] = simplify_poly(p, self.ranges)
+        return p if done == p else done
+
+    def bounds(self, p: Poly) -> Range:
+        """Lowest and highest value."""
+        return bounds(p, self.ranges)
+
+    def loop(self, n: For) -> Stmt | None:
+        """A loop; None when it never runs."""
+        extent = self.index(n.extent)
+        high = self.bounds(extent)[1]
+        if high <= 0:
+            return None
+        if extent.const == 1 and n.kind != "thread":
+            return self(substitute(n.body, {n.var: ZERO}))
+        self.ranges[n.var] = (0, high - 1)
+        body = self(n.body)
+        del self.ranges[n.var]
+        if body is None:
+            return None
+        if body is n.body and extent is n.extent:
+            return n
+        return n.with_(extent=extent, body=body)
+
+    def guards(self, predicate: tuple[Poly, ...]) -> tuple[Poly, ...] | None:
+        """The entries that are neither always true nor implied by another; None when one never is."""
+        kept: list[Poly] = []
+        for e in predicate:
+            e = self.index(e)
+            low, high = self.bounds(e)
+            if low >= 0:
+                return None
+            if high >= 0 and not any(self.bounds(e - k)[1] <= 0 for k in kept):
+                kept = [k for k in kept if self.bounds(k - e)[1] > 0]
+                kept.append(e)
+        return tuple(kept)
+
+    def _block(self, n: Block, recurse: Any) -> Stmt | None:
+        predicate = self.guards(n.predicate)
+        if predicate is None:
+            return None
+        bindings = tuple([self.index(b) for b in n.bindings])
+        for it, b in zip(n.iters, bindings, strict=True):
+            low, high = self.bounds(b)
+            top = self.bounds(it.extent)[1] - 1
+            self.ranges[it.var] = (max(low, 0), min(high, top) if predicate else high)
+        init = None if n.init is None else recurse(n.init)
+        body = recurse(n.body)
+        if body is None:
+            if init is None:
+                return None
+            firsts = tuple([b - 1 for it, b in zip(n.iters, bindings, strict=True) if it.kind == "R"])
+            return n.with_(bindings=bindings, predicate=(*predicate, *firsts), init=None, body=init)
+        kept = all(a is b for a, b in zip((*bindings, *predicate), (*n.bindings, *n.predicate), strict=False))
+        if kept and len(predicate) == len(n.predicate) and init is n.init and body is n.body:
+            return n
+        return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)
+
+    def _store(self, n: BufferStore, recurse: Any) -> Stmt:
+        if n in self._settled:  # seen before and left as it was, which is right under any ranges
+            return n
+        m: BufferStore = n.map_children(recurse)
+        if m is n:
+            self._settled.add(n)
+        return m
+
+    def _if(self, n: If, recurse: Any) -> Stmt | None:
+        cond = recurse(n.cond)
+        if type(cond) is Const:
+            return recurse(n.then) if cond.value else None if n.orelse is None else recurse(n.orelse)
+        then, orelse = recurse(n.then), None if n.orelse is None else recurse(n.orelse)
+        if then is None:
+            return None if orelse is None else If(negate(cond), orelse)
+        return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
+
+    def _lt0(self, n: IsNegative, recurse: Any) -> Expr:
+        e = self.index(n.index)
+        low, high = self.bounds(e)
+        if n.lanes > 1 and n.stride is not None:
+            a, b = self.bounds(n.stride * (n.lanes - 1))
+            low, high = low + min(a, 0), high + max(b, 0)
+        if high < 0 or low >= 0:
+            return truth(high < 0, n.lanes)
+        return n if e is n.index else IsNegative(e, n.lanes, n.stride)
+
+    def _select(self, n: Select, recurse: Any) -> Expr:
+        cond = recurse(n.cond)
+        holds = known_truth(cond)
+        if holds is not None:
+            return recurse(n.a if holds else n.b)
+        a, b = recurse(n.a), recurse(n.b)
+        return n if cond is n.cond and a is n.a and b is n.b else Select(cond, a, b)
+
+    def _binary(self, n: Binary, recurse: Any) -> Expr:
+        m: Binary = n.map_children(recurse)
+        if m.op in ("and", "or"):
+            for x, y in ((m.a, m.b), (m.b, m.a)):
+                holds = known_truth(x)
+                if holds is not None:
+                    return y if holds == (m.op == "and") else x
+        return m
+
+    def _not(self, n: Not, recurse: Any) -> Expr:
+        a = recurse(n.a)
+        holds = known_truth(a)
+        return truth(not holds, dt.lanes(n.dtype)) if holds is not None else n if a is n.a else Not(a)
+
+    def _lookup(self, n: IndirectIndex, recurse: Any) -> Expr:
+        self.ranges[n.var] = (0, max(self.bounds(n.extent)[1] - 1, 0))
+        out: Expr = n.map_children(recurse)
+        del self.ranges[n.var]
+        return out
+
+    def _allocate(self, n: Allocate, recurse: Any) -> Stmt | None:
+        body = recurse(n.body)
+        return n if body is n.body else None if body is None else Allocate(n.buffer, body)
+
+    def _seq(self, n: Seq, recurse: Any) -> Stmt | None:
+        kept = [r for s in n.stmts if (r := recurse(s)) is not None]
+        if len(kept) == len(n.stmts) and all(a is b for a, b in zip(kept, n.stmts, strict=True)):
+            return n
+        return seq(kept) if kept else None
+
+
+def truth(value: bool, lanes: int = 1) -> Expr:
+    """The condition that always or never holds, for a number of lanes."""
+    one = Const(value, "bool")
+    return one if lanes == 1 else Broadcast(one, lanes)
+
+
+def known_truth(cond: Expr) -> bool | None:
+    """Whether a condition holds, in all lanes; None when that is not known."""
+    one = cond.a if type(cond) is Broadcast else cond
+    return bool(one.value) if type(one) is Const else None
+
+
+def negate(cond: Expr) -> Expr:
+    """The opposite condition."""
+    if type(cond) is IsNegative and cond.lanes == 1:
+        return IsNegative(-cond.index - 1)
+    return Not(cond)
+
+
+def symbol_ranges(func: PrimFunc) -> dict[Var, Range]:
+    """Ranges of the function's symbolic sizes: anything a dimension can be."""
+    out: dict[Var, Range] = {}
+    for p in func.params:
+        for v in (p,) if isinstance(p, Var) else {v for e in p.shape for v in e.vars}:
+            out[v] = (1, 2**31 - 1) if not isinstance(v, Param) else (v.domain[0], v.domain[-1])
+    return out
