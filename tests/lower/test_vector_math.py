@@ -35,7 +35,7 @@ def _beside(name: str) -> ModuleType:
 
 
 expr_eval = _beside("expr_eval")
-TARGET = Target("llvm -mcpu=x86-64-v3")
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 
 BINARY = {"pow": expand_pow, "floordiv": expand_floored, "mod": expand_floored}
 Array = Any
