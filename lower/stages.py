@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block, BufferStore, For
@@ -22,15 +24,23 @@ def check_stage(func: PrimFunc, stage: str, after: str) -> None:
     Raises:
         InternalError: with the node that does not belong there.
     """
-    level = STAGES.index(stage)
+    for limit, fault in _faults(func):
+        if STAGES.index(stage) > STAGES.index(limit):
+            raise InternalError(f"{func.name}: after the pass {after} the function is in stage {stage}, which has no place for {fault}")
+
+
+def stage_of(func: PrimFunc) -> str:
+    """The last stage that the function is in."""
+    return min((limit for limit, _ in _faults(func)), key=STAGES.index, default=STAGES[-1])
+
+
+def _faults(func: PrimFunc) -> Iterator[tuple[str, str]]:
+    """Nodes with a last stage: (that stage, a description of the node)."""
     for n in walk_objects(func.body):
         kind = type(n)
-        fault = None
-        if kind is Block and level >= STAGES.index("OPAQUE"):
-            fault = f"the block {n.name}"
-        elif kind in (BufferLoad, BufferStore) and len(n.indices) != 1 and level >= STAGES.index("FLAT"):
-            fault = f"an access of {n.buffer.name} with {len(n.indices)} indices"
-        elif kind is For and n.kind in ("vectorized", "unrolled") and level >= STAGES.index("VECTOR"):
-            fault = f"the {n.kind} loop {n.var}"
-        if fault is not None:
-            raise InternalError(f"{func.name}: after the pass {after} the function is in stage {stage}, which has no place for {fault}")
+        if kind is Block:
+            yield "SCHEDULED", f"the block {n.name}"
+        elif kind in (BufferLoad, BufferStore) and len(n.indices) != 1:
+            yield "OPAQUE", f"an access of {n.buffer.name} with {len(n.indices)} indices"
+        elif kind is For and n.kind in ("vectorized", "unrolled"):
+            yield "FLAT", f"the {n.kind} loop {n.var}"

@@ -17,6 +17,7 @@ from tunesmith.cli.costmodel import costmodel
 from tunesmith.cli.dataset import dataset
 from tunesmith.cli.experiment import experiment
 from tunesmith.cli.log import log
+from tunesmith.cli.opt import opt
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -244,6 +245,7 @@ main.add_command(costmodel)
 main.add_command(dataset)
 main.add_command(experiment)
 main.add_command(log)
+main.add_command(opt)
 
 if __name__ == "__main__":
     main(prog_name="tunesmith")

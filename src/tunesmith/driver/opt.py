@@ -1,0 +1,200 @@
+"""Run passes on a program and show what each of them changes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+
+from tunesmith.display.tables import plain_table, printable
+from tunesmith.driver.compile import as_target
+from tunesmith.driver.workloads import find_module
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline
+from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pass, Pipeline
+from tunesmith.lower.pipelines import CPU, CPU_CHECKED, GPU, PASSES, find_pass
+from tunesmith.lower.stages import STAGES, stage_of
+from tunesmith.support.errors import UserError
+
+PIPELINES: dict[str, Pipeline | ModulePipeline] = {"cpu": CPU, "cpu_checked": CPU_CHECKED, "gpu": GPU, "graph": GRAPH}
+"""Names that stand for all passes of a pipeline."""
+GRAPH_PASSES = {p.name: p for p in GRAPH.passes}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass of a run.
+
+    Attributes:
+        name: of the pass, with its options.
+        before: the program as script.
+        after: the same behind the pass.
+        seconds: that the pass took.
+    """
+
+    name: str
+    before: str
+    after: str
+    seconds: float
+
+    @property
+    def changed(self) -> bool:
+        """Whether the pass changed the program."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """What changed, as a unified diff."""
+        lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), "before", self.name, lineterm="", n=2)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """A run of passes.
+
+    Attributes:
+        module: the program behind the last pass.
+        steps: of each pass, in order.
+    """
+
+    module: IRModule
+    steps: tuple[Step, ...]
+
+    @property
+    def script(self) -> str:
+        """The program behind the last pass."""
+        return _script(self.module)
+
+    def render(self, show: str = "last", diff: bool = False) -> RenderableType:
+        """For a terminal.
+
+        Args:
+            show: "last" for the program behind the last pass, "changed" for that behind each pass that changed it, or "all".
+            diff: show diffs in place of programs.
+        """
+        if show == "last" and not diff:
+            return printable(self.script)
+        shown = [s for s in self.steps if s.changed or show == "all"]
+        return Group(*[printable(f"# {s.name}\n{s.diff() if diff else s.after}\n") for s in shown])
+
+    def to_json(self) -> dict[str, object]:
+        """As data."""
+        steps = [{"pass": s.name, "changed": s.changed, "seconds": s.seconds, "script": s.after} for s in self.steps]
+        return {"script": self.script, "steps": steps}
+
+
+def opt(
+    program: str | PathLike[str] | PrimFunc | IRModule, passes: str | Sequence[str | Pass | ModulePass], target: str | Target | None = None
+) -> Optimized:
+    """Run passes on a program.
+
+    Args:
+        program: a function or module; a file of script text, which is read and not executed; `-` for script text from standard input;
+            or a workload, such as `matmul(m=64,n=64,k=64)` or `path.py:function`.
+        passes: passes in order, as text ("simplify,version_loops{most=8}") or as a list; `cpu`, `cpu_checked`, `gpu` and `graph` stand for
+            the passes of these pipelines.
+        target: what is compiled for; by default this machine.
+    Raises:
+        UserError: there is no such program, pass or option, or a pass needs a later stage than the program is in.
+        ScriptError: the text is no program.
+        BuildError: a pass refuses the program.
+    """
+    machine = as_target(target)
+    mod = _module(program)
+    steps: list[Step] = []
+    before = _script(mod)
+    for p in find_passes(passes):
+        start = time.perf_counter()
+        if isinstance(p, Pass):
+            for f in mod.values():
+                if isinstance(f, PrimFunc):
+                    _check_stage(f, p)
+        mod = ModulePipeline(p)(mod, machine)
+        seconds = time.perf_counter() - start
+        after = _script(mod)
+        steps.append(Step(str(p) if isinstance(p, Pass) else p.name, before, after, seconds))
+        before = after
+    return Optimized(mod, tuple(steps))
+
+
+def find_passes(passes: str | Sequence[str | Pass | ModulePass]) -> list[Pass | ModulePass]:
+    """The passes that a text or a list names.  UserError if there is no such pass or option."""
+    entries = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes) if isinstance(passes, str) else list(passes)
+    out: list[Pass | ModulePass] = []
+    for entry in entries:
+        if not isinstance(entry, str):
+            out.append(entry)
+            continue
+        name = entry.strip()
+        if name in PIPELINES:
+            out += PIPELINES[name].passes
+        else:
+            out.append(GRAPH_PASSES[name] if name in GRAPH_PASSES else find_pass(name))
+    if not out:
+        raise UserError(
+            f"no pass was given. Passes: {', '.join(PASSES)}; of graphs: {', '.join(GRAPH_PASSES)}; pipelines: {', '.join(PIPELINES)}"
+        )
+    return out
+
+
+def pass_list() -> RenderableType:
+    """A table of all passes: stages, options, purpose."""
+    rows = []
+    for p in PASSES.values():
+        options = ", ".join([f"{k}={v}" for k, v in p.defaults.items()])
+        stages = p.needs if p.needs == p.gives else f"{p.needs} -> {p.gives}"
+        rows.append([p.name, stages, options or "-", _purpose(p.run.__module__)])
+    rows += [[p.name, "graph", "-", _purpose(f"tunesmith.graph.passes.{p.name}")] for p in GRAPH.passes]
+    return plain_table("passes", ["pass", "stage", "options", "purpose"], rows, left=["pass", "stage", "options", "purpose"])
+
+
+def _purpose(module: str) -> str:
+    loaded = sys.modules.get(module)
+    return (loaded.__doc__ or "").strip().partition("\n")[0] if loaded is not None else ""
+
+
+def _module(program: str | PathLike[str] | PrimFunc | IRModule) -> IRModule:
+    if isinstance(program, IRModule):
+        return program
+    if isinstance(program, PrimFunc):
+        return IRModule([program])
+    text = str(program)
+    if text == "-":
+        return _parsed(sys.stdin.read(), "<stdin>")
+    path = Path(text)
+    if "(" in text or ".py:" in text or not path.is_file():
+        return find_module(text)
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{text} cannot be read: {error}") from error
+
+
+def _parsed(text: str, file: str) -> IRModule:
+    found = parse(text, file)
+    return found if isinstance(found, IRModule) else IRModule({found.name: found})
+
+
+def _check_stage(func: PrimFunc, p: Pass) -> None:
+    stage = stage_of(func)
+    if STAGES.index(p.needs) > STAGES.index(stage):
+        earlier = [q.name for q in PASSES.values() if q.gives == p.needs and q.needs != q.gives]
+        raise UserError(
+            f"the pass {p.name} needs a program in stage {p.needs}, and {func.name} is in stage {stage}: run {' or '.join(earlier)} first"
+        )
+
+
+def _script(mod: IRModule) -> str:
+    functions = list(mod.values())
+    return str(functions[0]) if len(functions) == 1 and isinstance(functions[0], (PrimFunc, GraphFunc)) else str(mod)
