@@ -57,7 +57,7 @@ def items(golden: Path) -> Iterator[Item]:
             yield f"{target} | {w}", lambda w=w, target=target: _sketches(w, Target(target))
     for seed in range(FUZZ_SEEDS):
         yield f"fuzz | {seed}", lambda seed=seed: _fuzzed(seed)
-    for path in sorted(golden.rglob("*")):
+    for path in sorted(golden.rglob("*.txt")):
         if path.is_file():
             yield f"golden | {path.relative_to(golden).as_posix()}", lambda path=path: _golden(path.read_text(encoding="utf-8"))
     for name in MODELS:
