@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.backends import build
+from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import BuildRequest, SketchCache

@@ -24,7 +24,7 @@ from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
-from tunesmith.search.space.rules_table import CPU_RULES
+from tunesmith.search.space.rules_table import rules_of
 from tunesmith.search.space.sketch import Sketch, make_sketch
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
@@ -84,7 +84,7 @@ def rule_cases(text: str) -> list[Case]:
     """A case for each structure that the rules name and the primitives take."""
     w = named(text)
     found = []
-    for rule in CPU_RULES:
+    for rule in rules_of(target()):
         for name, schedule in rule(w.func, target()):
             made = _tried(name, w.func, schedule)
             if made is not None:

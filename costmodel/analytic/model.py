@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
-from tunesmith.costmodel.analytic.cost import analytic_cost
-from tunesmith.costmodel.analytic.gpu_cost import gpu_cost
+from tunesmith.costmodel.analytic.cost import AnalyticCost
 from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend
 from tunesmith.costmodel.formulas.expr_graph import Rows
 from tunesmith.ir.function import PrimFunc
@@ -36,7 +36,7 @@ class AnalyticModel:
     def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
         check_backend(backend)
         self.analysis = ProgramAnalysis(func, tuple(params))
-        self.cost = (gpu_cost if target.is_gpu else analytic_cost)(self.analysis, target)
+        self.cost: AnalyticCost = backend_of(target).part("analytic_cost")(self.analysis, target)
         self._backend = backend
 
     @property

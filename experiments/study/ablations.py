@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tunesmith.codegen.backends.backend import BACKENDS
 from tunesmith.costmodel.models.random_model import RandomModel
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import mod, product
@@ -19,7 +20,7 @@ from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules import fallback
-from tunesmith.search.space.rules_table import CPU_RULES, Rule
+from tunesmith.search.space.rules_table import Rule, find_rules
 from tunesmith.search.space.sketch import collect
 from tunesmith.support.errors import UserError
 
@@ -63,12 +64,13 @@ class _Chance:
         return 1.0 + self._model.score(rows.astype(np.float64))
 
 
-def divisors_only(rules: Sequence[Rule] = CPU_RULES) -> tuple[Rule, ...]:
+def divisors_only(rules: Sequence[Rule] | None = None) -> tuple[Rule, ...]:
     """Rules whose sketches keep only the rows whose tiles divide what they tile, down to the last sampled factor.
 
-    The sketches are the same, one constraint a tiling tighter; one whose tiles can never divide is left out.
+    By default those of CPUs.  The sketches are the same, one constraint a tiling tighter; one whose tiles can never divide is left out.
     """
-    perfect = tuple([partial(_with_divisors, rule) for rule in rules])
+    given = find_rules(BACKENDS.get("llvm").rules) if rules is None else rules
+    perfect = tuple([partial(_with_divisors, rule) for rule in given])
     return (*perfect, partial(_last_resort, perfect))
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tunesmith.codegen.backends import check_runs_here
+from tunesmith.codegen.build import check_runs_here
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.argument_data import ArgumentTable, make_inputs, poison, run_baseline
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tunesmith.codegen.backends import check_runs_here
+from tunesmith.codegen.build import check_runs_here
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.gpu_probe import compiled
 from tunesmith.measure.evaluator.argument_data import make_inputs, poison, run_baseline

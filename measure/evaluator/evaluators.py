@@ -1,49 +1,57 @@
-"""The bench that a workload needs: the processor's, or that of a device.  A process has one of each at most."""
+"""Run candidates in this process, each with the evaluator of its target's backend."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Protocol
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.evaluator.cpu_evaluator import CpuEvaluator
-from tunesmith.measure.evaluator.device_evaluator import DeviceEvaluator
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.runtime.timing import TimingPolicy
 
 
+class Evaluator(Protocol):
+    """Runs and times candidates of one kind of target in this process."""
+
+    corrupted: bool
+    """Whether a candidate has overwritten memory of this process, or lost it a device: the process must be replaced."""
+
+    def prepare(self, setup: RunSetup) -> None: ...
+    def run(self, request: RunRequest) -> RunResult: ...
+    def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]: ...
+
+
 class Evaluators:
-    """Runs candidates in this process, each where its target says."""
+    """The evaluators of this process, one for each class at most."""
 
     def __init__(self) -> None:
-        self._processor: CpuEvaluator | None = None
-        self._device: DeviceEvaluator | None = None
-        self._on_processor: dict[str, bool] = {}
+        self._made: dict[str, Evaluator] = {}
+        self._of_target: dict[str, Evaluator] = {}
 
     @property
     def corrupted(self) -> bool:
-        """A candidate has ruined memory of this process, or lost it a device."""
-        return any(b is not None and b.corrupted for b in (self._processor, self._device))
+        """Whether one of them is corrupted."""
+        return any(e.corrupted for e in self._made.values())
 
     def prepare(self, setup: RunSetup) -> None:
-        """See `Workbench.prepare`."""
-        self._bench(setup).prepare(setup)
+        """See `CpuEvaluator.prepare`."""
+        self._evaluator(setup).prepare(setup)
 
     def run(self, request: RunRequest) -> RunResult:
-        """See `Workbench.run`."""
-        return self._bench(request.setup).run(request)
+        """See `CpuEvaluator.run`."""
+        return self._evaluator(request.setup).run(request)
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
         """See `Runner.compare`."""
-        return self._bench(requests[0].setup).compare(requests, policy)
+        return self._evaluator(requests[0].setup).compare(requests, policy)
 
-    def _bench(self, setup: RunSetup) -> CpuEvaluator | DeviceEvaluator:
-        if setup.target not in self._on_processor:
-            self._on_processor[setup.target] = Target.from_json(json.loads(setup.target)).is_cpu
-        if self._on_processor[setup.target]:
-            if self._processor is None:
-                self._processor = CpuEvaluator()
-            return self._processor
-        if self._device is None:
-            self._device = DeviceEvaluator()
-        return self._device
+    def _evaluator(self, setup: RunSetup) -> Evaluator:
+        found = self._of_target.get(setup.target)
+        if found is None:
+            backend = backend_of(Target.from_json(json.loads(setup.target)))
+            if backend.evaluator not in self._made:
+                self._made[backend.evaluator] = backend.part("evaluator")()
+            found = self._of_target[setup.target] = self._made[backend.evaluator]
+        return found

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules import (
-    contraction,
-    fallback,
-    gpu_contraction,
-    gpu_fallback,
-    gpu_pointwise,
-    gpu_reductions,
-    gpu_rows,
-    pointwise,
-    reductions,
-    rows,
-    stages,
-)
+from tunesmith.search.space.rules import stages
 from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
 from tunesmith.search.space.sketch import Sketch, Space, collect
 from tunesmith.support.errors import BuildError, UserError
@@ -30,9 +19,6 @@ from tunesmith.support.registry import Registry
 Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
 """(function, target) to named schedules; [] when the rule does not apply."""
 
-CPU_RULES: tuple[Rule, ...] = (contraction.sketches, rows.sketches, reductions.sketches, pointwise.sketches)
-GPU_RULES: tuple[Rule, ...] = (gpu_contraction.sketches, gpu_rows.sketches, gpu_reductions.sketches, gpu_pointwise.sketches)
-"""Asked in this order, all of them; the fallback only when none applies."""
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule", {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "stages", *[f"gpu_{n}" for n in _NAMES])}
@@ -51,8 +37,8 @@ def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:
-    """The rules for a target's kind."""
-    return GPU_RULES if target.is_gpu else CPU_RULES
+    """The rules of a target's backend."""
+    return find_rules(backend_of(target).rules)
 
 
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
@@ -76,12 +62,12 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     asked = rules
     if rules is None:
         # What is too large to be inlined as a whole: the rules of CPUs and GPUs would do that.
-        large = stages.sketches(func, target)
-        rules = () if large and target.is_gpu else (stages.sketches,) if large else None
+        rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
     for rule in rules_of(target) if rules is None else rules:
         out.extend(collect(rule(func, target), func, empty))
     if not out and asked is None:
-        out = collect((gpu_fallback if target.is_gpu else fallback).sketches(func, target), func, empty)
+        (last,) = find_rules([backend_of(target).fallback_rule])
+        out = collect(last(func, target), func, empty)
     if not out:
         why = f" ({'; '.join(empty[:3])})" if empty else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass rules= with one of your own")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.backends import build as build_any
-from tunesmith.codegen.backends import check_kind
+from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.build import build as build_any
 from tunesmith.codegen.device.host import detect_device
 from tunesmith.codegen.llvm.export import export_library
 from tunesmith.codegen.params import written_buffers

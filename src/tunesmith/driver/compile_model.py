@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tunesmith.codegen.backends import check_kind
+from tunesmith.codegen.backends.backend import check_kind
 from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object

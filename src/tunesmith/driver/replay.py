@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.codegen.backends import build, check_runs_here
+from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.codegen.params import param_specs
 from tunesmith.display.tables import as_text, microseconds, plain_table, printable
 from tunesmith.driver.compile import Records, open_records

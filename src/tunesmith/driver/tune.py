@@ -15,7 +15,8 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.codegen.backends import check_kind, check_runs_here
+from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.failures import examples_of
 from tunesmith.display.progress import ProgressView

@@ -37,7 +37,7 @@ def _script(trial: Trial, finding: Finding) -> str:
     lines += ["from tunesmith.ir.interpreter.interpret import run", "from tunesmith.ir.script.parser import parse"]
     lines += ["from tunesmith.lower.fallback.default_schedule import default_schedule", "from tunesmith.search.space.rules import fallback"]
     lines += [
-        "from tunesmith.search.space.rules_table import CPU_RULES",
+        "from tunesmith.search.space.rules_table import rules_of",
         "",
         f'target = tunesmith.Target("{trial.target}")',
         'f = parse("""',

@@ -14,7 +14,7 @@ from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.schedule.handles import IntRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules import fallback
-from tunesmith.search.space.rules_table import CPU_RULES
+from tunesmith.search.space.rules_table import rules_of
 from tunesmith.support.errors import ScheduleError
 
 
@@ -86,7 +86,7 @@ class Replay:
             self._default, self.has_trace = default_schedule(self.func, self.target), False
             return
         if step.primitive == "search_rule":
-            named = [x for rule in (*CPU_RULES, fallback.sketches) for x in rule(self.func, self.target)]
+            named = [x for rule in (*rules_of(self.target), fallback.sketches) for x in rule(self.func, self.target)]
             if not named:
                 raise ScheduleError("search_rule", "applies", "no rule names a structure")
             named[int(str(dict(step.arguments)["number"])) % len(named)][1](self.schedule)
@@ -117,7 +117,7 @@ def python(step: Step) -> str:
         return "s = tunesmith.Schedule(default_schedule(s.func, target))"
     if step.primitive == "search_rule":
         (number,) = dict(step.arguments).values()
-        return f"named = [x for rule in (*CPU_RULES, fallback.sketches) for x in rule(s.func, target)]; named[{number} % len(named)][1](s)"
+        return f"n = [x for rule in (*rules_of(target), fallback.sketches) for x in rule(s.func, target)]; n[{number} % len(n)][1](s)"
     text = f"s.{step.primitive}({', '.join([f'{n}={_argument(a)}' for n, a in step.arguments])})"
     return f"sampled += {text}" if step.primitive in ("sample_tile", "sample_perfect_tile") else text
 

@@ -24,7 +24,7 @@ from tunesmith.runtime.device.device import DEVICES
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.schedule.schedule import replay
-from tunesmith.search.space.rules_table import GPU_RULES, rules_of
+from tunesmith.search.space.rules_table import find_rules, rules_of
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.support.seeds import stream
 from tunesmith.testing import gpu_rows
@@ -64,7 +64,7 @@ def test_every_sketch_is_tested() -> None:
 
 
 def test_rules_go_by_the_kind_of_the_target() -> None:
-    assert rules_of(H200) == rules_of(OPENCL) == GPU_RULES
+    assert rules_of(H200) == rules_of(OPENCL) == find_rules(["gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"])
 
 
 @pytest.mark.parametrize(("text", "k"), CASES)

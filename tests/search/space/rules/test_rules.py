@@ -19,7 +19,7 @@ from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space import rules_table as space_rules
 from tunesmith.search.space.rules import contraction, fallback
-from tunesmith.search.space.rules_table import CPU_RULES, find_rules, generate
+from tunesmith.search.space.rules_table import find_rules, generate, rules_of
 from tunesmith.support.errors import BuildError, UserError
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
@@ -85,8 +85,8 @@ def test_a_function_no_rule_knows_is_refused_when_rules_are_given() -> None:
 
 
 def test_rules_by_name() -> None:
-    assert find_rules(["contraction", "rows", "reductions", "pointwise"]) == CPU_RULES
-    assert find_rules([CPU_RULES[0]]) == CPU_RULES[:1] and find_rules(["fallback"]) == (fallback.sketches,)
+    assert find_rules(["contraction", "rows", "reductions", "pointwise"]) == rules_of(TARGET)
+    assert find_rules([rules_of(TARGET)[0]]) == rules_of(TARGET)[:1] and find_rules(["fallback"]) == (fallback.sketches,)
     with pytest.raises(UserError, match="unknown search rule 'row'. Did you mean 'rows'"):
         find_rules(["row"])
 
@@ -137,7 +137,7 @@ def never(s: Schedule) -> None:
 
 def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     func = workload("relu(shape=30x50)").func
-    monkeypatch.setattr(space_rules, "CPU_RULES", (lambda func, target: [("empty", never)],))
+    monkeypatch.setattr(space_rules, "rules_of", lambda target: (lambda func, target: [("empty", never)],))
     space = generate(func, TARGET)
     assert {s.name for s in space.sketches} <= {"fallback", "fallback serial"} and space.sketches
     (line,) = space.left_out

@@ -1,0 +1,1 @@
+"""Backends: one manifest for each kind of target that code is generated for."""

@@ -1,0 +1,90 @@
+"""Describe a backend in one manifest: pipeline, builder, checks, and the parts of higher layers that belong to it.
+
+Parts of higher layers are dotted paths, `package.module:name`, which are imported on first use: a manifest imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.codegen.artifact import Artifact
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
+from tunesmith.support.errors import BuildError
+from tunesmith.support.registry import Registry, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What belongs to one kind of target.
+
+    Attributes:
+        kind: the kind, `Target.base`.
+        pipeline: from concrete scheduled functions to what code is generated from.
+        build: `(functions, target, packing) -> Artifact`; `packing` is one of `llvm.build.PACKING`.
+        source: `(functions, target) -> str`, the generated source for people.
+        check_runs_here: refuses a target whose code cannot run on this machine, with BuildError.
+        load: path of `(artifact, coverage, remarks, functions) -> module`.
+        evaluator: path of the class that runs and times candidates in a worker process.
+        calibrated: path of `(target) -> Target`, the target with measured rates.
+        analytic_cost: path of `(analysis, target) -> cost` of the analytic model.
+        rules: names of the sketch rules, all of which are tried.
+        large_rules: names of the rules for functions that are too large to be inlined as a whole.
+        fallback_rule: name of the rule for functions that no other rule applies to.
+        checked_pipeline: as `pipeline`, with every index checked at run time; None where that is not supported.
+        models: whether whole models can be compiled.
+        unavailable: why no code is generated, and what to do; empty where it is.
+    """
+
+    kind: str
+    pipeline: Pipeline
+    build: Callable[..., Artifact]
+    source: Callable[[Any, Target], str]
+    check_runs_here: Callable[[Target], None]
+    load: str
+    evaluator: str
+    calibrated: str
+    analytic_cost: str
+    rules: tuple[str, ...]
+    fallback_rule: str
+    large_rules: tuple[str, ...] = ()
+    checked_pipeline: Pipeline | None = None
+    models: bool = False
+    unavailable: str = ""
+
+    def part(self, name: str) -> Any:
+        """The object that a path of the manifest names, such as `part("evaluator")`."""
+        return resolve(getattr(self, name))
+
+
+BACKENDS: Registry[Backend] = Registry(
+    "backend",
+    {
+        "c": "tunesmith.codegen.backends.c:C_BACKEND",
+        "llvm": "tunesmith.codegen.backends.cpu:CPU_BACKEND",
+        "cuda": "tunesmith.codegen.backends.cuda:CUDA_BACKEND",
+        "opencl": "tunesmith.codegen.backends.opencl:OPENCL_BACKEND",
+    },
+)
+"""All backends by kind of target; other packages add theirs through the entry point group `tunesmith.backend`."""
+
+
+def backend_of(target: Target) -> Backend:
+    """The backend of a target.  BuildError if its kind has none."""
+    if target.base in BACKENDS:
+        return BACKENDS.get(target.base)
+    raise BuildError(_refusal(target, "give a target such as Target.detect()"))
+
+
+def check_kind(target: Target) -> None:
+    """Refuse a target that no code is generated for.  Raises BuildError."""
+    advice = backend_of(target).unavailable
+    if advice:
+        raise BuildError(_refusal(target, advice))
+
+
+def _refusal(target: Target, advice: str) -> str:
+    kinds = [name for name in BACKENDS if not BACKENDS.get(name).unavailable]
+    return f"code is generated for targets of kind {', '.join(kinds)}, not {target.kind}: {advice}"

@@ -1,0 +1,64 @@
+"""Backends: manifests are complete, their parts exist, and a target without one is refused; others register their own."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tunesmith.codegen.backends import backend as module
+from tunesmith.codegen.backends.backend import BACKENDS, Backend, backend_of, check_kind
+from tunesmith.codegen.backends.cpu import CPU_BACKEND
+from tunesmith.codegen.build import build
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.attributes import TARGET_KINDS
+from tunesmith.ir.target.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.search.space.rules_table import find_rules
+from tunesmith.support.errors import BuildError
+from tunesmith.support.registry import Registry
+
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
+
+
+@pytest.mark.parametrize("kind", BACKENDS.names())
+def test_all_parts_of_a_manifest_exist(kind: str) -> None:
+    backend = BACKENDS.get(kind)
+    assert backend.kind == kind
+    for field in fields(Backend):
+        value = getattr(backend, field.name)
+        if isinstance(value, str) and value.startswith("tunesmith."):
+            assert callable(backend.part(field.name))
+    named = (*backend.rules, *backend.large_rules, backend.fallback_rule)
+    assert len(find_rules(named)) == len(named)
+
+
+def test_every_kind_of_target_has_a_backend() -> None:
+    assert set(BACKENDS.names()) == set(TARGET_KINDS.names())
+
+
+def test_a_kind_without_code_generator_says_what_to_do() -> None:
+    c = Target("c -mcpu=x86-64-v3 -num-cores=2")
+    assert backend_of(c).rules == CPU_BACKEND.rules
+    with pytest.raises(
+        BuildError, match="code is generated for targets of kind cuda, llvm, opencl, not c: there is no code generator for C yet"
+    ):
+        check_kind(c)
+
+
+def test_checked_bounds_need_a_pipeline() -> None:
+    with pytest.raises(BuildError, match="bounds_check=True is for targets of kind llvm, not opencl"):
+        build(workload("relu(shape=8)").func, Target("opencl -num-cores=2"), bounds_check=True)
+
+
+def test_a_registered_backend_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Registry[Backend] = Registry("backend")
+    seen: list[str] = []
+
+    def spy(functions: PrimFunc, target: Target, packing: str) -> object:
+        seen.append(functions.name)
+        return CPU_BACKEND.build(functions, target, packing)
+
+    registry.register("llvm", replace(CPU_BACKEND, build=spy))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    assert build(workload("relu(shape=8)").func, TARGET).functions == ("relu",) and seen == ["relu"]
