@@ -1,10 +1,10 @@
-"""Equality of programs up to the names of their binders, and the place of the first difference.
+"""Compare programs up to alpha-renaming of their binders, and locate the first difference.
 
-Loop variables, block iteration variables, scalar parameters and buffers are matched pairwise as their binders are met, so
-neither their names nor the order in which they were created matters.  What is not bound inside the compared programs is
-the same only when it is the same object; Params are the same when they have one name and one domain.
+Loop variables, block iteration variables, scalar parameters and buffers are matched pairwise at their binders, so neither their names nor
+their creation order matters.  Free variables and buffers are equal only if they are the same object; Params are equal if they have the same
+name and domain.
 
-A binder must be bound once in a program (`verify` checks it).  `digest` is the key that agrees with `equal`.
+Each binder must be bound once in a program (`verify` checks it).  Equal programs have equal keys (`digest`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Program = PrimFunc | IRModule | Node
 
 
 def equal(a: Program, b: Program) -> bool:
-    """True when `a` and `b` are the same program up to the names of loops, iteration variables, buffers and the function."""
+    """Whether `a` and `b` are the same program up to the names of loops, iteration variables, buffers and the function."""
     return _first(a, b) is None
 
 
 def difference(a: Program, b: Program) -> str | None:
-    """Where `a` and `b` first differ and how, in the names of `a`; None when they are equal.
+    """The first difference of `a` and `b`, in the names of `a`; None if they are equal.
 
-    The place is a path of loops, blocks and fields, such as `/i_0/j_0/C.bindings[1]: 8*i_0 + i_1 != 1 + 8*i_0 + i_1`.
+    It starts with a path of loops, blocks and fields, as in `/i_0/j_0/C.bindings[1]: 8*i_0 + i_1 != 1 + 8*i_0 + i_1`.
     """
     found = _first(a, b)
     if found is None:
@@ -49,7 +49,7 @@ def difference(a: Program, b: Program) -> str | None:
 
 
 def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
-    """The first difference, and the variables matched until then."""
+    """The first difference, and the variables matched up to it."""
     match = _Match()
     if isinstance(a, IRModule) and isinstance(b, IRModule):
         if sorted(a) != sorted(b):
@@ -72,7 +72,7 @@ def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
 
 
 class _Different(Exception):
-    """The first difference; the path is collected on the way out, innermost segment first.  `words` say it where they are known."""
+    """The first difference.  Its path is collected while the exception propagates, innermost segment first; `words` is a complete text."""
 
     def __init__(self, left: object, right: object, *path: str, words: str | None = None) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Different(Exception):
 
 
 class _Text(str):
-    """A description, which is shown without quotes."""
+    """A description, shown without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -91,10 +91,10 @@ def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) ->
 
 
 class _Match:
-    """One comparison: the binders matched so far, in both directions.
+    """State of a comparison: the binders matched so far, in both directions.
 
-    `moved` holds the variables that are matched with another one than themselves: a polynomial shared by both sides is
-    equal to itself when it has none of them, which is the usual case.
+    `moved` holds the variables matched with a different variable.  A polynomial shared by both sides is equal to itself if it contains none
+    of them, which is the usual case.
     """
 
     __slots__ = ("back", "buffer_back", "buffers", "moved", "same", "vars")
@@ -106,7 +106,7 @@ class _Match:
         self.buffers: dict[Buffer, Buffer] = {}
         self.buffer_back: dict[Buffer, Buffer] = {}
         self.same: set[tuple[int, int]] = set()
-        """Pairs of expressions of this statement that were found equal, by identity: expressions share parts."""
+        """Pairs of expressions already found equal in this statement, by identity: expressions share parts."""
 
     def compare(self, a: Any, b: Any) -> None:
         if type(a) is PrimFunc and type(b) is PrimFunc:
@@ -117,7 +117,7 @@ class _Match:
             raise _Different(a, b)
 
     def in_names_of_a(self, y: object) -> object:
-        """For messages: an expression or buffer of the second program with the variables and buffers of the first."""
+        """An expression or buffer of the second program in the names of the first, for messages."""
         if isinstance(y, Buffer):
             return self.buffer_back.get(y, y)
         if not isinstance(y, Poly):
@@ -151,7 +151,7 @@ class _Match:
         self.buffer_back[y] = x
 
     def _var(self, x: Atom, y: Atom) -> bool:
-        """Whether two variables that are not matched with each other are nevertheless the same: free, or equal Params."""
+        """Whether two unmatched variables are the same: the same free variable, or equal Params."""
         if x in self.vars or y in self.back:
             return False
         if x is y:
@@ -182,7 +182,7 @@ class _Match:
             raise _Different(x, y, *place)
 
     def _same_terms(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
-        """Equality without building anything: right whenever it says yes; terms in another order need `_same_sum`."""
+        """Fast equality of terms in the same order.  A True is exact; on False, `_same_sum` compares terms in any order."""
         if len(xs) != len(ys):
             return False
         match = self.vars
@@ -201,9 +201,9 @@ class _Match:
         return True
 
     def _same_sum(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
-        """Equality up to the order of terms, factors and arguments of min and max, which follows the creation of variables.
+        """Equality up to the order of terms, factors and arguments of min and max, which follows the creation order of variables.
 
-        Nothing is built, so no constructor can change what is compared.
+        No expressions are constructed, because a constructor could normalize them.
         """
         return len(xs) == len(ys) and _pair_off(xs, ys, lambda s, t: s[1] == t[1] and self._same_product(s[0], t[0]))
 
@@ -223,7 +223,7 @@ class _Match:
 
     # programs
 
-    def _lookup(self, x: IndirectIndex, y: IndirectIndex) -> None:
+    def _indirect_index(self, x: IndirectIndex, y: IndirectIndex) -> None:
         self._field(x, y, "extent")
         self._field(x, y, "value")
         self._bind(x.var, y.var)
@@ -379,12 +379,12 @@ class _Match:
         Buffer: _buffer,
         Binary: _binary,
         Const: _const,
-        IndirectIndex: _lookup,
+        IndirectIndex: _indirect_index,
     }
 
 
 def _pair_off(xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]) -> bool:
-    """Whether each of `xs` has a partner of its own among `ys`; `same` is an equivalence, so the first partner will do."""
+    """Whether `xs` and `ys` match one to one under `same`, an equivalence, so that greedy matching is exact."""
     rest = list(ys)
     for x in xs:
         i = next((i for i, y in enumerate(rest) if same(x, y)), None)
@@ -395,7 +395,7 @@ def _pair_off(xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], b
 
 
 def _domains(x: object) -> str:
-    """For two expressions that look alike: what their Params may be."""
+    """The domains of the Params of an expression, to tell apart two expressions with the same text."""
     params = sorted([v for v in x.vars if isinstance(v, Param)], key=lambda v: v.key) if isinstance(x, Poly) else []
     text = ", ".join([f"{v} one of {len(v.domain)} values up to {v.domain[-1]}" for v in params])
     return f" with {text}" if text else ""

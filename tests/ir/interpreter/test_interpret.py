@@ -1,4 +1,4 @@
-"""The interpreter: programs against numpy, every statement, what it checks while it runs, and each thing it refuses."""
+"""Test the interpreter: programs against numpy, every statement, run-time checks, and rejected programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_matmul_in_other_types(programs: ModuleType, dtype: str, out: str | None
 
 
 def test_imperfect_tiles_of_every_size(programs: ModuleType) -> None:
-    """Rows of a parametric program, biased to 1, the extents, and beyond."""
+    """Configurations of a parametric program, biased to 1, the extents, and larger values."""
     params = programs.tile_params()
     program = programs.tiled_matmul(5, 7, 3, *params)
     arrays = program.arrays(3)
@@ -70,7 +70,7 @@ def test_imperfect_tiles_of_every_size(programs: ModuleType) -> None:
         np.testing.assert_array_equal(done[-1], program.reference(*arrays))
 
 
-def test_arrays_by_name_in_place_of_order(programs: ModuleType) -> None:
+def test_arrays_by_name_instead_of_order(programs: ModuleType) -> None:
     program = programs.matmul(3, 4, 5)
     a, b = program.arrays()
     np.testing.assert_array_equal(run(program.func, {"B": b, "A": a})[2], a @ b)
@@ -358,10 +358,10 @@ def test_wrong_arguments_are_refused(programs: ModuleType) -> None:
     assert issubclass(InterpretError, RunError)
 
 
-def test_missing_and_impossible_values_are_refused(programs: ModuleType) -> None:
+def test_missing_and_invalid_values_are_refused(programs: ModuleType) -> None:
     params = programs.tile_params()
     program = programs.tiled_matmul(4, 4, 4, *params)
-    with pytest.raises(InterpretError, match="the Param tj has no value: nothing binds it here and `values` does not hold it"):
+    with pytest.raises(InterpretError, match="the Param tj has no value: it is not bound here and not in `values`"):
         run(program.func, program.arrays(), {params[0]: 1, params[2]: 1})
     with pytest.raises(InterpretError, match="the value 99 is not in the domain of the Param ti"):
         run(program.func, program.arrays(), {params[0]: 99})
@@ -384,7 +384,7 @@ _I = Var("i")
         (Seq((nest([(_I, 2)], Evaluate(ONE)), store(_OUT, (_I,), const(0, "float32")))), "the variable i has no value"),
         (store(_OUT, (0,), const(0, "int32")), "a value of int32 is stored to A: float32"),
         (BufferStore(_OUT, (), const(0, "float32")), "0 indices into A: float32"),
-        (store(Buffer("B", (4,)), (0,), const(0, "float32")), "1 indices into B: float32.*, which is not that kind of memory here"),
+        (store(Buffer("B", (4,)), (0,), const(0, "float32")), "1 indices into B: float32.*, which is not allocated here with that rank"),
         (Iter(_I, ONE, "S"), "Iter is not a statement that can be interpreted"),
         (Evaluate(Evaluate(ONE)), "Evaluate is not a value that can be interpreted"),  # type: ignore[arg-type]
         (BufferStore(_OUT, (0,), const(0, "float32")), "an index expression was expected in f, got int"),  # type: ignore[arg-type]
@@ -392,7 +392,7 @@ _I = Var("i")
         (Block("B", (Iter(_I, ONE, "S"),), (), (), None, Evaluate(ONE)), "block B has 1 iteration variables and 0 bindings"),
     ],
 )
-def test_malformed_programs_are_refused_here_too(body: Any, message: str) -> None:
+def test_malformed_programs_are_refused(body: Any, message: str) -> None:
     with pytest.raises(InterpretError, match=message):
         run(PrimFunc("f", (_OUT,), (), body), [])
 
