@@ -48,12 +48,12 @@ def difference(a: Program, b: Program) -> str | None:
     return f"{''.join(reversed(d.path)) or '/'}: {left} != {right}"
 
 
-def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
+def _first(a: Program, b: Program) -> tuple[_BinderMatch, _Difference] | None:
     """The first difference, and the variables matched up to it."""
-    match = _Match()
+    match = _BinderMatch()
     if isinstance(a, IRModule) and isinstance(b, IRModule):
         if sorted(a) != sorted(b):
-            return match, _Different(sorted(a), sorted(b), ".functions")
+            return match, _Difference(sorted(a), sorted(b), ".functions")
         for name in sorted(a):
             found = _first(a[name], b[name])
             if found is not None:
@@ -63,15 +63,15 @@ def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
     kind = type(a).__name__
     if not isinstance(a, (PrimFunc, Node)) and type(a) is type(b) and kind in STRUCTURES:
         words = STRUCTURES.get(kind).difference(a, b)
-        return None if words is None else (match, _Different(a, b, words=words))
+        return None if words is None else (match, _Difference(a, b, words=words))
     try:
         match.compare(a, b)
-    except _Different as d:
+    except _Difference as d:
         return match, d
     return None
 
 
-class _Different(Exception):
+class _Difference(Exception):
     """The first difference.  Its path is collected while the exception propagates, innermost segment first; `words` is a complete text."""
 
     def __init__(self, left: object, right: object, *path: str, words: str | None = None) -> None:
@@ -86,11 +86,11 @@ class _Text(str):
     __repr__ = str.__str__
 
 
-def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) -> _Different:
-    return _Different(_Text(f"{len(xs)} {what}"), _Text(f"{len(ys)} {what}"), *path)
+def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) -> _Difference:
+    return _Difference(_Text(f"{len(xs)} {what}"), _Text(f"{len(ys)} {what}"), *path)
 
 
-class _Match:
+class _BinderMatch:
     """State of a comparison: the binders matched so far, in both directions.
 
     `moved` holds the variables matched with a different variable.  A polynomial shared by both sides is equal to itself if it contains none
@@ -114,7 +114,7 @@ class _Match:
         elif isinstance(a, Node) and isinstance(b, Node):
             self._value(a, b)
         elif a is not b:
-            raise _Different(a, b)
+            raise _Difference(a, b)
 
     def in_names_of_a(self, y: object) -> object:
         """An expression or buffer of the second program in the names of the first, for messages."""
@@ -144,7 +144,7 @@ class _Match:
 
     def _bind_buffer(self, x: Buffer, y: Buffer, place: str) -> None:
         if x.dtype != y.dtype or x.scope != y.scope:
-            raise _Different(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
+            raise _Difference(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
         self._polys((*x.shape, x.pad), (*y.shape, y.pad), place + ".shape")
         self.same.clear()
         self.buffers[x] = y
@@ -164,7 +164,7 @@ class _Match:
     def _buffer(self, x: Buffer, y: Buffer) -> None:
         z = self.buffers.get(x)
         if z is not y and (z is not None or x is not y or y in self.buffer_back):
-            raise _Different(x, y, ".buffer")
+            raise _Difference(x, y, ".buffer")
 
     # index expressions
 
@@ -175,11 +175,11 @@ class _Match:
         for i, x in enumerate(xs):
             y = ys[i]
             if not ((x is y and x.vars.isdisjoint(moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
-                raise _Different(x, y, f"{place}[{i}]")
+                raise _Difference(x, y, f"{place}[{i}]")
 
     def _poly(self, x: Poly, y: Poly, *place: str) -> None:
         if not ((x is y and x.vars.isdisjoint(self.moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
-            raise _Different(x, y, *place)
+            raise _Difference(x, y, *place)
 
     def _same_terms(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
         """Fast equality of terms in the same order.  A True is exact; on False, `_same_sum` compares terms in any order."""
@@ -231,7 +231,7 @@ class _Match:
 
     def _function(self, a: PrimFunc, b: PrimFunc) -> None:
         if [type(p) for p in a.params] != [type(p) for p in b.params]:
-            raise _Different(a.params, b.params, ".params")
+            raise _Difference(a.params, b.params, ".params")
         for x, y in zip(a.params, b.params, strict=True):
             if not isinstance(x, Buffer):
                 self._bind(x, y)  # type: ignore[arg-type]
@@ -245,13 +245,13 @@ class _Match:
         self._field(a, b, "attrs")
         left, right = constant_positions(a), constant_positions(b)
         if left != right:
-            raise _Different(_Text(f"constant parameters {left}"), _Text(f"constant parameters {right}"), ".attrs")
+            raise _Difference(_Text(f"constant parameters {left}"), _Text(f"constant parameters {right}"), ".attrs")
         self._value(a.body, b.body)
 
     def _value(self, x: Any, y: Any) -> None:
         t = type(x)
         if t is not type(y):
-            raise _Different(_Text(_brief(x)), _Text(_brief(y)))
+            raise _Difference(_Text(_brief(x)), _Text(_brief(y)))
         handler = self._HANDLERS.get(t)
         if handler is not None:
             handler(self, x, y)
@@ -259,9 +259,9 @@ class _Match:
             self._node(x, y)
         elif isinstance(x, Var):
             if self.vars.get(x) is not y and not self._var(x, y):
-                raise _Different(x, y)
+                raise _Difference(x, y)
         elif x != y:
-            raise _Different(x, y)
+            raise _Difference(x, y)
 
     def _node(self, x: Node, y: Node) -> None:
         pair = (id(x), id(y))
@@ -273,7 +273,7 @@ class _Match:
     def _field(self, x: Any, y: Any, name: str) -> None:
         try:
             self._value(getattr(x, name), getattr(y, name))
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f".{name}")
             raise
 
@@ -283,7 +283,7 @@ class _Match:
         for i, x in enumerate(xs):
             try:
                 self._value(x, ys[i])
-            except _Different as d:
+            except _Difference as d:
                 d.path.append(f"[{i}]")
                 raise
 
@@ -291,23 +291,23 @@ class _Match:
         try:
             self._poly(x.extent, y.extent, ".extent")
             if x.kind != y.kind or x.thread != y.thread:
-                raise _Different(x.thread or x.kind, y.thread or y.kind, ".kind")
+                raise _Difference(x.thread or x.kind, y.thread or y.kind, ".kind")
             if x.annotations or y.annotations:
                 self._field(x, y, "annotations")
             self._bind(x.var, y.var)
             self._value(x.body, y.body)
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f"/{x.var.name}")
             raise
 
     def _block(self, x: Block, y: Block) -> None:
         try:
             if x.name != y.name:
-                raise _Different(x.name, y.name, ".name")
+                raise _Difference(x.name, y.name, ".name")
             self._polys(x.bindings, y.bindings, ".bindings")
             self._polys(x.predicate, y.predicate, ".predicate")
             if [i.kind for i in x.iters] != [i.kind for i in y.iters]:
-                raise _Different("".join([i.kind for i in x.iters]), "".join([i.kind for i in y.iters]), ".iters")
+                raise _Difference("".join([i.kind for i in x.iters]), "".join([i.kind for i in y.iters]), ".iters")
             self._polys(tuple([i.extent for i in x.iters]), tuple([i.extent for i in y.iters]), ".extents")
             for i, j in zip(x.iters, y.iters, strict=True):
                 self._bind(i.var, j.var)
@@ -316,7 +316,7 @@ class _Match:
             if x.init is not None or y.init is not None:
                 self._field(x, y, "init")
             self._value(x.body, y.body)
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f"/{x.name}")
             raise
 
@@ -330,7 +330,7 @@ class _Match:
         for i, s in enumerate(x.stmts):
             try:
                 self._value(s, y.stmts[i])
-            except _Different as d:
+            except _Difference as d:
                 d.path.append(f"/[{i}]")
                 raise
 
@@ -347,7 +347,7 @@ class _Match:
         self._buffer(x.buffer, y.buffer)
         self._polys(x.indices, y.indices, ".indices")
         if x.lanes != y.lanes:
-            raise _Different(x.lanes, y.lanes, ".lanes")
+            raise _Difference(x.lanes, y.lanes, ".lanes")
         if x.stride is not y.stride:
             self._field(x, y, "stride")
         if x.mask is not y.mask:
@@ -358,14 +358,14 @@ class _Match:
         if pair in self.same:
             return
         if x.op != y.op:
-            raise _Different(x.op, y.op, ".op")
+            raise _Difference(x.op, y.op, ".op")
         self._field(x, y, "a")
         self._field(x, y, "b")
         self.same.add(pair)
 
     def _const(self, x: Const, y: Const) -> None:
         if x is not y and (x.dtype != y.dtype or literal(x.value) != literal(y.value)):
-            raise _Different(_Text(f"{x.value} of {x.dtype}"), _Text(f"{y.value} of {y.dtype}"))
+            raise _Difference(_Text(f"{x.value} of {x.dtype}"), _Text(f"{y.value} of {y.dtype}"))
 
     _HANDLERS: Mapping[type, Callable[[Any, Any, Any], None]] = {
         Poly: _poly,

@@ -38,12 +38,12 @@ def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[n
         ScriptError: an expression contains a loop variable, or a Param that is not a column.  The function raises it for rows of another
             width.
     """
-    code = _Code(params)
+    code = _ValueNumbering(params)
     roots = [code.poly(p) for p in polys]
-    return _Program(code, roots)
+    return _SlotProgram(code, roots)
 
 
-class _Code:
+class _ValueNumbering:
     """Value numbering: each distinct operation on the same operands has one number.
 
     `steps[i]` computes value i: ("column", j), ("const", c), or (op, a, b) on earlier values.
@@ -108,10 +108,10 @@ def _fold(op: str, a: int, b: int) -> int:
     return a // b if op == "floordiv" else a % b if op == "mod" else -(-a // b)
 
 
-class _Program:
+class _SlotProgram:
     """The live steps in order, with a slot for each value; slots are reused after the last use of their value."""
 
-    def __init__(self, code: _Code, roots: list[int]) -> None:
+    def __init__(self, code: _ValueNumbering, roots: list[int]) -> None:
         self.width = len(code.columns)
         self.roots = roots
         needed = live(roots, lambda i: _operands(code.steps[i]))

@@ -15,7 +15,7 @@ from tunesmith.support.errors import RunError
 
 Indices = tuple[int, ...]
 Lanes = tuple[tuple[Any, ...], np.ndarray]
-"""(numpy index of the active lanes, numbers of those lanes)."""
+"""(numpy index of the active lanes, mask of the active lanes)."""
 
 
 class InterpretError(RunError):
@@ -77,7 +77,7 @@ def poisoned(shape: Indices, kind: str | np.dtype) -> np.ndarray:
 
 
 def round_bfloat16(x: Any) -> Any:
-    """The nearest bfloat16, ties to even, of a float32 scalar or array, held in float32."""
+    """Round a float32 scalar or array to the nearest bfloat16, ties to even; the result is stored as float32."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     up = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     return np.where(np.isnan(x), np.float32(np.nan), (up & np.uint32(0xFFFF0000)).view(np.float32))[()]

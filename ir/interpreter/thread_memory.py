@@ -50,7 +50,7 @@ class Clock:
     def begin_kernel(self, dims: tuple[int, int, int], threads: np.ndarray) -> None:
         """Start a kernel, ordered after all earlier accesses."""
         self.dims = dims
-        self.who = threads << STATEMENT_BITS
+        self.thread_bits = threads << STATEMENT_BITS
         self.barrier()
         self.kernel = self.base
         self._blocks = []
@@ -280,23 +280,23 @@ class CommonMemory(Memory):
 
     def _spread(self, cells: np.ndarray, taking: Threads, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The accessed cells in one row, threads ascending, and the accessing threads."""
-        who = np.broadcast_to(ids[:, None], cells.shape) if cells.ndim == 2 else ids
+        thread_bits = np.broadcast_to(ids[:, None], cells.shape) if cells.ndim == 2 else ids
         if taking is not None:
-            return cells[taking], who[taking]
-        return (cells, who) if cells.ndim == 1 else (cells.reshape(-1), who.reshape(-1))
+            return cells[taking], thread_bits[taking]
+        return (cells, thread_bits) if cells.ndim == 1 else (cells.reshape(-1), thread_bits.reshape(-1))
 
     def read(self, point: ThreadPoint, cells: np.ndarray, taking: Threads, statement: int) -> None:
         """Record that each thread (row) reads its cells; raise if one is undefined or may be written by another thread."""
         clock = self.clock
-        cells, who = self._spread(cells, taking, clock.who)
-        stamps = who + (clock.base | statement)
+        cells, thread_bits = self._spread(cells, taking, clock.thread_bits)
+        stamps = thread_bits + (clock.base | statement)
         if self.shared and not self._complete():
             self._unwritten(point, cells, stamps)
         if self.last_write >= (clock.base if self.shared else clock.kernel):
             self._against_writers(point, cells, stamps, "read")
         self.high[cells] = np.maximum(self.high[cells], stamps)
         back = cells[::-1]
-        reverse = (clock.base | statement) + (_THREAD - who[::-1])
+        reverse = (clock.base | statement) + (_THREAD - thread_bits[::-1])
         self.low[back] = np.maximum(self.low[back], reverse)
         if self.first is not None:
             new = self.first[cells] < clock.kernel
@@ -307,8 +307,8 @@ class CommonMemory(Memory):
     def write(self, point: ThreadPoint, cells: np.ndarray, taking: Threads, statement: int) -> None:
         """Record that each thread (row) writes its cells; raise if one may be accessed by another thread."""
         clock = self.clock
-        cells, who = self._spread(cells, taking, clock.who)
-        stamps = who + (clock.base | statement)
+        cells, thread_bits = self._spread(cells, taking, clock.thread_bits)
+        stamps = thread_bits + (clock.base | statement)
         since = clock.base if self.shared else clock.kernel
         if self.last_write >= since:
             self._against_writers(point, cells, stamps, "written")

@@ -66,7 +66,7 @@ def test_a_variable_without_a_range_is_refused() -> None:
         simplify(poly(Var("w")) + i, _R)
 
 
-class _Code:
+class _IndexCode:
     """Random expressions like those from tiling, fusing and packing, with random ranges."""
 
     def __init__(self, seed: int) -> None:
@@ -109,7 +109,7 @@ class _Code:
 def test_values_are_preserved_and_simplification_is_idempotent() -> None:
     smaller = 0
     for seed in range(1500):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         e = code.grow(3)
         s = simplify(e, code.ranges)
         for env in code.points():
@@ -123,7 +123,7 @@ def test_every_rule_applies_and_is_sound_alone() -> None:
     """Each rule of the table, applied alone, preserves the value."""
     fired = dict.fromkeys([r.text for r in RULES], 0)
     for seed in range(1500):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         facts = Facts(code.ranges)
         for a in _ops(code.grow(3)):
             for rule in RULES:
@@ -139,7 +139,7 @@ def test_the_fuzz_detects_a_wrong_rule() -> None:
     """x // d -> c with the bucket of the lowest value only is wrong, and a point of the fuzz detects it."""
     wrong = 0
     for seed in range(200):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         facts = Facts(code.ranges)
         for a in _ops(code.grow(3)):
             if a.op == "floordiv" and a.args[1].const is not None:
