@@ -113,7 +113,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("K[0] = T.Ramp(0, 1, 4, 5)", "`T.Ramp` got 4 arguments", "T.Ramp(0, 1, 4, 5)", ""),
     ("K[0] = T.Ramp(0, 1, n)", "lanes must be an integer >= 1", "n", ""),
     ("A[0, 0] = T.cast(*K)", "`T.cast` got a `*` argument, which is not supported", "*K", ""),
-    ("A[0, 0] = T.min(n)", "T.min takes two or more arguments", "T.min(n)", ""),
+    ("A[0, 0] = T.min(n)", "T.min takes two or more positional arguments", "T.min(n)", ""),
     ("A[0, 0] = A.vload(0, lanes=4)", "the indices must be a list or tuple", "0", ""),
     # loops
     ("for i, j in T.grid(4):\n    A[i, j] = 0", "2 loop variables for 1 extents", "i, j", ""),
@@ -194,7 +194,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("with open:\n    A[0, 0] = 0", "unsupported `with`", "with open:", "Write with T.block(name)"),
     # buffers and declarations
     ("with T.allocate((4,)):\n    A[0, 0] = 0", "this buffer has no name", "with T.allocate((4,)):", ""),
-    ("x, y = T.allocate((4,))\nx[0] = 0", "T.allocate makes one buffer", "x, y = T.allocate((4,))", ""),
+    ("x, y = T.allocate((4,))\nx[0] = 0", "T.allocate allocates one buffer", "x, y = T.allocate((4,))", ""),
     ("x = T.allocate((4,))", "this body has no statement", "x = T.allocate((4,))", ""),
     (
         'x = T.allocate((4,), "float32", "cache")\nx[0] = 0',

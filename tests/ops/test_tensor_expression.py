@@ -250,5 +250,7 @@ def test_functions_of_numpy_are_refused_and_operators_are_not() -> None:
 def test_python_choices_name_what_to_write() -> None:
     a = te.placeholder((8,), name="A")
     for element in (lambda i: max(a[i], 0.0), lambda i: a[i] if a[i] > 0 else 0.0, lambda i: np.maximum(a[i], 0.0)):
-        with pytest.raises(ScriptError, match=r"te.select\(cond, a, b\), of max\(a, b\) te.maximum\(a, b\).* T.select, T.max"):
+        with pytest.raises(
+            ScriptError, match=r"te.select\(cond, a, b\), te.maximum\(a, b\) and te.minimum\(a, b\); in scripts T.select, T.max"
+        ):
             te.compute((8,), element)
