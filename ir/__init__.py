@@ -1,1 +1,1 @@
-"""Rank 1: expressions, statements, functions, targets; their text, their equality, their interpreter."""
+"""Represent tensor programs: expressions, statements, functions and targets, with script text, equality and an interpreter."""

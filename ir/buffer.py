@@ -1,4 +1,7 @@
-"""Buffers: named, shaped, typed memory in a storage scope.  Identity is the buffer; the name is for people."""
+"""Declare buffers (named, shaped, typed memory in a storage scope) and loads from them.
+
+Buffers are compared by identity; names are for readers and need not be unique.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,24 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 SCOPES = ("global", "workspace", "register", "shared", "shared.dyn", "local")
-"""`workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access
-must have constant indices once loops are unrolled and vectorised.  The last three are GPU scopes.
+"""Storage scopes.
 
-All but `global` hold nothing from one iteration of a parallel loop to another, nor across its ends: a buffer that is used inside
-such a loop and must live outside it is refused by lowering, and poisoned in each iteration by the interpreter when it checks races."""
+`workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access must have
+constant indices once loops are unrolled and vectorized.  The last three are GPU scopes.
+
+Buffers of every scope but `global` lose their contents between iterations of a parallel loop and at its ends.  Lowering rejects a buffer
+that is used inside such a loop and live outside it; the interpreter poisons it in each iteration when it checks races."""
 
 
 class Buffer:
     """A multi-dimensional array in row-major order.
 
     Args:
-        name: for people; need not be unique.
+        name: for readers; need not be unique.
         shape: extent of each dimension, ints or index expressions.
         dtype: scalar element type.
         scope: one of `SCOPES`.
-        pad: elements that follow each run of the last dimension and belong to nobody, so that the rows of a tile in shared memory
-            begin in different banks.
+        pad: unused elements after each run of the last dimension, so that the rows of a shared-memory tile begin in different banks.
     """
 
     __slots__ = ("__weakref__", "dtype", "name", "pad", "scope", "shape")
@@ -45,7 +49,7 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[Poly, ...]:
-        """Elements between neighbours along each dimension."""
+        """Stride of each dimension, in elements."""
         out = [ONE] * len(self.shape)
         for d in range(len(out) - 2, -1, -1):
             out[d] = out[d + 1] * self.shape[d + 1]
@@ -55,7 +59,7 @@ class Buffer:
 
     @property
     def size(self) -> Poly:
-        """Elements that it takes, those of `pad` included."""
+        """Number of elements, including `pad`."""
         return product(self.shape) if len(self.shape) < 2 else self.strides[0] * self.shape[0]
 
     @property
@@ -66,7 +70,7 @@ class Buffer:
     def like(
         self, name: str | None = None, shape: Iterable[Index] | None = None, scope: str | None = None, pad: Index | None = None
     ) -> Buffer:
-        """A new buffer that differs in the given properties."""
+        """A new buffer with the given properties replaced."""
         return Buffer(
             name or self.name,
             self.shape if shape is None else shape,
@@ -84,9 +88,9 @@ class Buffer:
 
 @node
 class BufferLoad(Expr):
-    """The element at `indices`.  With `lanes` > 1 a vector: lane l is `stride` * l elements further along the last dimension.
+    """The element at `indices`, or a vector if `lanes` > 1: lane l is `stride` * l elements further along the last dimension.
 
-    `mask`, when given, is the number of leading lanes that are read; the others are zero, or, of a `register` buffer, unspecified.
+    `mask` is the number of leading lanes that are read.  The other lanes are zero; for a `register` buffer they are unspecified.
     """
 
     buffer: Buffer
@@ -101,7 +105,7 @@ class BufferLoad(Expr):
 
 
 def load(buffer: Buffer, *indices: Index) -> BufferLoad:
-    """The element of `buffer` at `indices`, one for each dimension."""
+    """The element of `buffer` at `indices`, one index per dimension."""
     if len(indices) != len(buffer.shape):
         raise ScriptError(f"buffer {buffer.name} has {len(buffer.shape)} dimensions and was indexed with {len(indices)}")
     return BufferLoad(buffer, tuple([poly(i) for i in indices]))

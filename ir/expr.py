@@ -1,7 +1,7 @@
-"""Expressions: what a program computes.  Index arithmetic is a `Poly` (poly.py), kept in normal form; the rest are trees.
+"""Declare expressions.  Index arithmetic is a `Poly` (poly.py) in normal form; all other expressions are trees.
 
-Every expression has a `dtype`.  Operators build expressions; `==` is identity, so write `equal(a, b)` for a comparison,
-and `bool(expr)` raises, because a Python `if` on a symbolic value is always a mistake.
+Every expression has a `dtype`.  Operators build expressions.  `==` is identity, so comparisons are written `equal(a, b)`;
+`bool(expr)` raises, because a Python `if` on a symbolic value is always a mistake.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LOGIC = ("and", "or")
 
 
 _OF_NUMPY = {"absolute": "abs", "fabs": "abs", "rint": "round"}
-"""Functions of numpy that expressions have under another name."""
+"""numpy functions whose intrinsic has another name."""
 
 
 def apply_ufunc(ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-    """What numpy calls for a function of its own on expressions: operators apply to them, as to any objects, and no other function.
+    """Implement numpy's `__array_ufunc__` on expressions: numpy operators apply elementwise, other numpy functions are rejected.
 
     Raises:
-        ScriptError: it is another function; the message says what to write.
+        ScriptError: the function is not an operator; the message names the replacement.
     """
-    import numpy as np  # of programs that mix the two; expressions alone need none
+    import numpy as np  # imported late: programs without numpy operands do not need it
 
     from tunesmith.ir.intrinsics import INTRINSICS
 
@@ -50,11 +50,11 @@ def apply_ufunc(ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
     except TypeError as error:
         name = _OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
         instead = f"te.{name}, in scripts T.{name}" if name in INTRINSICS else "operators and the functions of te, in scripts of T"
-        raise ScriptError(f"numpy.{ufunc.__name__} takes numbers and no symbolic expressions: use {instead}") from error
+        raise ScriptError(f"numpy.{ufunc.__name__} takes numbers, not symbolic expressions: use {instead}") from error
 
 
 class Expr(Node):
-    """Root of expressions."""
+    """Base class of expressions."""
 
     __slots__ = ()
     dtype: str
@@ -64,13 +64,13 @@ class Expr(Node):
 
     def __bool__(self) -> bool:
         raise ScriptError(
-            "a symbolic expression has no truth value in Python. Instead of `a if cond else b` write te.select(cond, a, b), of max(a, b) "
-            "te.maximum(a, b), of min(a, b) te.minimum(a, b); in scripts T.select, T.max and T.min, or an If statement. "
+            "a symbolic expression has no truth value in Python. Instead of `a if cond else b`, max(a, b) and min(a, b) write "
+            "te.select(cond, a, b), te.maximum(a, b) and te.minimum(a, b); in scripts T.select, T.max and T.min, or an If statement. "
             "ir.structural.equal(a, b) compares programs"
         )
 
     def astype(self, dtype: str) -> Expr:
-        """The value as an element of `dtype`; see `cast`."""
+        """The value converted to `dtype`; see `cast`."""
         return cast(dtype, self)
 
     def __add__(self, other: Value) -> Expr:
@@ -129,7 +129,7 @@ class Const(Expr):
 
 @node
 class Binary(Expr):
-    """`a op b`, both of one dtype.  Integer `floordiv` and `mod` round to minus infinity; `div` is for floats only."""
+    """`a op b`, both of the same dtype.  Integer `floordiv` and `mod` round to minus infinity; `div` is for floats only."""
 
     op: str
     a: Expr
@@ -154,7 +154,7 @@ class Not(Expr):
 
 @node
 class IsNegative(Expr):
-    """The index condition `index < 0`; with `lanes` > 1 the vector of `index + lane * stride < 0`."""
+    """The index condition `index < 0`; with `lanes` > 1 the bool vector `index + lane * stride < 0`."""
 
     index: Poly
     lanes: int = 1
@@ -167,7 +167,7 @@ class IsNegative(Expr):
 
 @node
 class Select(Expr):
-    """`a` where `cond` holds, else `b`.  Only the chosen side is evaluated: an out-of-range load may stand in the other."""
+    """`a` where `cond` holds, else `b`.  Only the chosen side is evaluated: the other may contain an out-of-range load."""
 
     cond: Expr
     a: Expr
@@ -179,7 +179,7 @@ class Select(Expr):
 
 
 def _first_operand(e: Expr) -> Expr:
-    """The first operand's first operand, and so on, while the type is the operand's: a long sum is deeper than Python's stack."""
+    """Follow first operands while they determine the dtype, iteratively: a long sum is deeper than Python's stack."""
     while True:
         t: Any = type(e)
         if not (t is Binary and e.op not in COMPARISONS) and t is not Select and t is not Not:  # type: ignore[attr-defined]
@@ -197,7 +197,7 @@ class Cast(Expr):
 
 @node
 class Call(Expr):
-    """An intrinsic of `intrinsics.py` applied to values."""
+    """Call of an intrinsic of `intrinsics.py`."""
 
     name: str
     args: tuple[Expr, ...]
@@ -206,7 +206,7 @@ class Call(Expr):
 
 @node
 class Broadcast(Expr):
-    """A scalar repeated over `lanes`."""
+    """A scalar repeated in all `lanes`."""
 
     a: Expr
     lanes: int
@@ -230,7 +230,7 @@ class Ramp(Expr):
 
 
 def const(value: bool | int | float, dtype: str) -> Const:
-    """A literal of `dtype`; an int is turned into a float for float types, a float with a fraction is refused for int types."""
+    """A literal of `dtype`.  Ints are converted for float types; a float with a fraction is rejected for int types."""
     scalar = dt.element(dtype)
     if dt.is_float(scalar):
         return Const(float(value), scalar)
@@ -242,12 +242,12 @@ def const(value: bool | int | float, dtype: str) -> Const:
 
 
 def as_expr(value: Value, dtype: str) -> Expr:
-    """`value` itself when it is an expression, else a literal of `dtype`."""
+    """`value` itself if it is an expression, else a literal of `dtype`."""
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
 def _loop_variable(x: Value) -> Value:
-    """A Var as the index it stands for; anything else as it is."""
+    """A Var converted to an index expression; any other value unchanged."""
     found = None if _as_index is None or isinstance(x, (Expr, int, float)) else _as_index(x)
     return x if found is None else found
 
@@ -264,7 +264,7 @@ def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
 
 
 def binary(op: str, a: Value, b: Value) -> Expr:
-    """`a op b` of one dtype; both index polynomials give an index polynomial.  Raises ScriptError for mixed types."""
+    """`a op b` of the same dtype; two index polynomials give an index polynomial.  Raises ScriptError for mixed types."""
     x, y = _pair(a, b, op)
     if x.dtype == dt.INDEX and _index_binary is not None:
         done = _index_binary(op, x, y)
@@ -276,7 +276,7 @@ def binary(op: str, a: Value, b: Value) -> Expr:
 
 
 def compare(op: str, a: Value, b: Value) -> Expr:
-    """The bool `a op b`, op one of lt, le, gt, ge, eq, ne."""
+    """The bool `a op b`; op is one of lt, le, gt, ge, eq, ne."""
     x, y = _pair(a, b, op)
     if x.dtype == dt.INDEX and _index_compare is not None:
         done = _index_compare(op, x, y)
@@ -285,14 +285,14 @@ def compare(op: str, a: Value, b: Value) -> Expr:
     return Binary(op, x, y)
 
 
-# Set by poly.py, which imports this module: index arithmetic goes to the normal form.
+# Set by poly.py, which imports this module: index arithmetic is converted to normal form.
 _as_index: Callable[[Any], Any] | None = None
 _index_binary: Callable[[str, Any, Any], Expr | None] | None = None
 _index_compare: Callable[[str, Any, Any], Expr | None] | None = None
 
 
 def conjunction(conds: tuple[Expr, ...]) -> Expr:
-    """All of `conds`; true when empty."""
+    """The conjunction of `conds`; true if empty."""
     if not conds:
         return Const(True, "bool")
     out = conds[0]
@@ -310,20 +310,20 @@ def select(cond: Expr, a: Value, b: Value) -> Expr:
 
 
 def cast(dtype: str, a: Expr) -> Expr:
-    """`a` as `dtype`; `a` itself when it already is."""
+    """`a` converted to `dtype`; `a` itself if it already has that dtype."""
     if not isinstance(dtype, str) or not isinstance(a, Expr):
-        raise ScriptError(f"cast({dtype!r}, {a!r}) is not an element type and an expression, as in cast('float32', x)")
+        raise ScriptError(f"cast({dtype!r}, {a!r}): cast takes an element type and an expression, as in cast('float32', x)")
     dt.split(dtype)
     return a if a.dtype == dtype else Cast(dtype, a)
 
 
 def minimum(a: Value, b: Value) -> Expr:
-    """The smaller; NaN when either is (IEEE 754 minimum is not promised for signed zeros)."""
+    """The smaller operand; NaN if either is NaN (the IEEE 754 minimum of signed zeros is not guaranteed)."""
     return binary("min", a, b)
 
 
 def maximum(a: Value, b: Value) -> Expr:
-    """The larger; see `minimum`."""
+    """The larger operand; see `minimum`."""
     return binary("max", a, b)
 
 
@@ -333,5 +333,5 @@ def equal(a: Value, b: Value) -> Expr:
 
 
 def call(name: str, *args: Expr, dtype: str | None = None) -> Expr:
-    """Intrinsic `name` of `args`; the result has the first argument's dtype unless given."""
+    """Call intrinsic `name` with `args`; the result has the first argument's dtype unless `dtype` is given."""
     return Call(name, args, dtype or args[0].dtype)

@@ -1,7 +1,7 @@
-"""Measure expressions as the trees that passes walk, and refuse those that are too deep or too large.
+"""Measure expressions as trees, and reject those that are too deep or too large for the passes.
 
-Passes walk an expression by recursion, and an expression that is shared is walked once for each use.  So both its depth and the
-number of its nodes, written out as a tree, have a limit; within it each pass of the compiler stays within Python's stack.
+Passes walk expressions recursively and visit a shared subexpression once per use.  Both limits, on depth and on the number of nodes of the
+expanded tree, keep every compiler pass within Python's stack.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tunesmith.ir.poly import Poly
 from tunesmith.support.errors import ScriptError
 
 MAX_DEPTH = 120
-"""Expressions inside one another.  A level takes up to five frames of Python's stack, which has 1,000; scripts have the same limit."""
+"""Maximum nesting depth.  A level takes up to five frames of Python's stack, which has 1,000; scripts have the same limit."""
 
 MAX_NODES = 1 << 16
-"""Nodes of one expression, a shared part counted at each use.  A pass takes about a microsecond for each."""
+"""Maximum nodes of an expression, shared parts counted once per use.  A pass takes about a microsecond per node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large an expression is: nodes as a tree, and the longest way to a leaf; a leaf has depth 1."""
+    """Size of an expression: nodes of the expanded tree, and depth of the longest path; a leaf has depth 1."""
 
     nodes: int
     depth: int
 
     @property
     def fits(self) -> bool:
-        """Whether every pass can walk it."""
+        """Whether both limits hold, so that every pass can walk the expression."""
         return self.nodes <= MAX_NODES and self.depth <= MAX_DEPTH
 
 
@@ -43,8 +43,8 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
     """The size of an expression.
 
     Args:
-        root: it; shared parts are visited once, whatever the size of the tree.
-        inlined: buffers whose loads count as expressions of these sizes.
+        root: the expression; shared parts are visited once.
+        inlined: sizes counted for loads of these buffers, as if their producers were inlined.
     """
     known: dict[int, Size] = {}
     swap = inlined or {}
@@ -57,7 +57,7 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
         if t is Poly or t is Const:
             known[id(n)] = LEAF
         elif not isinstance(n, Node):
-            known[id(n)] = LEAF  # no expression, which is for others to say
+            known[id(n)] = LEAF  # not an expression: the verifier reports it
         elif t is BufferLoad:
             known[id(n)] = swap.get(n.buffer, LEAF)  # type: ignore[attr-defined]
         else:
@@ -73,10 +73,10 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
 
 
 def check_size(root: Expr, what: str) -> None:
-    """Raise ScriptError when passes cannot walk an expression; `what` names it."""
+    """Raise ScriptError when an expression exceeds the limits; `what` names it in the message."""
     size = size_of(root)
     if not size.fits:
         raise ScriptError(
-            f"{what} has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes and depth "
-            f"{MAX_DEPTH} are compiled. Store parts of it to buffers of their own"
+            f"{what} has {size.nodes} nodes, expanded as a tree, and depth {size.depth}; the limits are {MAX_NODES} nodes and depth "
+            f"{MAX_DEPTH}. Store parts of it to separate buffers"
         )

@@ -1,4 +1,4 @@
-"""PrimFunc, a function over buffers, and IRModule, functions by name with a target-independent set of attributes."""
+"""Declare PrimFunc, a function over buffers, and IRModule, a set of functions by name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @node
 class PrimFunc:
-    """A function whose arguments are buffers (or index scalars) and whose body is TIR.
+    """A function with buffer (or index scalar) arguments and a TIR body.
 
     Attributes:
         name: the exported name.
         params: arguments, in order; outputs are ordinary arguments that the body writes.
-        allocs: buffers that live during the call; lowering decides where they are placed.
+        allocs: buffers allocated for the duration of the call; lowering assigns their storage.
         body: the program.
         attrs: sorted (key, value) pairs; values are text or index expressions.
     """
@@ -54,17 +54,17 @@ class PrimFunc:
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Names of the parameters that hold the same values in all calls, weights mostly, so that a copy in another layout may be
-        made ahead (attribute `constants`, names divided by blanks)."""
+        """Names of the parameters that have the same values in all calls, mostly weights, so that they can be repacked to another layout
+        ahead of time (attribute `constants`, names separated by blanks)."""
         value = self.attr("constants")
         return tuple(value.split()) if isinstance(value, str) else ()
 
     def attr(self, key: str) -> str | Poly | None:
-        """The value of an attribute, None when absent."""
+        """The value of an attribute, None if absent."""
         return next((v for k, v in self.attrs if k == key), None)
 
     def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
-        """Add the lines of the function to those of a printer; in a module it has the name of its key."""
+        """Append the lines of the function to a printer; `name` replaces the function's name, for the key in a module."""
         printer.function(self, depth)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class PrimFunc:
 
 
 class IRModule(Mapping[str, Any]):
-    """Functions by name: TIR functions now, graph functions beside them.  Immutable; `update` gives a new module."""
+    """TIR and graph functions by name.  Immutable; `update` returns a new module."""
 
     __slots__ = ("functions",)
 
@@ -93,7 +93,7 @@ class IRModule(Mapping[str, Any]):
         return name in self.functions
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The function of that name, or the default."""
+        """The function `name`, or `default` if there is none."""
         return self.functions.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -103,12 +103,12 @@ class IRModule(Mapping[str, Any]):
         return len(self.functions)
 
     def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
-        """Add the lines of all functions to those of a printer."""
+        """Append the lines of all functions to a printer."""
         printer.module(self)
 
     def __str__(self) -> str:
         return script(self)
 
     def update(self, functions: Mapping[str, Any]) -> IRModule:
-        """A module in which `functions` replace or join the present ones."""
+        """A module with `functions` added or replaced."""
         return IRModule({**self.functions, **functions})

@@ -1,8 +1,8 @@
-"""Lookups: an index that is known only when the program runs, such as a row number that is itself loaded from memory.
+"""Declare indirect indices (gather): indices known only at run time, such as a row number loaded from memory.
 
-Indices are polynomials of variables and hold no loads, so that every analysis of them is exact.  A lookup gives the value of an
-expression a name that indices may use: the variable runs over a known range, as a loop variable does, and whoever asks which
-elements are touched takes all of that range.
+Indices are polynomials of variables and contain no loads, so that every analysis of them is exact.  An indirect index binds the value of
+an expression to a variable that indices may use.  The variable has a known range, as a loop variable has, and footprints cover the
+whole range.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from tunesmith.ir.poly import Poly, Var
 
 
 class IndirectVar(Var):
-    """The variable of a lookup."""
+    """The variable that an indirect index binds."""
 
     __slots__ = ()
 
 
 @node
 class IndirectIndex(Expr):
-    """`body` where `var` is the number `value`; 0 <= value < extent must hold, which the interpreter checks and code does not.
+    """`body` with `var` bound to `value`.
+
+    0 <= value < extent must hold; the interpreter checks it, compiled code does not.
 
     Attributes:
-        var: bound in `body` only.
-        extent: the numbers that are possible.
+        var: the variable, bound in `body` only.
+        extent: exclusive upper bound of the value.
         value: an int64 scalar.
-        body: what is computed.
+        body: the value of the expression, in terms of `var`.
     """
 
     var: IndirectVar

@@ -1,6 +1,6 @@
-"""The intrinsics a `Call` may name: arity, meaning in numpy, and whether lowering expands them into arithmetic.
+"""Define the intrinsics of `Call`: arity, numpy semantics, and whether lowering expands them into arithmetic.
 
-The numpy meaning is what the interpreter computes, so it is the definition; code generators are tested against it.
+The interpreter computes the numpy semantics, which are the definition; code generators are tested against them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Intrinsic:
     Attributes:
         name: as spelled in scripts, `T.<name>`.
         arity: number of arguments.
-        numpy: its meaning on numpy scalars or arrays, elementwise; reductions fold the last axis.
-        flops: floating point operations an evaluation counts as, for features and rates.
-        expanded: lowering replaces it by arithmetic (vector_math), so code generators never see it.
-        reduces: a vector goes in, a scalar comes out.
-        effect: run for its effect, has no value.
-        shuffle: the value is that which the thread `thread ^ shuffle` of the warp has for the argument; 0 for all others.
+        numpy: semantics on numpy scalars or arrays, elementwise; reductions fold the last axis.
+        flops: floating point operations counted per evaluation, for features and rates.
+        expanded: lowering replaces it by arithmetic (vector_math), so code generators do not implement it.
+        reduces: maps a vector to a scalar.
+        effect: evaluated for its effect, without a value.
+        shuffle: for a warp shuffle, the lane mask: the value is the argument of thread `thread ^ shuffle`; 0 for all other intrinsics.
     """
 
     name: str
@@ -45,14 +45,14 @@ def _erf(x: Any) -> Any:
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """a + b and what rounding lost (Knuth)."""
+    """a + b and its rounding error (Knuth)."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """a * b and what rounding lost (Dekker, Veltkamp), for float64 that does not overflow."""
+    """a * b and its rounding error (Dekker, Veltkamp), for float64 without overflow."""
     p = a * b
     x, y = a * 134217729.0, b * 134217729.0
     ah, bh = x - (x - a), y - (y - b)
@@ -118,14 +118,14 @@ _ALL = (
 )
 PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
-"""`round` is half to even; `ldexp(x, n)` is x * 2**n with a float n that holds an integer; `reinterpret` keeps the bits and
-changes the dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched, `prefetch_l2` fetches no further than into the
-second level of the caches.  `barrier` makes each thread of a block wait for all others, which then see what it has written.  A shuffle
-must be reached by all threads of a warp at once."""
+"""`round` rounds half to even; `ldexp(x, n)` is x * 2**n for a float n with an integer value; `reinterpret` keeps the bits and changes the
+dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched, `prefetch_l2` fetches into the L2 cache only.  `barrier`
+synchronizes all threads of a thread block and makes their writes visible to each other.  A shuffle must be executed by all threads of a
+warp together."""
 
 
 def intrinsic(name: str) -> Intrinsic:
-    """The intrinsic of that name; ScriptError with the known names otherwise."""
+    """The intrinsic `name`; ScriptError with the known names if there is none."""
     if name not in INTRINSICS:
         raise ScriptError(f"unknown intrinsic {name!r}; known are {', '.join(sorted(INTRINSICS))}")
     return INTRINSICS[name]

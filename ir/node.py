@@ -1,8 +1,8 @@
-"""One decorator makes every IR node class: slots, constructor, `map_children`; frozen to the type checker and under check.
+"""Generate IR node classes from annotated fields: slots, constructor and `map_children`.
 
-Nodes are immutable by contract.  The type checker sees them frozen; at run time they are plain slotted objects
-(three times cheaper to build than frozen dataclasses), unless `TUNESMITH_CHECK=1` is set, as it is in the tests.
-`map_children` is generated source, not reflection, and returns the very same object when no child changed.
+Nodes are immutable by contract.  The type checker treats them as frozen; at run time they are plain slotted objects (three times cheaper to
+build than frozen dataclasses) unless `TUNESMITH_CHECK=1` is set, as in the tests.  `map_children` is generated source, not reflection, and
+returns the same object if no child changed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _CHILD = frozenset({"Expr", "Stmt", "Poly", "Iter"})
 
 
 class Node:
-    """Root of expressions and statements.  `==` is identity; compare meaning with `structural.equal`."""
+    """Base class of expressions and statements.  `==` is identity; `structural.equal` compares structure."""
 
     __slots__ = ("__weakref__",)
     fields: ClassVar[tuple[str, ...]] = ()
     children: ClassVar[tuple[str, ...]] = ()
 
     def map_children(self, f: Callable[[Any], Any]) -> Self:
-        """The node with `f` applied to every child expression and statement; `self` when nothing changed."""
+        """The node with `f` applied to every child expression and statement; `self` if nothing changed."""
         raise NotImplementedError
 
     def each_child(self, f: Callable[[Any], Any]) -> None:
@@ -47,7 +47,7 @@ def _refuse(self: Any, name: str, value: object) -> None:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def node(cls: type[_T]) -> type[_T]:
-    """Make `cls` an IR node: its annotated names become constructor arguments, in order, with their defaults.
+    """Make `cls` an IR node: annotated names become constructor arguments, in order, with their defaults.
 
     A field annotated `Expr`, `Stmt`, `Poly`, `Iter`, `... | None` or `tuple[those, ...]` is a child.
     """

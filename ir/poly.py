@@ -1,16 +1,16 @@
-"""Index arithmetic in normal form: polynomials over loop variables and Params, with atoms floordiv, mod, ceildiv, min, max.
+"""Normalize index arithmetic: polynomials over loop variables and Params, with atoms floordiv, mod, ceildiv, min, max.
 
-This is the only arithmetic scheduling primitives may use.  Its constructors are *context free*: they look at their
-arguments, never at loop ranges, and they commute with substitution,
+Scheduling primitives may use no other arithmetic.  The constructors are *context free*: they depend on their arguments only, never on loop
+ranges, and they commute with substitution,
 
     substitute(make(a, b), s) == make(substitute(a, s), substitute(b, s)),
 
-which is what lets one code path schedule both concrete and parametric programs (docs/design/001-parametric.md).  A rule
-that is true of values may still break this law; every rule here is fuzzed staged against direct (tests/fuzz/test_poly.py).
+so that the same code schedules concrete and parametric programs (docs/design/001-parametric.md).  A rule that holds for all values may
+still break this law; tests/fuzz/test_poly.py compares both orders for every rule.
 
-A `Poly` is a value, like an int: equal normal forms compare equal and hash equal; nothing is interned.  Variables are >= 0,
-Params >= 1, divisors >= 1: that is what the normal form assumes, so `(d*i) // d` is `i`.  A division that is left in a normal form has
-a value for every divisor, `quotient`, `remainder` and `ceiling`: code may compute it in front of the guard that excludes a divisor of 0.
+A `Poly` is a value, like an int: equal normal forms compare equal and hash equal; they are not interned.  The normal form assumes variables
+>= 0, Params >= 1 and divisors >= 1, so `(d*i) // d` is `i`.  A division that remains in a normal form is total (`quotient`, `remainder`,
+`ceiling`): code may evaluate it before the guard that excludes a divisor of 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Monomial = tuple["Atom", ...]
 
 
 class Atom:
-    """What a polynomial is made of: a Var, a Param, or an Op over polynomials."""
+    """A factor of a monomial: a Var, a Param, or an Op over polynomials."""
 
     __slots__ = ("key", "vars")
     key: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Atom:
 
 
 class Var(Atom):
-    """A binder: a loop or block iteration variable.  Identity is the variable; the name is for people."""
+    """A loop or block iteration variable.  Variables are compared by identity; names are for readers."""
 
     __slots__ = ("__weakref__", "name")
 
@@ -57,7 +57,7 @@ class Var(Atom):
 
 
 class Param(Var):
-    """A tunable integer with a finite, sorted domain of values >= 0.  `concretize` puts one of them in its place."""
+    """A tunable integer with a finite, sorted domain of values >= 0.  `concretize` replaces it by one of them."""
 
     __slots__ = ("domain",)
 
@@ -69,7 +69,7 @@ class Param(Var):
 
 
 class Op(Atom):
-    """floordiv, mod, ceildiv (two arguments), min or max (two or more), of polynomials.  Made only by the constructors."""
+    """floordiv, mod, ceildiv (two arguments), min or max (two or more) of polynomials.  Created only by the constructors below."""
 
     __slots__ = ("_hash", "args", "op")
 
@@ -100,7 +100,7 @@ class Poly(Expr):
     __slots__ = ("_hash", "terms", "vars")
     terms: tuple[tuple[Monomial, int], ...]
     vars: frozenset[Var]
-    """Every Var and Param that occurs, also inside Ops."""
+    """All Vars and Params, including those inside Ops."""
     dtype = INDEX
     fields = ("terms",)
 
@@ -125,7 +125,7 @@ class Poly(Expr):
 
     @property
     def const(self) -> int | None:
-        """The value when it is a number.  Scheduling primitives must not ask (a lint forbids it in schedule/primitives)."""
+        """The value if it is a number, else None.  Scheduling primitives must not use it (a lint forbids it in schedule/primitives)."""
         t = self.terms
         if not t:
             return 0
@@ -135,23 +135,23 @@ class Poly(Expr):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A total order of polynomials that only depends on their structure and the serials of their variables."""
+        """Sort key of a total order, by structure and the serial numbers of variables."""
         return tuple([(tuple([a.key for a in m]), c) for m, c in self.terms])
 
     def as_int(self) -> int:
-        """The value; InternalError when symbolic.  For lowering and code generation, where programs are concrete."""
+        """The value; InternalError if symbolic.  For lowering and code generation, where programs are concrete."""
         c = self.const
         if c is None:
             raise InternalError(f"a number was needed, got the symbolic expression {self!r}")
         return c
 
     def as_atom(self) -> Atom | None:
-        """The atom when the polynomial is exactly one atom, else None."""
+        """The atom if the polynomial is exactly one atom, else None."""
         t = self.terms
         return t[0][0][0] if len(t) == 1 and t[0][1] == 1 and len(t[0][0]) == 1 else None
 
     def as_var(self) -> Var | None:
-        """The variable when the polynomial is exactly one variable, else None."""
+        """The variable if the polynomial is exactly one variable, else None."""
         a = self.as_atom()
         return a if isinstance(a, Var) else None
 
@@ -197,7 +197,7 @@ class Poly(Expr):
 
 
 def from_terms(d: Mapping[Monomial, int]) -> Poly:
-    """The sum of monomials times their coefficients."""
+    """The polynomial with the given coefficients by monomial."""
     items = [(m, c) for m, c in d.items() if c]
     if len(items) > 1:
         items.sort(key=_mono_key)
@@ -210,7 +210,7 @@ _SMALL = {0: ZERO, 1: ONE, **{i: Poly((((), i),)) for i in (*range(-64, 0), *ran
 
 
 def poly(x: Index | Op) -> Poly:
-    """`x` as a polynomial: an int, a Var, a Param, or already one."""
+    """`x` as a polynomial; `x` is an int, a Var, a Param, an Op or a polynomial."""
     if type(x) is Poly:
         return x
     if isinstance(x, Var):
@@ -238,18 +238,18 @@ def add(a: Poly, b: Poly) -> Poly:
 
 
 def shifted(a: Poly, c: int) -> Poly:
-    """a + c, the commonest sum: the terms stay in order, the variables the same."""
+    """a + c.  Fast path for the most common sum: order of terms and variables do not change."""
     t = a.terms
     if not t:
         return poly(c)
-    if not t[0][0]:  # the constant's monomial is the lowest
+    if not t[0][0]:  # the constant monomial sorts first
         c += t[0][1]
         t = t[1:]
     return _of((((), c), *t) if c else t, a.vars)
 
 
 def _of(terms: tuple[tuple[Monomial, int], ...], variables: frozenset[Var]) -> Poly:
-    """The polynomial of sorted `terms` whose variables are known."""
+    """The polynomial of sorted `terms` with known variables."""
     out = Poly.__new__(Poly)
     out.terms, out.vars, out._hash = terms, variables, hash(terms)
     return out
@@ -265,7 +265,7 @@ def scale(a: Poly, c: int) -> Poly:
 def split_constant(p: Poly) -> tuple[Poly, int]:
     """(rest, c) with p = rest + c and no constant term in rest."""
     t = p.terms
-    if not t or t[0][0]:  # the constant's monomial is the lowest
+    if not t or t[0][0]:  # the constant monomial sorts first
         return p, 0
     return _of(t[1:], p.vars) if len(t) > 1 else ZERO, t[0][1]
 
@@ -290,7 +290,7 @@ def mul(a: Poly, b: Poly) -> Poly:
 
 
 def product(xs: Iterable[Index]) -> Poly:
-    """The product of `xs`; 1 when empty."""
+    """The product of `xs`; 1 if empty."""
     out = ONE
     for x in xs:
         out = mul(out, poly(x))
@@ -307,7 +307,7 @@ def _divide_mono(m: Monomial, d: Monomial) -> Monomial | None:
 
 
 def divide_terms(x: Poly, d: Poly) -> tuple[Poly, Poly]:
-    """(q, r) with x = q*d + r: every multiple of a one-term d is pulled out, and each coefficient of r is reduced, so r is unique."""
+    """(q, r) with x = q*d + r.  All multiples of a one-term d are extracted and the coefficients of r are reduced, so r is unique."""
     if len(d.terms) != 1:
         return (ONE, ZERO) if x == d else (ZERO, x)
     dm, dc = d.terms[0]
@@ -340,7 +340,7 @@ def floordiv(x: Index, d: Index) -> Poly:
 
 
 def _floordiv(x: Poly, d: Poly) -> Poly:
-    """As `floordiv`; a divisor that has become a number below 1 by substitution gives what evaluation gives."""
+    """As `floordiv`, also for divisors below 1, which substitution may produce: the result is that of evaluation."""
     if _is_low(d):
         return _floordiv(scale(x, -1), scale(d, -1)) if d.terms else ZERO
     q, r = divide_terms(x, d)
@@ -394,12 +394,12 @@ def _is_low(d: Poly) -> bool:
 
 
 def is_param_only(x: Poly) -> bool:
-    """True when no loop variable occurs: such an expression is a number in every concrete program."""
+    """Whether no loop variable occurs, so that the expression is a number in every concrete program."""
     return all(isinstance(v, Param) for v in x.vars)
 
 
 def _flatten(op: str, xs: Iterable[Poly]) -> list[Poly]:
-    """min(min(a, b) + u, c) = min(a + u, b + u, c), on Param-only arguments alone: over loop variables it is not confluent."""
+    """min(min(a, b) + u, c) = min(a + u, b + u, c), for Param-only arguments: over loop variables the rule is not confluent."""
     flat: list[Poly] = []
     for x in xs:
         ops = [(m, c) for m, c in x.terms if any(type(a) is Op and a.op == op for a in m)]
@@ -413,7 +413,7 @@ def _flatten(op: str, xs: Iterable[Poly]) -> list[Poly]:
 
 
 def _roundup_min(keep: list[Poly]) -> Poly | None:
-    """min(n, ceildiv(n, q) * q) is n, whatever n and q are; Param-only, because there any sound rule is confluent."""
+    """min(n, ceildiv(n, q) * q) is n for all n and q; Param-only, where every sound rule is confluent."""
     if any(not is_param_only(x) for x in keep):
         return None
     for a, b in (keep, keep[::-1]):
@@ -425,7 +425,7 @@ def _roundup_min(keep: list[Poly]) -> Poly | None:
 
 
 def _distinct(op: str, xs: Iterable[Poly]) -> list[Poly]:
-    """Of arguments at a constant distance from each other, only the one that decides."""
+    """Remove arguments that differ from another argument by a constant and never determine the result."""
     keep: list[Poly] = []
     for x in xs:
         for i, y in enumerate(keep):
@@ -440,8 +440,8 @@ def _distinct(op: str, xs: Iterable[Poly]) -> list[Poly]:
 
 
 def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
-    """Normal form of min / max: arguments at a constant distance are merged, and the common part of every monomial is
-    pulled out, so that min(x + u, y + u) is min(x, y) + u for every u (shift equivariance)."""
+    """Normal form of min / max: arguments at a constant distance are merged, and the common part of every monomial is factored out, so that
+    min(x + u, y + u) is min(x, y) + u for every u (shift equivariance)."""
     args = [poly(x) for x in xs]
     shift = ZERO
     while True:
@@ -456,7 +456,7 @@ def _extremum(op: str, xs: tuple[Index, ...]) -> Poly:
         common = from_terms({m: min(d.get(m, 0) for d in ds) for m in set().union(*ds)})
         if not common.terms:
             break
-        # What is left may be Param-only now, and then it can be flattened further.
+        # The remaining arguments may now be Param-only and allow further flattening.
         args, shift = [x - common for x in keep], add(shift, common)
     return add(poly(Op(op, tuple(sorted(keep, key=lambda p: p.key)))), shift)
 
@@ -472,9 +472,9 @@ def maximum(*xs: Index) -> Poly:
 
 
 MAKE: Mapping[str, Callable[..., Poly]] = {"floordiv": _floordiv, "mod": _mod, "ceildiv": _ceildiv, "min": minimum, "max": maximum}
-"""Makes operations that exist on other arguments: a divisor may become any number."""
+"""Constructors for rebuilding existing operations with new arguments: divisors may be any number."""
 CHECKED: Mapping[str, Callable[..., Poly]] = {**MAKE, "floordiv": floordiv, "mod": mod, "ceildiv": ceildiv}
-"""Makes operations that are written: a divisor that is a number is >= 1."""
+"""Constructors for operations in source programs: constant divisors must be >= 1."""
 
 
 def divisors(p: Poly) -> Iterator[Poly]:
@@ -489,12 +489,12 @@ def divisors(p: Poly) -> Iterator[Poly]:
 
 
 def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = None) -> Poly:
-    """`p` with variables replaced, by running the constructors again.
+    """`p` with variables replaced, rebuilt by the constructors.
 
     Args:
         p: the polynomial.
         s: the replacement of each Var or Param.
-        memo: shared by one substitution over a whole program.
+        memo: cache shared by the substitutions of a whole program.
     """
     if p.vars.isdisjoint(s):
         return p
@@ -529,7 +529,7 @@ def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = N
 
 
 def evaluate(p: Poly, env: Mapping[Var, int]) -> int:
-    """The value of `p` where every variable has a value in `env`."""
+    """The value of `p`, given a value of every variable."""
     total = 0
     for m, c in p.terms:
         for a in m:
@@ -548,7 +548,7 @@ def quotient(x: int, d: int) -> int:
 
 
 def remainder(x: int, d: int) -> int:
-    """x - d * floor(x / d), which has the sign of d; 0 for d = 0."""
+    """x - d * floor(x / d), with the sign of d; 0 for d = 0."""
     return x % d if d else 0
 
 
@@ -583,7 +583,7 @@ def _binary(op: str, a: Any, b: Any) -> Expr | None:
 
 
 def less_than(a: Index, b: Index) -> Expr:
-    """The condition a < b on indices, kept as `a - b < 0`; a literal when it is a number."""
+    """The index condition a < b, represented as `a - b < 0`; a literal if the difference is a number."""
     d = poly(a) - poly(b)
     return Const(d.const < 0, "bool") if d.const is not None else IsNegative(d)
 

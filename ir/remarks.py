@@ -1,9 +1,9 @@
-"""Find programs that are well formed and most likely not meant: a reduction without its init, or an axis declared spatial that reduces.
+"""Diagnose well-formed programs that are probably mistakes: a reduction without an init, or a spatial axis that is reduced over.
 
-Two grades.  `refuse_uninitialised` and `refuse_undetermined` refuse what has no meaning: a buffer of the function's own whose every store
-adds to what it held before, and a size that no call gives.  `remarks` describes what has a meaning that is seldom wanted; nothing is
-refused for it, since accumulating into an argument and recurrences over an axis are legal programs: `tunesmith show`, `tune` and
-`CompiledModule.remarks` say it.  Only an init that each iteration of an axis repeats is a warning.
+`refuse_uninitialised` and `refuse_undetermined` reject programs without a meaning: a local buffer that is only updated and never
+initialised, and a size that no argument determines.  `remarks` describes legal but unusual programs, such as accumulation into an argument
+or a recurrence over an axis; `tunesmith show`, `tune` and `CompiledModule.remarks` report them.  Only an init that every iteration of an
+axis repeats is also a Python warning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tunesmith.support.errors import ScriptError
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What is odd about a block.
+    """A diagnostic about a block.
 
     Attributes:
         label: `accumulates-into-argument`, `init-repeated`, `accumulates-over-spatial` or `overwrites`.
-        block: its name.
-        message: what the block does, and what to write if that is not meant.
+        block: name of the block.
+        message: what the block does, and what to write if that is not intended.
     """
 
     label: str
@@ -42,11 +42,11 @@ class Remark:
 
 
 class ProgramWarning(UserWarning):
-    """A program that has a meaning, which is hardly the one that was meant."""
+    """A legal program that is probably a mistake."""
 
 
 def checked(func: PrimFunc) -> list[Remark]:
-    """The remarks about a function that a user gives to be compiled or tuned; of `init-repeated` Python's warnings tell, too.
+    """The remarks about a function passed by a user for compiling or tuning; `init-repeated` is also issued as a Python warning.
 
     Raises:
         ScriptError: see `refuse_undetermined` and `refuse_uninitialised`.
@@ -61,7 +61,7 @@ def checked(func: PrimFunc) -> list[Remark]:
 
 
 def refuse_undetermined(func: PrimFunc) -> None:
-    """Raise ScriptError where a variable is used that neither a loop nor a block binds, and that no parameter gives: a size of no call."""
+    """Raise ScriptError for a variable that no loop or block binds and no parameter determines."""
     known: set[Var] = set()
     for p in func.params:
         known.update((v for e in p.shape for v in e.vars) if isinstance(p, Buffer) else [p])
@@ -76,18 +76,18 @@ def refuse_undetermined(func: PrimFunc) -> None:
             known.update(i.var for i in n.iters)
     for v in sorted([v for v in used - known if not isinstance(v, Param)], key=lambda v: v.key):
         raise ScriptError(
-            f"no call determines the size {v}: it is no parameter, and in no parameter's shape. Make it a parameter behind the buffers, "
-            f"`{v}: T.int64`, or write a number\nin function {func.name}"
+            f"no argument determines the size {v}: it is neither a parameter nor part of a parameter's shape. Make it a "
+            f"parameter after the buffers, `{v}: T.int64`, or write a number\nin function {func.name}"
         )
 
 
 def refuse_uninitialised(func: PrimFunc) -> None:
-    """Raise ScriptError where a buffer of the function's own is only ever updated: its first update reads memory that nothing has set."""
+    """Raise ScriptError for a local buffer whose stores are all updates: the first update reads undefined memory."""
     nodes = list(walk_objects(func.body))
-    own = {id(b) for b in func.allocs} | {id(n.buffer) for n in nodes if type(n) is Allocate}
+    local = {id(b) for b in func.allocs} | {id(n.buffer) for n in nodes if type(n) is Allocate}
     stores: dict[int, list[BufferStore]] = {}
     for n in nodes:
-        if type(n) is BufferStore and id(n.buffer) in own:
+        if type(n) is BufferStore and id(n.buffer) in local:
             stores.setdefault(id(n.buffer), []).append(n)
     for same in stores.values():
         if all(_updates(s, always=True) for s in same):
@@ -95,16 +95,16 @@ def refuse_uninitialised(func: PrimFunc) -> None:
             block = next((b.name for b in nodes if type(b) is Block and same[0] in list(walk_objects(b.body))), None)
             where = f"the block {block}" if block else "the function"
             raise ScriptError(
-                f"{where} updates {_element(same[0])} from its own value, and nothing initialises {buffer.name}, whose contents start "
-                f"undefined. Give the block an init, for example\n    with T.init():\n        {_element(same[0])} = 0.0\nor write to "
-                f"{buffer.name} before\nin function {func.name}"
+                f"{where} updates {_element(same[0])} from its own value, but nothing initialises {buffer.name}, whose initial "
+                f"contents are undefined. Give the block an init, for example\n    with T.init():\n        {_element(same[0])} = 0.0\n"
+                f"or write to {buffer.name} before\nin function {func.name}"
             )
 
 
 def remarks(func: PrimFunc) -> list[Remark]:
-    """What is odd about the blocks of a function as it is written; schedules only add to it, so look at it before they do.
+    """Diagnostics about the blocks of an unscheduled function; scheduling may add further ones.
 
-    An axis with one iteration, stores under conditions and blocks with predicates are not judged.
+    Axes with one iteration, conditional stores and blocks with predicates are skipped.
     """
     params = {id(p) for p in func.params}
     written_plainly = {id(n.buffer) for n in walk_objects(func.body) if type(n) is BufferStore and not _updates(n)}
@@ -130,20 +130,20 @@ def _accumulates(block: Block, s: BufferStore) -> Remark:
     return Remark(
         "accumulates-into-argument",
         block.name,
-        f"it adds to what the caller's {s.buffer.name} holds, as it has reduction axes and no init. For a sum that starts anew, write "
-        f"`with T.init(): {_element(s)} = 0.0`",
+        f"it accumulates into the previous contents of the argument {s.buffer.name}, because it has reduction axes and no init. To start "
+        f"from zero, write `with T.init(): {_element(s)} = 0.0`",
     )
 
 
 def _spatial(block: Block, s: BufferStore, v: Var) -> list[Remark]:
-    """What is odd about a spatial axis that the store does not use."""
+    """Diagnostics about a spatial axis that the store does not use."""
     kinds = "".join(i.kind for i in block.iters)
-    meant = "".join("R" if i.var is v else i.kind for i in block.iters)
+    corrected = "".join("R" if i.var is v else i.kind for i in block.iters)
     axis = f"the axis {v} is spatial and the element {_element(s)} does not depend on it"
-    advice = f'If {v} is a reduction axis, write "{meant}" instead of "{kinds}"'
+    advice = f'If {v} is a reduction axis, write "{corrected}" instead of "{kinds}"'
     if _updates(s) and block.init is not None:
-        what = "so the init runs before each of its iterations, and the last one alone remains"
-        return [Remark("init-repeated", block.name, f"{axis}, {what}. {advice}")]
+        effect = "so the init runs before each of its iterations, and only the last iteration has an effect"
+        return [Remark("init-repeated", block.name, f"{axis}, {effect}. {advice}")]
     if _updates(s):
         return [Remark("accumulates-over-spatial", block.name, f"{axis}, so its iterations depend on each other. {advice}")]
     if _depends(s.value, v):
@@ -152,7 +152,7 @@ def _spatial(block: Block, s: BufferStore, v: Var) -> list[Remark]:
 
 
 def _updates(s: BufferStore, always: bool = False) -> bool:
-    """Whether the value reads the element that is stored; `always`: on all ways to compute it."""
+    """Whether the value reads the stored element; with `always`, whether every evaluation reads it."""
     stack: list[Any] = [s.value]
     seen: set[int] = set()
     while stack:

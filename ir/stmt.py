@@ -1,6 +1,6 @@
-"""Statements: loops, blocks, stores.  A schedulable program is loops around blocks; a block is one tensor computation.
+"""Declare statements: loops, blocks, stores.  A schedulable program is loops around blocks; a block is one tensor computation.
 
-Every loop starts at 0: the script parser and `loop_partition` shift a loop with another start into its body.
+Every loop starts at 0: the script parser and the pass `tighten_loop_bounds` move any other start into the indices of the body.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread.x", "vthread.y", "vthread.z")
 
 GRAIN = "grain"
-"""Annotation of a parallel loop: it runs on one thread where it stores fewer elements than this, which may be known only at run time."""
+"""Annotation of a parallel loop: it runs on one thread if it stores fewer elements than this.  The number of elements may be known only
+at run time."""
 
 Annotations = tuple[tuple[str, "str | Poly"], ...]
-"""Sorted (key, value) pairs; numbers are stored as polynomials, so that they may be Params."""
+"""Sorted (key, value) pairs; numbers are stored as polynomials, which allows Params."""
 
 
 class Stmt(Node):
-    """Root of statements."""
+    """Base class of statements."""
 
     __slots__ = ()
 
 
 @node
 class BufferStore(Stmt):
-    """`buffer[indices] = value`; a vector value goes to lanes `stride` elements apart; `mask` leading lanes are written."""
+    """`buffer[indices] = value`; lanes of a vector value are stored `stride` elements apart; `mask` leading lanes are written."""
 
     buffer: Buffer
     indices: tuple[Poly, ...]
@@ -42,7 +43,7 @@ class BufferStore(Stmt):
 
 @node
 class For(Stmt):
-    """for var in range(extent): body.  `var` is the loop's identity and survives rewriting of the body."""
+    """for var in range(extent): body.  `var` identifies the loop across rewrites of its body."""
 
     var: Var
     extent: Poly
@@ -54,7 +55,7 @@ class For(Stmt):
 
 @node
 class Iter(Node):
-    """A block's own iteration variable: `kind` is S (spatial, data parallel) or R (reduction), over [0, extent)."""
+    """An iteration variable of a block over [0, extent); `kind` is S (spatial, data parallel) or R (reduction)."""
 
     var: Var
     extent: Poly
@@ -63,15 +64,15 @@ class Iter(Node):
 
 @node
 class Block(Stmt):
-    """One tensor computation: for each instance, iteration variables are bound to expressions of the loops around it.
+    """One tensor computation, whose iteration variables are bound to expressions of the enclosing loops.
 
     Attributes:
-        name: unique within the function; the block's identity.
+        name: unique within the function; identifies the block.
         iters: the iteration variables.
-        bindings: their values, expressions of loop variables.
-        predicate: the instance runs only when every one of these is < 0 (expressions of loop variables).
+        bindings: values of the iteration variables, expressions of loop variables.
+        predicate: expressions of loop variables; an instance runs only if all of them are < 0.
         init: runs before `body` when all reduction variables are 0.
-        body: in terms of the iteration variables only.
+        body: the computation, in terms of the iteration variables only.
     """
 
     name: str
@@ -94,14 +95,14 @@ class If(Stmt):
 
 @node
 class Seq(Stmt):
-    """Statements one after the other."""
+    """Statements in sequence."""
 
     stmts: tuple[Stmt, ...]
 
 
 @node
 class Allocate(Stmt):
-    """`buffer` lives for the duration of `body`; its contents start undefined."""
+    """Allocate `buffer` for the duration of `body`; its initial contents are undefined."""
 
     buffer: Buffer
     body: Stmt
@@ -109,18 +110,18 @@ class Allocate(Stmt):
 
 @node
 class Evaluate(Stmt):
-    """An expression run for its effect, such as a prefetch."""
+    """An expression evaluated for its effect, such as a prefetch."""
 
     value: Expr
 
 
 def barrier() -> Evaluate:
-    """All threads of a block wait for each other."""
+    """A barrier over all threads of a thread block."""
     return Evaluate(Call("barrier", (), "int32"))
 
 
 def seq(stmts: Iterable[Stmt | None]) -> Stmt:
-    """`stmts` in order, flattened; a single statement stays itself, none is the empty sequence."""
+    """`stmts` in order, flattened; a single statement is returned as it is, no statement gives the empty Seq."""
     out: list[Stmt] = []
     for s in stmts:
         if s is not None:
@@ -150,7 +151,7 @@ def annotation(node: For | Block, key: str) -> str | Poly | None:
 
 def annotated(old: Annotations, key: str, value: str | Index | None) -> Annotations:
     """`old` with `key` set to `value`, or removed when None; numbers become polynomials; sorted by key."""
-    kept = [(k, v) for k, v in old if k != key]
+    pairs = [(k, v) for k, v in old if k != key]
     if value is not None:
-        kept.append((key, value if isinstance(value, str) else poly(value)))
-    return tuple(sorted(kept, key=lambda kv: kv[0]))
+        pairs.append((key, value if isinstance(value, str) else poly(value)))
+    return tuple(sorted(pairs, key=lambda kv: kv[0]))

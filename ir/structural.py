@@ -1,10 +1,10 @@
-"""Equality of programs up to the names of their binders, and the place of the first difference.
+"""Compare programs up to alpha-renaming of their binders, and locate the first difference.
 
-Loop variables, block iteration variables, scalar parameters and buffers are matched pairwise as their binders are met, so
-neither their names nor the order in which they were created matters.  What is not bound inside the compared programs is
-the same only when it is the same object; Params are the same when they have one name and one domain.
+Loop variables, block iteration variables, scalar parameters and buffers are matched pairwise at their binders, so neither their names nor
+their creation order matters.  Free variables and buffers are equal only if they are the same object; Params are equal if they have the same
+name and domain.
 
-A binder must be bound once in a program (`verify` checks it).  `digest` is the key that agrees with `equal`.
+Each binder must be bound once in a program (`verify` checks it).  Equal programs have equal keys (`digest`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Program = PrimFunc | IRModule | Node
 
 
 def equal(a: Program, b: Program) -> bool:
-    """True when `a` and `b` are the same program up to the names of loops, iteration variables, buffers and the function."""
+    """Whether `a` and `b` are the same program up to the names of loops, iteration variables, buffers and the function."""
     return _first(a, b) is None
 
 
 def difference(a: Program, b: Program) -> str | None:
-    """Where `a` and `b` first differ and how, in the names of `a`; None when they are equal.
+    """The first difference of `a` and `b`, in the names of `a`; None if they are equal.
 
-    The place is a path of loops, blocks and fields, such as `/i_0/j_0/C.bindings[1]: 8*i_0 + i_1 != 1 + 8*i_0 + i_1`.
+    It starts with a path of loops, blocks and fields, as in `/i_0/j_0/C.bindings[1]: 8*i_0 + i_1 != 1 + 8*i_0 + i_1`.
     """
     found = _first(a, b)
     if found is None:
@@ -48,12 +48,12 @@ def difference(a: Program, b: Program) -> str | None:
     return f"{''.join(reversed(d.path)) or '/'}: {left} != {right}"
 
 
-def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
-    """The first difference, and the variables matched until then."""
-    match = _Match()
+def _first(a: Program, b: Program) -> tuple[_BinderMatch, _Difference] | None:
+    """The first difference, and the variables matched up to it."""
+    match = _BinderMatch()
     if isinstance(a, IRModule) and isinstance(b, IRModule):
         if sorted(a) != sorted(b):
-            return match, _Different(sorted(a), sorted(b), ".functions")
+            return match, _Difference(sorted(a), sorted(b), ".functions")
         for name in sorted(a):
             found = _first(a[name], b[name])
             if found is not None:
@@ -63,16 +63,16 @@ def _first(a: Program, b: Program) -> tuple[_Match, _Different] | None:
     kind = type(a).__name__
     if not isinstance(a, (PrimFunc, Node)) and type(a) is type(b) and kind in STRUCTURES:
         words = STRUCTURES.get(kind).difference(a, b)
-        return None if words is None else (match, _Different(a, b, words=words))
+        return None if words is None else (match, _Difference(a, b, words=words))
     try:
         match.compare(a, b)
-    except _Different as d:
+    except _Difference as d:
         return match, d
     return None
 
 
-class _Different(Exception):
-    """The first difference; the path is collected on the way out, innermost segment first.  `words` say it where they are known."""
+class _Difference(Exception):
+    """The first difference.  Its path is collected while the exception propagates, innermost segment first; `words` is a complete text."""
 
     def __init__(self, left: object, right: object, *path: str, words: str | None = None) -> None:
         super().__init__()
@@ -80,21 +80,21 @@ class _Different(Exception):
 
 
 class _Text(str):
-    """A description, which is shown without quotes."""
+    """A description, shown without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
-def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) -> _Different:
-    return _Different(_Text(f"{len(xs)} {what}"), _Text(f"{len(ys)} {what}"), *path)
+def _count(xs: Sequence[object], ys: Sequence[object], what: str, *path: str) -> _Difference:
+    return _Difference(_Text(f"{len(xs)} {what}"), _Text(f"{len(ys)} {what}"), *path)
 
 
-class _Match:
-    """One comparison: the binders matched so far, in both directions.
+class _BinderMatch:
+    """State of a comparison: the binders matched so far, in both directions.
 
-    `moved` holds the variables that are matched with another one than themselves: a polynomial shared by both sides is
-    equal to itself when it has none of them, which is the usual case.
+    `moved` holds the variables matched with a different variable.  A polynomial shared by both sides is equal to itself if it contains none
+    of them, which is the usual case.
     """
 
     __slots__ = ("back", "buffer_back", "buffers", "moved", "same", "vars")
@@ -106,7 +106,7 @@ class _Match:
         self.buffers: dict[Buffer, Buffer] = {}
         self.buffer_back: dict[Buffer, Buffer] = {}
         self.same: set[tuple[int, int]] = set()
-        """Pairs of expressions of this statement that were found equal, by identity: expressions share parts."""
+        """Pairs of expressions already found equal in this statement, by identity: expressions share parts."""
 
     def compare(self, a: Any, b: Any) -> None:
         if type(a) is PrimFunc and type(b) is PrimFunc:
@@ -114,10 +114,10 @@ class _Match:
         elif isinstance(a, Node) and isinstance(b, Node):
             self._value(a, b)
         elif a is not b:
-            raise _Different(a, b)
+            raise _Difference(a, b)
 
     def in_names_of_a(self, y: object) -> object:
-        """For messages: an expression or buffer of the second program with the variables and buffers of the first."""
+        """An expression or buffer of the second program in the names of the first, for messages."""
         if isinstance(y, Buffer):
             return self.buffer_back.get(y, y)
         if not isinstance(y, Poly):
@@ -144,14 +144,14 @@ class _Match:
 
     def _bind_buffer(self, x: Buffer, y: Buffer, place: str) -> None:
         if x.dtype != y.dtype or x.scope != y.scope:
-            raise _Different(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
+            raise _Difference(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
         self._polys((*x.shape, x.pad), (*y.shape, y.pad), place + ".shape")
         self.same.clear()
         self.buffers[x] = y
         self.buffer_back[y] = x
 
     def _var(self, x: Atom, y: Atom) -> bool:
-        """Whether two variables that are not matched with each other are nevertheless the same: free, or equal Params."""
+        """Whether two unmatched variables are the same: the same free variable, or equal Params."""
         if x in self.vars or y in self.back:
             return False
         if x is y:
@@ -164,7 +164,7 @@ class _Match:
     def _buffer(self, x: Buffer, y: Buffer) -> None:
         z = self.buffers.get(x)
         if z is not y and (z is not None or x is not y or y in self.buffer_back):
-            raise _Different(x, y, ".buffer")
+            raise _Difference(x, y, ".buffer")
 
     # index expressions
 
@@ -175,14 +175,14 @@ class _Match:
         for i, x in enumerate(xs):
             y = ys[i]
             if not ((x is y and x.vars.isdisjoint(moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
-                raise _Different(x, y, f"{place}[{i}]")
+                raise _Difference(x, y, f"{place}[{i}]")
 
     def _poly(self, x: Poly, y: Poly, *place: str) -> None:
         if not ((x is y and x.vars.isdisjoint(self.moved)) or self._same_terms(x.terms, y.terms) or self._same_sum(x.terms, y.terms)):
-            raise _Different(x, y, *place)
+            raise _Difference(x, y, *place)
 
     def _same_terms(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
-        """Equality without building anything: right whenever it says yes; terms in another order need `_same_sum`."""
+        """Fast equality of terms in the same order.  A True is exact; on False, `_same_sum` compares terms in any order."""
         if len(xs) != len(ys):
             return False
         match = self.vars
@@ -201,9 +201,9 @@ class _Match:
         return True
 
     def _same_sum(self, xs: tuple[tuple[Monomial, int], ...], ys: tuple[tuple[Monomial, int], ...]) -> bool:
-        """Equality up to the order of terms, factors and arguments of min and max, which follows the creation of variables.
+        """Equality up to the order of terms, factors and arguments of min and max, which follows the creation order of variables.
 
-        Nothing is built, so no constructor can change what is compared.
+        No expressions are constructed, because a constructor could normalize them.
         """
         return len(xs) == len(ys) and _pair_off(xs, ys, lambda s, t: s[1] == t[1] and self._same_product(s[0], t[0]))
 
@@ -223,7 +223,7 @@ class _Match:
 
     # programs
 
-    def _lookup(self, x: IndirectIndex, y: IndirectIndex) -> None:
+    def _indirect_index(self, x: IndirectIndex, y: IndirectIndex) -> None:
         self._field(x, y, "extent")
         self._field(x, y, "value")
         self._bind(x.var, y.var)
@@ -231,7 +231,7 @@ class _Match:
 
     def _function(self, a: PrimFunc, b: PrimFunc) -> None:
         if [type(p) for p in a.params] != [type(p) for p in b.params]:
-            raise _Different(a.params, b.params, ".params")
+            raise _Difference(a.params, b.params, ".params")
         for x, y in zip(a.params, b.params, strict=True):
             if not isinstance(x, Buffer):
                 self._bind(x, y)  # type: ignore[arg-type]
@@ -245,13 +245,13 @@ class _Match:
         self._field(a, b, "attrs")
         left, right = constant_positions(a), constant_positions(b)
         if left != right:
-            raise _Different(_Text(f"constant parameters {left}"), _Text(f"constant parameters {right}"), ".attrs")
+            raise _Difference(_Text(f"constant parameters {left}"), _Text(f"constant parameters {right}"), ".attrs")
         self._value(a.body, b.body)
 
     def _value(self, x: Any, y: Any) -> None:
         t = type(x)
         if t is not type(y):
-            raise _Different(_Text(_brief(x)), _Text(_brief(y)))
+            raise _Difference(_Text(_brief(x)), _Text(_brief(y)))
         handler = self._HANDLERS.get(t)
         if handler is not None:
             handler(self, x, y)
@@ -259,9 +259,9 @@ class _Match:
             self._node(x, y)
         elif isinstance(x, Var):
             if self.vars.get(x) is not y and not self._var(x, y):
-                raise _Different(x, y)
+                raise _Difference(x, y)
         elif x != y:
-            raise _Different(x, y)
+            raise _Difference(x, y)
 
     def _node(self, x: Node, y: Node) -> None:
         pair = (id(x), id(y))
@@ -273,7 +273,7 @@ class _Match:
     def _field(self, x: Any, y: Any, name: str) -> None:
         try:
             self._value(getattr(x, name), getattr(y, name))
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f".{name}")
             raise
 
@@ -283,7 +283,7 @@ class _Match:
         for i, x in enumerate(xs):
             try:
                 self._value(x, ys[i])
-            except _Different as d:
+            except _Difference as d:
                 d.path.append(f"[{i}]")
                 raise
 
@@ -291,23 +291,23 @@ class _Match:
         try:
             self._poly(x.extent, y.extent, ".extent")
             if x.kind != y.kind or x.thread != y.thread:
-                raise _Different(x.thread or x.kind, y.thread or y.kind, ".kind")
+                raise _Difference(x.thread or x.kind, y.thread or y.kind, ".kind")
             if x.annotations or y.annotations:
                 self._field(x, y, "annotations")
             self._bind(x.var, y.var)
             self._value(x.body, y.body)
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f"/{x.var.name}")
             raise
 
     def _block(self, x: Block, y: Block) -> None:
         try:
             if x.name != y.name:
-                raise _Different(x.name, y.name, ".name")
+                raise _Difference(x.name, y.name, ".name")
             self._polys(x.bindings, y.bindings, ".bindings")
             self._polys(x.predicate, y.predicate, ".predicate")
             if [i.kind for i in x.iters] != [i.kind for i in y.iters]:
-                raise _Different("".join([i.kind for i in x.iters]), "".join([i.kind for i in y.iters]), ".iters")
+                raise _Difference("".join([i.kind for i in x.iters]), "".join([i.kind for i in y.iters]), ".iters")
             self._polys(tuple([i.extent for i in x.iters]), tuple([i.extent for i in y.iters]), ".extents")
             for i, j in zip(x.iters, y.iters, strict=True):
                 self._bind(i.var, j.var)
@@ -316,7 +316,7 @@ class _Match:
             if x.init is not None or y.init is not None:
                 self._field(x, y, "init")
             self._value(x.body, y.body)
-        except _Different as d:
+        except _Difference as d:
             d.path.append(f"/{x.name}")
             raise
 
@@ -330,7 +330,7 @@ class _Match:
         for i, s in enumerate(x.stmts):
             try:
                 self._value(s, y.stmts[i])
-            except _Different as d:
+            except _Difference as d:
                 d.path.append(f"/[{i}]")
                 raise
 
@@ -347,7 +347,7 @@ class _Match:
         self._buffer(x.buffer, y.buffer)
         self._polys(x.indices, y.indices, ".indices")
         if x.lanes != y.lanes:
-            raise _Different(x.lanes, y.lanes, ".lanes")
+            raise _Difference(x.lanes, y.lanes, ".lanes")
         if x.stride is not y.stride:
             self._field(x, y, "stride")
         if x.mask is not y.mask:
@@ -358,14 +358,14 @@ class _Match:
         if pair in self.same:
             return
         if x.op != y.op:
-            raise _Different(x.op, y.op, ".op")
+            raise _Difference(x.op, y.op, ".op")
         self._field(x, y, "a")
         self._field(x, y, "b")
         self.same.add(pair)
 
     def _const(self, x: Const, y: Const) -> None:
         if x is not y and (x.dtype != y.dtype or literal(x.value) != literal(y.value)):
-            raise _Different(_Text(f"{x.value} of {x.dtype}"), _Text(f"{y.value} of {y.dtype}"))
+            raise _Difference(_Text(f"{x.value} of {x.dtype}"), _Text(f"{y.value} of {y.dtype}"))
 
     _HANDLERS: Mapping[type, Callable[[Any, Any, Any], None]] = {
         Poly: _poly,
@@ -379,12 +379,12 @@ class _Match:
         Buffer: _buffer,
         Binary: _binary,
         Const: _const,
-        IndirectIndex: _lookup,
+        IndirectIndex: _indirect_index,
     }
 
 
 def _pair_off(xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], bool]) -> bool:
-    """Whether each of `xs` has a partner of its own among `ys`; `same` is an equivalence, so the first partner will do."""
+    """Whether `xs` and `ys` match one to one under `same`, an equivalence, so that greedy matching is exact."""
     rest = list(ys)
     for x in xs:
         i = next((i for i, y in enumerate(rest) if same(x, y)), None)
@@ -395,7 +395,7 @@ def _pair_off(xs: Sequence[Any], ys: Sequence[Any], same: Callable[[Any, Any], b
 
 
 def _domains(x: object) -> str:
-    """For two expressions that look alike: what their Params may be."""
+    """The domains of the Params of an expression, to tell apart two expressions with the same text."""
     params = sorted([v for v in x.vars if isinstance(v, Param)], key=lambda v: v.key) if isinstance(x, Poly) else []
     text = ", ".join([f"{v} one of {len(v.domain)} values up to {v.domain[-1]}" for v in params])
     return f" with {text}" if text else ""

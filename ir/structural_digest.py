@@ -1,7 +1,7 @@
-"""The digest of a program: a key that is the same for programs that `structural.equal` calls equal, in every process.
+"""Compute the digest of a program, a process-independent key that agrees with `structural.equal`.
 
-It is the hash of a text in which every binder is its number in program order; the terms of an index expression are
-sorted by that text, never by the creation order of variables, and nothing comes from `hash()`.
+The digest hashes a text in which every binder is its number in program order.  Terms of index expressions are sorted by that text, not by
+the creation order of variables, and Python's `hash()` is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunesmith.support.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What is structural about functions of a kind that is defined elsewhere.
+    """Digest and comparison of a function class defined in another package.
 
     Attributes:
         digest: as `digest`.
@@ -36,24 +36,24 @@ class Structure:
 
 
 _DIGEST_NAMES = {"IsNegative": "Lt0", "IndirectIndex": "Lookup"}
-"""Classes whose names in digests are older than their names here: digests identify programs in logs."""
+"""Former class names that digests keep, because digests identify programs in logs."""
 
 STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.ir.structural:STRUCTURE"})
-"""By the name of the function's class."""
+"""Structures by class name of the function."""
 
 
 def digest(a: PrimFunc | IRModule | Node) -> str:
-    """32 hexadecimal digits that depend on what `equal` compares and on nothing else.
+    """32 hexadecimal digits that depend only on what `equal` compares.
 
-    The same in every process and on every machine; programs that are equal have equal digests.
+    Digests are the same in every process and on every machine; equal programs have equal digests.
     """
     return _hash(_FORMAT + Writer().program(a))
 
 
 _FORMAT = "tunesmith.structural.1\n"
-"""Part of every digest, hence of every stored record: a change of the text below must change this line."""
+"""Format version, part of every digest and hence of every stored record: change it whenever the digest text changes."""
 _LONG = 200
-"""An expression with a longer text is written as the hash of its text: expressions share parts, which a text repeats."""
+"""Length limit in characters; a longer expression text is replaced by its hash, because text repeats shared subexpressions."""
 
 
 def _hash(text: str) -> str:
@@ -61,14 +61,14 @@ def _hash(text: str) -> str:
 
 
 def literal(x: object) -> str:
-    """The value of a literal, signed zeros and infinities apart, all NaNs alike."""
+    """Text of a literal: distinguishes signed zeros and infinities; all NaNs are the same."""
     return x.hex() if isinstance(x, float) else str(int(x)) if isinstance(x, int) else repr(x)
 
 
 class Writer:
-    """Writes a program as text in which binders are numbers in program order: `bind` a variable, then `value` of what uses it.
+    """Writer of the digest text, in which binders are numbers in program order: first `bind` a variable, then call `value` on its uses.
 
-    Fields that have their default value are left out, so that a new field with a default changes no digest.
+    Fields with their default value are omitted, so that adding a field with a default changes no digest.
     """
 
     __slots__ = ("bound", "buffers", "free", "known", "names", "params", "polys")
@@ -80,7 +80,7 @@ class Writer:
         self.params: dict[Param, str] = {}
         self.polys: dict[Poly, str] = {}
         self.known: dict[int, str] = {}
-        """Text of the expressions of this statement, by identity."""
+        """Texts of the expressions of the current statement, by identity."""
         self.free: set[Atom] = set()
 
     def program(self, a: Any) -> str:
@@ -105,7 +105,7 @@ class Writer:
     # binders
 
     def bind(self, v: Var) -> None:
-        """Give the next number to a variable."""
+        """Assign the next number to a variable."""
         if v in self.names or v in self.free:
             self.polys.clear()
         self.known.clear()
@@ -155,7 +155,7 @@ class Writer:
     # nodes
 
     def value(self, x: Any) -> str:
-        """The text of a node, an index expression, a text, a number, None, or a tuple of those."""
+        """The text of a node, an index expression, a str, a number, None, or a tuple of those."""
         handler = self._HANDLERS.get(type(x))
         if handler is not None:
             return handler(self, x)
@@ -195,7 +195,7 @@ class Writer:
         self.bind(x.var)
         return head + self.value(x.body)
 
-    def _lookup(self, x: IndirectIndex) -> str:
+    def _indirect_index(self, x: IndirectIndex) -> str:
         head = f"lookup {self._poly(x.extent)} {self.value(x.value)}"
         self.bind(x.var)
         return f"({head} in {self.value(x.body)})"
@@ -231,18 +231,18 @@ class Writer:
         Allocate: _allocate,
         Buffer: _buffer,
         Const: _const,
-        IndirectIndex: _lookup,
+        IndirectIndex: _indirect_index,
     }
 
 
 def constant_positions(f: PrimFunc) -> tuple[int, ...]:
-    """Which parameters are constant: the attribute `constants` has their names, which say nothing about their places."""
+    """Positions of the constant parameters; the attribute `constants` has their names, which are not structural."""
     names = f.constants
     return tuple([i for i, p in enumerate(f.params) if p.name in names]) if names else ()
 
 
 def _unusual_constants(f: PrimFunc) -> str:
-    """Where the constant parameters are; nothing when they follow the first one, as weights do, so that no digest of such changed."""
+    """Text of the positions of constant parameters; empty if they directly follow the first parameter, as in digests of older versions."""
     found = constant_positions(f)
     return "" if found == tuple(range(1, len(found) + 1)) else f"constants {','.join(map(str, found))} "
 
@@ -252,7 +252,7 @@ _plans: dict[type, tuple[tuple[str, object], ...]] = {}
 
 
 def _plan(kind: type[Node]) -> tuple[tuple[str, object], ...]:
-    """Fields of a node type with their defaults."""
+    """The fields of a node type with their defaults."""
     plan = _plans.get(kind)
     if plan is None:
         defaults: tuple[object, ...] = getattr(kind.__init__, "__defaults__", None) or ()

@@ -1,7 +1,7 @@
-"""Is a program well formed?  `verify` says no with the first thing that is wrong, and where it stands.
+"""Verify that a program is well formed, and report the first violation with its path.
 
-It is total: any mix of nodes, also one that only hand-written code can make, is either accepted or refused with a
-ScriptError.  It checks form, not legality: whether iterations may run in parallel is the business of the analyses.
+`verify` is total: any combination of nodes is either accepted or rejected with a ScriptError.  It checks form, not legality: whether
+iterations may run in parallel is decided by the dependence analyses.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tunesmith.support.errors import ScriptError
 
 
 def verify(func: PrimFunc) -> None:
-    """Raise ScriptError, naming the place, when `func` is not well formed; return None when it is.
+    """Raise ScriptError, naming the path, if `func` is not well formed.
 
-    Checked: every variable and buffer is used inside its binder, and no binder binds twice; block names are unique; the
-    body of a block uses its iteration variables only, its init no reduction variable; indices match the buffer's rank;
-    types and lanes of values agree; no expression is too deep or too large for the passes; loop kinds, thread tags and
-    annotations are known and well typed; and no buffer of the function's own is only ever updated.
+    Checks: every variable and buffer is used inside its binder, and no variable is bound twice; block names are unique; the body of a
+    block uses only its iteration variables, its init no reduction variable; indices match the buffer's rank; types and lanes of values
+    agree; no expression is too deep or too large for the passes; loop kinds, thread tags and annotations are known and well typed; and
+    no local buffer is updated without being initialised.
     """
     if type(func) is not PrimFunc:
         raise ScriptError(f"verify takes a PrimFunc, got {type(func).__name__}")
@@ -48,23 +48,23 @@ _INTEGER_ONLY = ("bitand", "bitor", "bitxor", "shl", "shr")
 
 
 class _Verifier:
-    """The walk: variables and buffers in scope, and the way from the function to the node at hand, for messages."""
+    """State of the walk: variables and buffers in scope, and the path from the function to the current node, for messages."""
 
     def __init__(self, func: PrimFunc) -> None:
         self.func = func
         self.path: list[str] = []
         self.scope: frozenset[Any] = frozenset()
-        """Variables that may be used here; Params may be used everywhere."""
+        """Variables in scope; Params may be used everywhere."""
         self.everywhere: frozenset[Any] = frozenset()
         self.bound: set[Any] = set()
         self.buffers: set[Any] = set()
         self.reductions: frozenset[Any] = frozenset()
-        """Inside an init: the variables that must not be used, for the message."""
+        """The reduction variables of an enclosing init, which must not be used there; for the message."""
         self.blocks: set[str] = set()
         self.threads: tuple[str, ...] = ()
         self.params: dict[tuple[str, tuple[int, ...]], Param] = {}
         self.seen: dict[int, str] = {}
-        """Types of the expressions of this statement by identity: expanded functions share parts many times over."""
+        """Types of the expressions of the current statement, by identity: expanded intrinsics share subexpressions."""
 
     def fail(self, message: str) -> ScriptError:
         return ScriptError(f"{message}\nin function {self.func.name}, at /{'/'.join(self.path)}")
@@ -72,21 +72,21 @@ class _Verifier:
     def function(self) -> None:
         f = self.func
         if not isinstance(f.name, str) or not f.name:
-            raise self.fail(f"a function has a name that is not empty, got {f.name!r}")
+            raise self.fail(f"the name of a function must be text and not empty, got {f.name!r}")
         for p in self.items(f.params, "the parameters"):
             if isinstance(p, Var):
                 self.bind(p, "scalar parameter")
             elif not isinstance(p, Buffer):
                 raise self.fail(f"a parameter is a Buffer or a Var, got {_kind(p)}")
             elif p.pad.const != 0:
-                raise self.fail(f"the parameter {p.name} has pad={p.pad}; arrays of a caller have no padding, pad allocations only")
+                raise self.fail(f"the parameter {p.name} has pad={p.pad}; only allocations can be padded, arguments have no padding")
         self.everywhere = self.scope
         for b in (*[p for p in f.params if isinstance(p, Buffer)], *self.items(f.allocs, "the allocations")):
             self.buffer(b)
         self.annotations(f.attrs)
         strange = sorted(set(f.constants) - {p.name for p in f.params if isinstance(p, Buffer)})
         if strange:
-            raise self.fail(f"the attribute `constants` names {', '.join(strange)}, which is no buffer parameter")
+            raise self.fail(f"the attribute `constants` names {', '.join(strange)}, which is not a buffer parameter")
         self.stmt(f.body)
 
     # ---- small checks
@@ -178,10 +178,10 @@ class _Verifier:
     def _block(self, s: Block) -> None:
         outer, forbidden = self.scope, self.reductions
         if not isinstance(s.name, str) or not s.name:
-            raise self.fail(f"a block has a name that is not empty, got {s.name!r}")
+            raise self.fail(f"the name of a block must be text and not empty, got {s.name!r}")
         self.path.append(s.name)
         if s.name in self.blocks:
-            raise self.fail(f"two blocks are named {s.name}; the name is a block's identity")
+            raise self.fail(f"two blocks are named {s.name}; block names must be unique")
         self.blocks.add(s.name)
         if len(self.items(s.iters, "iteration variables")) != len(self.items(s.bindings, "bindings")):
             raise self.fail(f"{len(s.iters)} iteration variables have {len(s.bindings)} bindings")
@@ -204,7 +204,7 @@ class _Verifier:
         self.path.pop()
 
     def _iters(self, s: Block) -> frozenset[Any]:
-        """The variables that the body of the block may use."""
+        """The variables in scope in the body of the block."""
         for i in s.iters:
             if type(i) is not Iter:
                 raise self.fail(f"an iteration variable is an Iter, got {_kind(i)}")
@@ -239,7 +239,7 @@ class _Verifier:
 
     def _store(self, s: BufferStore) -> None:
         if isinstance(s.value, Expr):
-            with suppress(TypeError, AttributeError):  # of fields that hold no nodes, which are refused below
+            with suppress(TypeError, AttributeError):  # fields that are not nodes are rejected below
                 check_size(s.value, f"the value stored to {_name(s.buffer)}")
         dtype = self.value(s.value)
         self.access(s, f"the store to {_name(s.buffer)}")
@@ -252,7 +252,7 @@ class _Verifier:
     def access(self, s: BufferStore | BufferLoad, what: str) -> None:
         b = s.buffer
         if not isinstance(b, Buffer) or b not in self.buffers:
-            raise self.fail(f"{what} uses a buffer that is no parameter and not allocated here: {b!r}")
+            raise self.fail(f"{what} uses a buffer that is neither a parameter nor allocated here: {b!r}")
         if len(self.items(s.indices, f"the indices of {what}")) != len(b.shape):
             raise self.fail(f"{what} has {len(s.indices)} indices and the buffer {len(b.shape)} dimensions")
         for p in s.indices:
@@ -272,7 +272,7 @@ class _Verifier:
     # ---- values
 
     def value(self, e: Any) -> str:
-        """Check an expression; its dtype."""
+        """Check an expression and return its dtype."""
         known = self.seen.get(id(e))
         if known is not None:
             return known
@@ -343,7 +343,7 @@ class _Verifier:
             raise self.fail(f"Not needs a bool, got {a}")
         return a
 
-    def _lt0(self, e: IsNegative) -> str:
+    def _is_negative(self, e: IsNegative) -> str:
         self.index(e.index, "an index condition")
         if self.lanes(e.lanes, "an index condition") == 1 and e.stride is not None:
             raise self.fail("a scalar index condition has a stride")
@@ -403,14 +403,14 @@ class _Verifier:
         self.index(e.stride, "the stride of a Ramp")
         return dt.vector(dt.INDEX, self.lanes(e.lanes, "Ramp"))
 
-    def _lookup(self, e: IndirectIndex) -> str:
-        self.index(e.extent, "the extent of a lookup")
+    def _indirect_index(self, e: IndirectIndex) -> str:
+        self.index(e.extent, "the extent of an indirect index")
         if not isinstance(e.var, IndirectVar):
-            raise self.fail(f"a lookup binds a IndirectVar, got {_kind(e.var)}")
+            raise self.fail(f"an indirect index binds an IndirectVar, got {_kind(e.var)}")
         if e.var in self.scope:
-            raise self.fail(f"the variable {e.var} of a lookup is bound around it already")
+            raise self.fail(f"the variable {e.var} of an indirect index is already bound outside of it")
         if self.value(e.value) != dt.INDEX:
-            raise self.fail(f"the value of a lookup must be {dt.INDEX}, got {self.value(e.value)}")
+            raise self.fail(f"the value of an indirect index must be {dt.INDEX}, got {self.value(e.value)}")
         outer, self.scope = self.scope, self.scope | {e.var}
         self.bound.add(e.var)
         dtype = self.value(e.body)
@@ -437,14 +437,14 @@ class _Verifier:
         Const: _const,
         Binary: _binary,
         Not: _not,
-        IsNegative: _lt0,
+        IsNegative: _is_negative,
         Select: _select,
         Cast: _cast,
         Call: _call,
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
-        IndirectIndex: _lookup,
+        IndirectIndex: _indirect_index,
     }
 
 

@@ -1,4 +1,4 @@
-"""Walking and rewriting programs.  A rewrite that changes nothing returns the very same object."""
+"""Walk and rewrite programs.  A rewrite that changes nothing returns the same object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Handler = Callable[[Any, Callable[[Any], Any]], Any]
 
 
 def walk(root: Node) -> Iterator[Any]:
-    """Every node below `root`, itself first, in program order; polynomials are leaves."""
+    """All nodes of `root` in program order, `root` first; polynomials are leaves."""
     stack: list[Any] = [root]
     while stack:
         n = stack.pop()
@@ -30,7 +30,7 @@ def walk(root: Node) -> Iterator[Any]:
 
 
 def walk_objects(root: Node) -> Iterator[Any]:
-    """As `walk`, each object once: expanded functions share subexpressions, whose tree may be exponentially larger."""
+    """As `walk`, each object once: shared subexpressions may expand to an exponentially larger tree."""
     stack: list[Any] = [root]
     seen: set[int] = set()
     while stack:
@@ -46,7 +46,7 @@ def walk_objects(root: Node) -> Iterator[Any]:
 
 
 def transform(root: N, handlers: Mapping[type, Handler]) -> N:
-    """Rewrite top down: a node whose type has a handler becomes `handler(node, recurse)`, others map their children."""
+    """Rewrite top down: a node whose type has a handler becomes `handler(node, recurse)`; other nodes map their children."""
 
     def recurse(n: Any) -> Any:
         h = handlers.get(type(n))
@@ -63,7 +63,7 @@ def _annotations(old: Annotations, f: Callable[[Poly], Poly]) -> Annotations:
 
 
 def substitute(root: N, values: Mapping[Var, Poly], buffers: Mapping[Buffer, Buffer] | None = None) -> N:
-    """`root` with variables and buffers replaced everywhere, also in extents, bindings, predicates and annotations.
+    """`root` with variables and buffers replaced everywhere, including extents, bindings, predicates and annotations.
 
     Binders are not renamed: the caller must not substitute a variable that is bound inside `root`.
     """
@@ -93,7 +93,7 @@ def substitute(root: N, values: Mapping[Var, Poly], buffers: Mapping[Buffer, Buf
 
 
 def fresh_copy(root: N) -> N:
-    """A copy with new binders: every variable that a loop, a block or a lookup of `root` binds becomes a new one of the same name."""
+    """A copy with renewed binders: each variable bound by a loop, block or indirect index becomes a new one of the same name."""
     values: dict[Var, Poly] = {}
 
     def rename(v: Var) -> Var:
@@ -126,7 +126,7 @@ def fresh_copy(root: N) -> N:
 
 
 def blocks_under(root: Stmt) -> list[Block]:
-    """The blocks of `root` in program order (blocks inside blocks too)."""
+    """The blocks of `root` in program order, including nested blocks."""
     found: list[Block] = []
     stack: list[Stmt] = [root]
     while stack:
@@ -138,7 +138,7 @@ def blocks_under(root: Stmt) -> list[Block]:
 
 
 def inner_statements(n: Stmt) -> Sequence[Stmt]:
-    """The statements directly inside a statement, in program order; expressions, which hold none, are not visited."""
+    """The direct child statements of a statement, in program order; expressions are not visited."""
     t = type(n)
     if t is BufferStore:
         return ()
@@ -155,12 +155,12 @@ def inner_statements(n: Stmt) -> Sequence[Stmt]:
 
 
 def path_to_block(root: Stmt, name: str) -> list[Any] | None:
-    """The loops (and other statements) from `root` down to the block `name`, the block last; None when there is none."""
+    """The statements from `root` down to the block `name`, which is last; None if there is no such block."""
     return paths_to_blocks(root).get(name)
 
 
 def paths_to_blocks(root: Stmt) -> dict[str, list[Any]]:
-    """`path_to_block` of each block below `root`, in program order; of blocks of one name, the first."""
+    """`path_to_block` of each block below `root`, in program order; for duplicate names, the first block."""
     found: dict[str, list[Any]] = {}
     path: list[Any] = []
 
@@ -177,5 +177,5 @@ def paths_to_blocks(root: Stmt) -> dict[str, list[Any]]:
 
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """`func` with another body; `func` itself when the body is the same object."""
+    """`func` with another body; `func` itself if the body is the same object."""
     return func if body is func.body else func.with_(body=body)

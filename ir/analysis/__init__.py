@@ -1,1 +1,1 @@
-"""What a program reads, writes and depends on."""
+"""Analyse programs: accesses, footprints, dependences, bounds, work."""

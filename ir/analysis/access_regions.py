@@ -1,7 +1,7 @@
-"""Which elements a block reads and writes, as boxes (lowest index, extent) under the loops that are relaxed.
+"""Compute the footprints of a block's accesses, as boxes (lowest index, extent) over the relaxed loops.
 
-Regions are never clipped to the buffer: clipping would put `min` into extents and hide the affine structure that
-schedules rely on (docs/design/001-parametric.md); guards protect the accesses.
+Footprints are not clipped to the buffer: clipping would introduce `min` into extents and hide the affine structure that schedules rely on
+(docs/design/001-parametric.md).  Guards protect the accesses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tunesmith.ir.visit import walk
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store of a block, indices in terms of the block's iteration variables."""
+    """A load or store of a block, with indices in terms of the block's iteration variables."""
 
     buffer: Buffer
     indices: tuple[Poly, ...]
@@ -28,17 +28,17 @@ class Access:
 
 
 Box = tuple[tuple[Poly, Poly], ...]
-"""(lowest index, extent) for each dimension."""
+"""(lowest index, extent) of each dimension."""
 
 
 def accesses(block: Block) -> list[Access]:
-    """The loads and stores of the body and the init in program order; nothing is merged, because two accesses that
-    coincide for some tile sizes may differ for others."""
+    """The loads and stores of the body and the init, in program order.  They are not merged, because accesses that coincide for some tile
+    sizes may differ for others."""
     return list(_accesses(block)[0])
 
 
 def _accesses(block: Block) -> tuple[tuple[Access, ...], tuple[Access, ...], tuple[Access, ...]]:
-    """(all, reads, writes) of a block, found once: blocks never change, and many steps of a schedule ask about all of them."""
+    """(all, reads, writes) of a block, cached: blocks are immutable, and many schedule steps query all blocks."""
     known = _KNOWN.get(block)
     if known is None:
         found = _found(block)
@@ -66,7 +66,7 @@ def _found(block: Block) -> list[Access]:
 
 
 def reads(block: Block) -> list[Access]:
-    """The loads of the block, except those of the element a reduction accumulates into."""
+    """The loads of the block, except those of the element that a reduction accumulates into."""
     return list(_accesses(block)[1])
 
 
@@ -76,12 +76,12 @@ def writes(block: Block) -> list[Access]:
 
 
 def written_buffers(stmt: Stmt) -> list[Buffer]:
-    """Buffers stored to anywhere below `stmt`, each once, in program order."""
+    """The distinct buffers stored to below `stmt`, in program order."""
     return list(dict.fromkeys(n.buffer for n in walk(stmt) if type(n) is BufferStore))
 
 
 def iteration_box(block: Block, ranges: Mapping[Var, Poly]) -> tuple[dict[Var, Poly], dict[Var, Poly]]:
-    """Iteration variables as `low + t`, t over [0, width]: (values by variable, width by t), when loops go over [0, ranges[v]]."""
+    """Iteration variables as `low + t`, t over [0, width], when loops run over [0, ranges[v]]: (values by variable, width by t)."""
     values: dict[Var, Poly] = {}
     widths: dict[Var, Poly] = {}
     for it, binding in zip(block.iters, block.bindings, strict=True):
@@ -96,12 +96,12 @@ def iteration_box(block: Block, ranges: Mapping[Var, Poly]) -> tuple[dict[Var, P
 
 
 def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) -> Box:
-    """The box that `indices` (in iteration variables) of `block` covers when loops go over [0, ranges[v]].
+    """The footprint of an access of `block` when loops run over [0, ranges[v]].
 
     Args:
         block: the accessing block.
-        indices: one expression for each dimension, in terms of the iteration variables.
-        ranges: loops to relax, with their highest values; all others stay symbolic.
+        indices: one expression per dimension, in terms of the iteration variables.
+        ranges: loops to relax, with their highest values; all other loops stay symbolic.
     """
     values, widths = iteration_box(block, ranges)
     if any(isinstance(v, IndirectVar) for e in indices for v in e.vars):
@@ -114,12 +114,12 @@ def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) 
 
 
 def lookups(block: Block) -> dict[Var, Poly]:
-    """The variables of lookups in a block, with their extents: they may have any value in their range."""
+    """The variables of indirect indices in a block, with their extents; each may take any value in its range."""
     return {n.var: n.extent for part in (block.init, block.body) if part is not None for n in walk(part) if type(n) is IndirectIndex}
 
 
 def union(boxes: list[Box]) -> Box:
-    """The smallest box that holds all of `boxes`."""
+    """The smallest box that contains all of `boxes`."""
     out: list[tuple[Poly, Poly]] = []
     for dims in zip(*boxes, strict=True):
         low = minimum(*[d[0] for d in dims])
@@ -129,11 +129,11 @@ def union(boxes: list[Box]) -> Box:
 
 
 def plain_iter(e: Poly, block: Block) -> int | None:
-    """The position of the iteration variable that `e` is, None when `e` is anything else."""
+    """The position of the iteration variable that `e` is, None if `e` is any other expression."""
     v = e.as_var()
     return next((i for i, it in enumerate(block.iters) if it.var is v), None) if v is not None else None
 
 
 def loop_ranges(loops: Sequence[tuple[Var, Poly]]) -> dict[Var, Poly]:
-    """Highest value of each loop variable, from (variable, extent) pairs."""
+    """The highest value of each loop variable, from (variable, extent) pairs."""
     return {v: poly(e) - 1 for v, e in loops}

@@ -1,6 +1,6 @@
-"""Decide which loops two accesses must share an iteration of to access the same element.
+"""Find the loops in which two accesses must share an iteration to access the same element.
 
-Everything is decided from normal forms, so that the answer for a parametric program holds for each of its rows.
+All decisions are made on normal forms, so that the result for a parametric program is valid for each of its configurations.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tunesmith.ir.stmt import Block, BufferStore, For
 
 @dataclass(frozen=True, slots=True)
 class LoopAccess:
-    """One load or store below a statement, in terms of loop variables.
+    """A load or store below a statement, in terms of loop variables.
 
     Attributes:
         buffer: the accessed buffer.
-        indices: one for each dimension; None where a vector access covers several elements.
+        indices: one per dimension; None if a vector access covers several elements.
         is_write: whether it is a store.
-        ranges: highest values of the loops and lookups between the statement and the access.
-        loops: those of them that are loops, outermost first.
-        guards: expressions that are < 0 whenever the access is executed, as far as blocks say so.
-        block: the block that it belongs to; None outside of blocks.
+        ranges: highest values of the loops and indirect indices between the statement and the access.
+        loops: the loops among them, outermost first.
+        guards: expressions that are < 0 whenever the access is executed, from block predicates.
+        block: the block that contains it; None outside of blocks.
     """
 
     buffer: Buffer
@@ -79,7 +79,7 @@ class Inner:
     """Loops whose iterations may differ between two accesses.
 
     Attributes:
-        ranges: their highest values.
+        ranges: highest values of the loops.
         guards: expressions that are < 0.
     """
 
@@ -87,14 +87,14 @@ class Inner:
     guards: tuple[Poly, ...] = ()
 
     def without(self, *loops: Var) -> Inner:
-        """The loops but these."""
+        """The loops except the given ones."""
         return Inner({v: n for v, n in self.ranges.items() if v not in loops}, self.guards)
 
 
 def span(e: Poly | None, ranges: Mapping[Var, Poly], guards: Sequence[Poly] = ()) -> tuple[Poly, Poly] | None:
-    """The lowest and the highest value of `e` where the guards hold; None when it is not a polynomial in the variables of `ranges`.
+    """The lowest and highest value of `e` where the guards hold; None if it is not a polynomial in the variables of `ranges`.
 
-    Operations on those variables are refused, because an operation on a negative number has other ends than `interval` gives.
+    Operations on those variables are not supported, because the ends from `interval` do not hold for negative arguments.
     """
     if e is None or any(type(a) is Op and not a.vars.isdisjoint(ranges) for m, _ in e.terms for a in m):
         return None
@@ -112,7 +112,7 @@ def span(e: Poly | None, ranges: Mapping[Var, Poly], guards: Sequence[Poly] = ()
 
 
 def is_nonpositive(e: Poly) -> bool:
-    """Whether `e` <= 0 for certain, whatever the values of its Params and of its variables, which are >= 0."""
+    """Whether `e` <= 0 is proved for all values of its Params and variables, which are >= 0."""
     if is_nonnegative(e):
         return not e.terms
     if minimum(e, ZERO) == e:
@@ -125,7 +125,7 @@ def is_nonpositive(e: Poly) -> bool:
 
 
 def _outweigh(negative: dict[Monomial, int], m: Monomial, c: int) -> bool:
-    """Whether c * m + one of the negative terms, a multiple of m, is <= 0; what is needed of that term is taken from it."""
+    """Whether a negative term that is a multiple of m makes c * m <= 0; the part of that term that is used up is subtracted from it."""
     for n, k in negative.items():
         rest = list(n)
         for a in m:
@@ -143,22 +143,22 @@ def _outweigh(negative: dict[Monomial, int], m: Monomial, c: int) -> bool:
 
 
 def all_nonpositive(conditions: list[Poly]) -> bool:
-    """Whether each of the expressions is known to be <= 0."""
+    """Whether each of the expressions is proved to be <= 0."""
     return all(map(is_nonpositive, conditions))
 
 
 Pair = tuple[Poly, Poly]
-"""An expression of each access: the accesses are to one element only where both have the same value."""
+"""An expression of each access; the accesses are to the same element only if both have the same value."""
 
 
 def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, inner: tuple[Inner, Inner]) -> Iterator[list[Poly]]:
-    """Conditions under which the pair differs between different iterations of `loop`, each a list of expressions to be <= 0.
+    """Independence conditions of different iterations of `loop`: lists of expressions that must all be <= 0 for the pair to differ.
 
-    Both expressions stay within [step * loop + base, step * loop + base + step), where the base does not depend on the loop.
+    The conditions state that both expressions are in [step * loop + base, step * loop + base + step), with a base independent of the loop.
 
     Args:
         pair: an expression of each access.
-        loop: a loop around both.
+        loop: a loop that encloses both.
         inner: for each access, the loops whose iterations may differ, without `loop`.
     """
     first, second = pair
@@ -176,23 +176,23 @@ def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, in
 
 
 def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -> set[Var]:
-    """Loops around both accesses whose iterations must be the same for both to access one element.
+    """The loops around both accesses whose iterations must be equal for both to access the same element.
 
-    Loops are found one after the other: what holds for the iterations that are already known to be the same decides about the next.
+    Loops are found one by one: those already found restrict the analysis of the next.
 
     Args:
         a: an access.
-        b: another one, or the same.
-        wanted: the loop that decides; the search ends when it has been found.
+        b: another access, or the same one.
+        wanted: the loop of interest; the search ends when it is found.
     """
-    # Loops of one iteration would only hide the form of the others.
+    # Loops of one iteration are substituted, because they obscure the form of the others.
     single = {v: ZERO for ranges in (a.ranges, b.ranges) for v, high in ranges.items() if high == ZERO}
     at = [(x, y) for x, y in zip(a.indices, b.indices, strict=True) if x is not None and y is not None]
     pairs = [(substitute(x, single), substitute(y, single)) for x, y in at]
     known = [tuple([substitute(g, single) for g in x.guards]) for x in (a, b)]
     common = [v for v in a.loops if v in b.ranges]
     found: set[Var] = set(single)
-    # Guards are seldom needed, and cost more than the rest.
+    # Guards are tried last: they are rarely needed and cost more than the rest.
     for guards in (((), ()), known) if any(known) else (((), ()),):
         while wanted not in found:
             free = Inner(a.ranges, guards[0]).without(*found), Inner(b.ranges, guards[1]).without(*found)
@@ -220,11 +220,11 @@ def _next_shared(pairs: Sequence[Pair], left: Sequence[Var], free: tuple[Inner, 
 
 
 _MAX_PAIRS = 64
-"""Of one pair of accesses; real indices give a dozen."""
+"""Maximum pairs derived from two accesses; real indices give a dozen."""
 
 
 def _without_fixed(pair: Pair, free: tuple[Inner, Inner]) -> Pair:
-    """The pair without the terms of both that have the same value for both accesses."""
+    """The pair without the common terms that have the same value in both accesses."""
     x, y = pair
     fixed = [(m, c) for m, c in x.terms if all(a.vars.isdisjoint(at.ranges) for a in m for at in free)]
     common = Poly(tuple([t for t in fixed if t in y.terms]))
@@ -232,7 +232,7 @@ def _without_fixed(pair: Pair, free: tuple[Inner, Inner]) -> Pair:
 
 
 def _digits(pairs: Sequence[Pair], free: tuple[Inner, Inner]) -> Iterator[Pair]:
-    """(q1, q2) and (r1, r2) for pairs (q1 * c + r1, q2 * c + r2) with remainders in [0, c): where the sums are equal, both are."""
+    """(q1, q2) and (r1, r2) for pairs (q1 * c + r1, q2 * c + r2) with remainders in [0, c): equal sums have equal digits."""
     for x, y in pairs:
         for c in dict.fromkeys(_scales(x)):
             (qx, rx), (qy, ry) = divide_terms(x, c), divide_terms(y, c)
@@ -249,7 +249,7 @@ def _is_below(e: Poly, c: Poly, inner: Inner) -> bool:
 
 
 def _remainder_span(e: Poly, inner: Inner) -> tuple[Poly, Poly] | None:
-    """As `span`, where x % d has any value in [0, d)."""
+    """As `span`, with x % d bounded by [0, d)."""
     ranges = inner.ranges
     wide = dict(ranges)
     replaced = ZERO
@@ -264,7 +264,7 @@ def _remainder_span(e: Poly, inner: Inner) -> tuple[Poly, Poly] | None:
 
 
 def _scales(e: Poly) -> Iterator[Poly]:
-    """What operations are multiplied with in the terms of `e`."""
+    """The cofactors of operations in the terms of `e`."""
     for m, c in e.terms:
         rest: Monomial = tuple([a for a in m if type(a) is not Op])
         if len(rest) == len(m) - 1 and c > 0 and (rest or c != 1) and all(isinstance(a, Param) for a in rest):
@@ -272,7 +272,7 @@ def _scales(e: Poly) -> Iterator[Poly]:
 
 
 def _undivided(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """(x1, x2) for pairs of quotients x // d and of remainders x % d: where both are equal, x is."""
+    """(x1, x2) for pairs of quotients x // d and remainders x % d: if both are equal, the x are equal."""
     for (x, y), (p, q) in ((u, v) for u in pairs for v in pairs if u is not v):
         a, b = p.as_atom(), q.as_atom()
         if not (type(a) is Op and a.op == "mod" and type(b) is Op and b.op == "mod" and a.args[1] == b.args[1]):
@@ -283,7 +283,7 @@ def _undivided(pairs: Sequence[Pair]) -> Iterator[Pair]:
 
 
 def _times(e: Poly, remainder: Op) -> Poly | None:
-    """The x of `e` = q + floordiv(r, d) and `remainder` = mod(r, d), where x = q * d + r; None when `e` has no such term."""
+    """x = q * d + r for `e` = q + floordiv(r, d) and `remainder` = mod(r, d); None if `e` has no such term."""
     r, d = remainder.args
     for m, c in e.terms:
         part: Atom | None = m[0] if len(m) == 1 and c == 1 else None

@@ -1,4 +1,4 @@
-"""Put one variable in the place of an expression that a guard bounds, which undoes a split."""
+"""Replace an expression bounded by a guard with a single variable, which reverses a split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tunesmith.ir.poly import ONE, ZERO, Poly, Var, is_param_only, mul, poly
 
 
 def step_of(e: Poly, loop: Var) -> Poly | None:
-    """By how much `e` grows from one iteration to the next; None when that is not the same for all of them."""
+    """The increment of `e` between iterations of `loop`; None if it is not constant."""
     step = ZERO
     for m, c in e.terms:
         if any(loop in a.vars for a in m):
@@ -21,7 +21,7 @@ def step_of(e: Poly, loop: Var) -> Poly | None:
 
 
 def bounded_part(guard: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly] | None:
-    """(e, n) for a guard e < n, where e is a sum of loops of `ranges`, one of them once, and n does not depend on them; None for others."""
+    """(e, n) for a guard e < n, where e sums loops of `ranges`, one with coefficient 1, and n does not depend on them; else None."""
     inner = Poly(tuple([(m, c) for m, c in guard.terms if any(not a.vars.isdisjoint(ranges) for a in m)]))
     steps = [step_of(inner, v) for v in inner.vars if v in ranges]
     limit = ZERO - (guard - inner)
@@ -31,7 +31,7 @@ def bounded_part(guard: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly] |
 
 
 def collapsed(inner: Poly, variable: Var, exprs: Sequence[Poly], ranges: Mapping[Var, Poly]) -> list[Poly] | None:
-    """The expressions with `variable` for `inner`; None when they use the loops of `inner` in another way, too."""
+    """The expressions with `inner` replaced by `variable`; None if they also use the loops of `inner` in another form."""
     loops = {v for v in inner.vars if v in ranges}
     unit = next(v for v in loops if step_of(inner, v) == ONE)
     out: list[Poly] = []

@@ -1,8 +1,8 @@
-"""Refuse programs with an iteration that certainly leaves a buffer, or the domain of a block's iteration variable.
+"""Reject programs in which an iteration provably exceeds the bounds of a buffer or of a block's iteration variable.
 
-An access is refused for a witness only: values of all loop variables for which every loop, predicate and condition around the access lets
-it run, and with which an index is not in [0, extent).  What depends on data, on a lookup or on a size that comes with the call is no
-witness; `lower.passes.check_bounds` tests it at run time.
+An access is rejected only if there is a witness: values of all loop variables that satisfy every enclosing loop, predicate and condition,
+and for which an index is outside of [0, extent).  Indices that depend on data, on an indirect index or on a dynamic shape have no witness;
+`lower.passes.check_bounds` checks them at run time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, S
 from tunesmith.support.errors import ScriptError
 
 _POINTS = 4096
-"""Iterations that are looked at for one index; of larger domains those at their ends and in their middle."""
+"""Maximum iterations tested per index; larger domains are sampled at their ends and in the middle."""
 
 
 def check_out_of_bounds(func: PrimFunc) -> None:
-    """Raise ScriptError, naming the iteration, for the first index that is certainly out of bounds in some iteration."""
+    """Raise ScriptError for the first index that is provably out of bounds, naming the iteration."""
     _Walk(func).visit(func.body)
 
 
 class _Walk:
-    """Loops, conditions and block variables around the place at hand."""
+    """State of the walk: the enclosing loops, conditions and iteration variables."""
 
     def __init__(self, func: PrimFunc) -> None:
         self.func = func
@@ -40,12 +40,12 @@ class _Walk:
         self.ranges: dict[Var, Range] = {}
         self.conditions: list[tuple[Expr, bool]] = []
         self.values: dict[Var, Poly] = {}
-        """Block variables as expressions of loop variables."""
+        """Iteration variables as expressions of loop variables."""
         self.path: list[str] = []
         self.advice = "guard it with `if`"
 
     def visit(self, n: Any) -> None:
-        """Check a statement or an expression with all that is in it."""
+        """Check a statement or expression and everything inside it."""
         t = type(n)
         if t is For:
             self._for(n)
@@ -127,7 +127,7 @@ class _Walk:
     # ---- witnesses
 
     def _index(self, i: Poly, extent: Poly, what: str) -> None:
-        """Refuse an index that is outside of [0, extent) in some iteration that runs."""
+        """Raise if an index is outside of [0, extent) in an executed iteration."""
         if not all(v in self.ranges for v in i.vars | extent.vars):
             return
         if bounds(i, self.ranges)[0] >= 0 and bounds(i - extent, self.ranges)[1] < 0:
@@ -151,7 +151,7 @@ class _Walk:
             )
 
     def _points(self, needed: frozenset[Var]) -> tuple[dict[Var, np.ndarray], int]:
-        """Iterations, as the values of the loop variables that matter."""
+        """The tested iterations, as values of the loop variables that `needed` depends on."""
         for cond, _ in self.conditions:
             needed = needed | _index_vars(cond)
         needed = frozenset([v for p in needed for v in self._inline(Poly((((p,), 1),))).vars])
@@ -175,7 +175,7 @@ class _Walk:
         return values_at(p, points, size) if all(v in points for v in p.vars) else np.full(size, unknown)
 
     def _truth(self, e: Expr, points: Mapping[Var, np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where a condition certainly holds, and where it certainly does not."""
+        """Where a condition provably holds, and where it provably does not."""
         nowhere = np.zeros(size, bool)
         if type(e) is Const:
             return (~nowhere, nowhere) if e.value else (nowhere, ~nowhere)
@@ -195,7 +195,7 @@ class _Walk:
 
 
 def _index_vars(e: Expr) -> frozenset[Var]:
-    """The variables of the index conditions in a condition."""
+    """The variables of the index conditions inside a condition."""
     if type(e) is IsNegative:
         return e.index.vars
     if type(e) is Not:

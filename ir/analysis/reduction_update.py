@@ -1,4 +1,4 @@
-"""Match stores that accumulate, C[i] = C[i] op x, whose terms may be combined in any order."""
+"""Match reduction updates, C[i] = C[i] op x, whose terms may be combined in any order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loads_from(root: Node, buffer: Buffer) -> bool:
 
 
 def accumulation(n: object) -> ReductionUpdate | None:
-    """`C[i] = C[i] op term` as an update, whatever the term reads; None for other statements."""
+    """Match `C[i] = C[i] op term`, whatever the term reads; None for other statements."""
     if type(n) is not BufferStore:
         return None
     v = n.value
@@ -47,18 +47,18 @@ def accumulation(n: object) -> ReductionUpdate | None:
 
 
 def reduction_update(n: object) -> ReductionUpdate | None:
-    """The update that a statement is; None for other statements.
+    """Match a statement as a reduction update; None for other statements.
 
-    A term that reads C, as in C[i] = C[i] + (C[i] + x) or C[i] = C[i] + C[i - 1], depends on the order of the updates: that is no match.
+    A term that reads C, as in C[i] = C[i] + (C[i] + x) or C[i] = C[i] + C[i - 1], depends on the order of updates and does not match.
     """
     found = accumulation(n)
     return None if found is None or loads_from(found.term, found.store.buffer) else found
 
 
 def reassociable_update(b: Block) -> ReductionUpdate | None:
-    """The update of a block whose instances may run in any order and in several parts; None for other blocks.
+    """The update of a block whose instances may run in any order and may be partitioned; None for other blocks.
 
-    The element depends on spatial iteration variables alone, and an init stores to the same element, without reading the buffer.
+    The element depends on spatial iteration variables only, and the init stores to the same element without reading the buffer.
     """
     update = reduction_update(b.body)
     if update is None:

@@ -1,7 +1,7 @@
 """Estimate the work of blocks on one CPU core, and compare it with the cost of a parallel loop.
 
-Defaults and sketch rules ask whether threads can pay at all.  The estimate is a lower bound: vector operations at one a clock, loads and
-stores at the rate of the L2 cache; the cost models (`costmodel/`) know more.
+Default schedules and sketch rules use the estimate to decide whether threads can pay off.  It is a lower bound: one vector operation per
+clock, loads and stores at L2 bandwidth.  The cost models (`costmodel/`) are more accurate.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tunesmith.ir.visit import blocks_under, walk_objects
 from tunesmith.support import dtype as dt
 
 WORTH_THREADS = 10
-"""Threads are started by default for work that takes one core as long as this many fork-joins (`Target.fork_join_us`)."""
+"""Minimum work for threads by default: single-core time in fork-joins (`Target.fork_join_us`)."""
 WORTH_SERIAL = 20
-"""One thread is no choice of a search for work that takes one core longer than this many fork-joins: the other cores win more."""
+"""Maximum work for which a search considers a single thread: single-core time in fork-joins."""
 CALL, DIVISION, ACCESS = 10, 4, 0.5
-"""Vector operations of a call such as `exp`, of a division, and of a load or store."""
+"""Cost of a call such as `exp`, of a division, and of a load or store, in vector operations."""
 
 
 def operations(block: Block, target: Target) -> float:
-    """Vector operations of one instance of a block, a share of one where consecutive instances write neighbours in memory."""
+    """Vector operations per block instance, divided by the vector lanes if consecutive instances write consecutive elements."""
     found, nodes = 0.0, 0.0
     for n in walk_objects(block.body):
         t = type(n)
@@ -46,31 +46,31 @@ def operations(block: Block, target: Target) -> float:
 
 
 def instance_seconds(block: Block, target: Target) -> float:
-    """Seconds of one instance of a block on one core."""
+    """Single-core seconds per instance of a block."""
     nbytes = sum(dt.nbytes(a.buffer.dtype) for a in accesses(block))
     return max(operations(block, target) / (target.clock_ghz * 1e9), nbytes / (target.l2_gbs_core * 1e9))
 
 
 def serial_seconds(blocks: list[Block], target: Target) -> float:
-    """Seconds of all instances of blocks on one core; infinite if their number is symbolic."""
+    """Single-core seconds of all instances of blocks; infinite if their number is symbolic."""
     return sum(_instances(b) * instance_seconds(b, target) for b in blocks)
 
 
 def worth_threads(seconds: float, target: Target) -> bool:
-    """Whether work that takes one core so long is parallel by default."""
+    """Whether work with this single-core time is parallel by default."""
     return target.num_cores > 1 and seconds >= WORTH_THREADS * target.fork_join_us * 1e-6
 
 
 def grain(block: Block, target: Target) -> int:
-    """The least number of instances of a block that is worth threads."""
+    """The minimum number of instances of a block for which threads pay off."""
     return math.ceil(WORTH_THREADS * target.fork_join_us * 1e-6 / instance_seconds(block, target))
 
 
 def worth_serial(func: PrimFunc, target: Target) -> bool:
-    """Whether a sketch without threads may be the fastest, and is another program than the one with threads.
+    """Whether a single-threaded sketch may be the fastest, and differs from the parallel one.
 
-    No measured rate decides, so that equal targets have equal spaces: a core does 4 operations in a nanosecond, and a fork-join takes what
-    `ir.target.defaults` assumes.
+    Measured rates are not used, so that equal targets have equal search spaces: a core is assumed to execute 4 operations per nanosecond,
+    and a fork-join to take the default of `ir.target.defaults`.
     """
     fork_join_ns = 500 + 100 * target.num_cores
     most = WORTH_SERIAL * fork_join_ns * 4

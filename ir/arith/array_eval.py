@@ -1,8 +1,8 @@
-"""Index expressions over whole arrays of candidates: polynomials over Params, compiled once, evaluated for every row at a time.
+"""Evaluate polynomials over Params for arrays of configurations, compiled once and vectorized over rows.
 
-A candidate of a sketch is a row of integers, a constraint is a polynomial over its columns, and legality of a population
-is array arithmetic.  Expressions are exact in int64; common subexpressions are computed once; rows go through in chunks,
-so that temporaries stay in the cache.
+A configuration of a sketch is a row of integers and a constraint is a polynomial over its columns, so that the legality of a population is
+array arithmetic.  Values are exact in int64; common subexpressions are computed once; rows are processed in chunks, so that temporaries
+stay in the cache.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from tunesmith.support.errors import ScriptError
 Values = npt.NDArray[np.int64]
 
 CHUNK = 4096
-"""Rows at a time: one temporary is 32 KB."""
+"""Rows per chunk: a temporary is 32 KB."""
 
 _UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[npt.NDArray[np.integer]], Values]:
-    """A function that evaluates all of `polys` for every row.
+    """Compile a function that evaluates all of `polys` for every row.
 
     Args:
-        polys: expressions over Params alone; their values, and those of every part of them, must fit into 63 bits.
+        polys: expressions over Params only; all their values and intermediate values must fit into 63 bits.
         params: the columns of a row, in order.
 
     Returns:
-        A function from rows, integers [N, len(params)], to values, int64 [N, len(polys)].  A division by 0 gives 0.
-        It may be called from several threads at once.
+        A thread-safe function from rows, integers [N, len(params)], to values, int64 [N, len(polys)].  A division by 0 gives 0.
 
     Raises:
-        ScriptError: an expression holds a loop variable or a Param that is no column.  The function raises it for rows of another width.
+        ScriptError: an expression contains a loop variable, or a Param that is not a column.  The function raises it for rows of another
+            width.
     """
-    code = _Code(params)
+    code = _ValueNumbering(params)
     roots = [code.poly(p) for p in polys]
-    return _Program(code, roots)
+    return _SlotProgram(code, roots)
 
 
-class _Code:
+class _ValueNumbering:
     """Value numbering: each distinct operation on the same operands has one number.
 
-    `steps[i]` computes value i: ("column", j), ("const", c) or (op, a, b) of earlier values.
+    `steps[i]` computes value i: ("column", j), ("const", c), or (op, a, b) on earlier values.
     """
 
     def __init__(self, params: Sequence[Param]) -> None:
@@ -56,7 +56,7 @@ class _Code:
         self._memo: dict[Poly, int] = {}
 
     def value(self, op: str, a: int, b: int = 0) -> int:
-        """The number of an operation; operands of commutative ones are sorted, those on two constants are done now."""
+        """The number of an operation.  Operands of commutative operations are sorted; operations on two constants are folded."""
         if op in _UFUNCS and a > b:
             a, b = b, a
         if op not in ("const", "column") and self.steps[a][0] == "const" and self.steps[b][0] == "const":
@@ -91,7 +91,7 @@ class _Code:
         if a not in self.columns:
             known = ", ".join(p.name for p in self.columns if isinstance(p, Param)) or "none"
             raise ScriptError(
-                f"{where!r} holds {a!r}, which is no column of the rows; columns are {known}. Only Params can be evaluated for rows"
+                f"{where!r} contains {a!r}, which is not a column of the rows; columns are {known}. Only Params can be evaluated for rows"
             )
         return self.value("column", self.columns[a])
 
@@ -108,10 +108,10 @@ def _fold(op: str, a: int, b: int) -> int:
     return a // b if op == "floordiv" else a % b if op == "mod" else -(-a // b)
 
 
-class _Program:
-    """The live steps in order, with a slot for each value; a slot is used again after the last use of its value."""
+class _SlotProgram:
+    """The live steps in order, with a slot for each value; slots are reused after the last use of their value."""
 
-    def __init__(self, code: _Code, roots: list[int]) -> None:
+    def __init__(self, code: _ValueNumbering, roots: list[int]) -> None:
         self.width = len(code.columns)
         self.roots = roots
         needed = live(roots, lambda i: _operands(code.steps[i]))
@@ -132,13 +132,13 @@ class _Program:
                 self.slot[i] = count
                 count += 1
             self.order.append((op, i, a, b))
-            # Only now: the result must not overwrite an operand, because ceildiv reads its operands twice.
+            # Released after the result has its slot: the result must not overwrite an operand, because ceildiv reads its operands twice.
             free.extend(self.slot[x] for x in sorted(set(_operands(code.steps[i]))) if last[x] == i and x in self.slot)
         self.slots = count
 
     def __call__(self, rows: npt.NDArray[np.integer]) -> Values:
         if rows.ndim != 2 or rows.shape[1] != self.width:
-            raise ScriptError(f"rows of {self.width} columns are needed, [N, {self.width}], got an array of shape {list(rows.shape)}")
+            raise ScriptError(f"expected rows of {self.width} columns, [N, {self.width}], got an array of shape {list(rows.shape)}")
         n = len(rows)
         out = np.empty((len(self.roots), n), np.int64)
         store = np.empty((self.slots, min(n, CHUNK)), np.int64)
@@ -146,7 +146,7 @@ class _Program:
             for low in range(0, n, CHUNK):
                 high = min(low + CHUNK, n)
                 self._chunk(rows[low:high], store[:, : high - low], out[:, low:high])
-        # Columns lie together in memory: whoever tests one of them reads it in order.
+        # Column-major, so that a test of one column reads contiguous memory.
         return out.T
 
     def _chunk(self, rows: npt.NDArray[np.integer], store: Values, out: Values) -> None:
@@ -177,7 +177,7 @@ def _operands(step: tuple[str, int, int]) -> tuple[int, ...]:
 
 
 def live(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
-    """The numbers of the values that `roots` need, in order: operands before users, when users have the higher numbers."""
+    """The numbers of the values that `roots` depend on, ascending: operands before users, if users have the higher numbers."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:

@@ -1,4 +1,4 @@
-"""Which divisors of integers need no care: code for 0 and -1, which processors refuse, is made for the others only."""
+"""Decide whether an integer divisor can be 0 or -1, which trap on processors and need extra code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunesmith.support import dtype as dt
 
 
 def is_usual_divisor(e: Expr, bounds: Callable[[Poly], Range]) -> bool:
-    """Whether an integer, or each lane of a vector of them, is known to be neither 0 nor -1.
+    """Whether an integer, or each lane of an integer vector, is known to be neither 0 nor -1.
 
     Args:
         e: the divisor.
-        bounds: gives the lowest and the highest value of an index.
+        bounds: returns the lowest and highest value of an index expression.
     """
     t = type(e)
     if t is Const:
@@ -34,7 +34,7 @@ def _is_positive(e: Expr) -> bool:
 
 
 def _index_range(e: Expr, bounds: Callable[[Poly], Range]) -> Range | None:
-    """Lowest and highest value of an index, or of one in another type that holds it."""
+    """Lowest and highest value of an index, also after a cast to a type that can represent it; None if unknown."""
     if type(e) is Poly:
         return bounds(e)
     if type(e) is Ramp:

@@ -1,4 +1,4 @@
-"""Index expressions at many points at once: for questions that are settled by looking at every iteration."""
+"""Evaluate index expressions at many points at once, for decisions by enumeration of all iterations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tunesmith.ir.poly import Op, Poly, Var
 
 
 def values_at(p: Poly, points: Mapping[Var, Any], size: int) -> np.ndarray:
-    """The values of an index, int64 [size].
+    """The values of an index expression, int64 [size].
 
     Args:
-        p: the index.
-        points: for each of its variables its values, an array of `size` integers or one for all.
-        size: how many points there are.
+        p: the index expression.
+        points: the values of each of its variables, an array of `size` integers or a single integer for all points.
+        size: number of points.
     """
     out = np.zeros(size, np.int64)
     for m, c in p.terms:

@@ -1,7 +1,7 @@
-"""Intervals of index expressions, twice: symbolic for scheduling primitives, exact integers for lowering.
+"""Bound index expressions: symbolic intervals for scheduling primitives, integer bounds for lowering.
 
-`interval` gives the ends as expressions and never asks what can be proved, so that it commutes with putting numbers in
-place of Params (docs/design/001-parametric.md).  `bounds` gives numbers, as tight as it can, for concrete programs.
+`interval` returns symbolic ends and never branches on provability, so that it commutes with the substitution of numbers for Params
+(docs/design/001-parametric.md).  `bounds` returns integers, as tight as possible, for concrete programs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Range = tuple[int, int]
 
 
 def interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
-    """The lowest and the highest value of `p` when each variable of `ranges` goes over [0, ranges[v]], upper end included.
+    """The lowest and highest value of `p` when each variable v of `ranges` runs over [0, ranges[v]], both ends included.
 
-    Variables are >= 0.  Where every atom of a monomial is so too, which its form shows, the monomial grows with each of its
-    atoms and an end of the interval is `p` with an end in place of each variable; else the ends are the extremes of the corners.
-    Ends are sound, not always attained: monomials are bounded one by one.
+    Variables are >= 0.  If all atoms of a monomial are syntactically nonnegative, the monomial is monotone in each of them, and its ends
+    are obtained by substituting the ends of the atoms; otherwise they are the extremes over the corners.  The ends are sound but not always
+    attained, because monomials are bounded one by one.
 
-    It commutes with putting numbers in place of all Params, except where the numbers let `mod` absorb a coefficient
-    (q*i mod p with q a multiple of p), or show that what may be negative is not: then one side has seen more than the other.
+    `interval` commutes with the substitution of numbers for all Params, except where the numbers let `mod` absorb a coefficient (q*i mod p
+    with q a multiple of p) or show that a possibly negative expression is nonnegative.
 
     Args:
         p: the expression.
@@ -83,9 +83,9 @@ def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     if relaxed and not _is_positive(d_low):
         return _any_division(a.op, low, high, d_low, d_high)
     if a.op == "mod":
-        # Also when x < d could be proved: with numbers in place of Params more could be proved, and the ends would differ.
+        # Never x itself, even if x < d is provable: more is provable once Params are numbers, and the ends would differ.
         if not is_nonnegative(low):
-            # Multiples of d change nothing: the least that makes all of x nonnegative.
+            # Shift x by the least multiple of d that makes it nonnegative, which does not change x mod d.
             high = d_high if relaxed else high + mul(MAKE["ceildiv"](maximum(scale(low, -1), 0), d_high), d_high)
         return ZERO, minimum(high, d_high - 1)
     if relaxed and not is_nonnegative(low):
@@ -94,7 +94,7 @@ def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
 
 
 def _any_division(op: str, low: Poly, high: Poly, d_low: Poly, d_high: Poly) -> tuple[Poly, Poly]:
-    """By what may be 0, which gives 0, or negative: a quotient is never farther from 0 than the dividend, a remainder than the divisor."""
+    """Ends for a divisor that may be negative or 0 (result 0): |quotient| <= |dividend| and |remainder| < |divisor|."""
     if op == "mod":
         return minimum(d_low + 1, 0), maximum(d_high - 1, 0)
     if is_nonnegative(d_low) and is_nonnegative(low):
@@ -114,7 +114,7 @@ def _times(low: Poly, high: Poly, a_low: Poly, a_high: Poly) -> tuple[Poly, Poly
 
 
 def is_nonnegative(p: Poly) -> bool:
-    """Whether the form of `p` shows that it is >= 0: a sum of products of what is."""
+    """Whether `p` is syntactically >= 0: a sum of products of nonnegative factors."""
     return all([c > 0 and all([_is_nonnegative_atom(a) for a in m]) for m, c in p.terms])
 
 
@@ -129,7 +129,7 @@ def _is_nonnegative_atom(a: Atom) -> bool:
 
 
 def _is_positive(p: Poly) -> bool:
-    """Whether its form shows that `p` is >= 1."""
+    """Whether `p` is syntactically >= 1."""
     t = p.terms
     return bool(t) and not t[0][0] and is_nonnegative(p)
 
@@ -138,10 +138,10 @@ def _is_positive(p: Poly) -> bool:
 
 
 def bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
-    """The lowest and the highest value that `p` can take, as numbers; sound always, exact in the cases that index code makes.
+    """Integer bounds of `p`: always sound, and exact for typical index code.
 
     Args:
-        p: an expression without unknown variables.
+        p: an expression whose variables all have a range.
         ranges: lowest and highest value of each variable, both inclusive; negative values are allowed.
 
     Raises:
@@ -175,7 +175,7 @@ def _bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
 
 
 def _monomial_bounds(m: Monomial, ranges: Mapping[Var, Range]) -> Range:
-    """The product of atoms; equal atoms are one power, so that a square is never negative."""
+    """Bounds of a product of atoms; equal atoms are grouped into a power, so that a square is never negative."""
     low = high = 1
     i = 0
     while i < len(m):
@@ -215,7 +215,7 @@ def _quotient_bounds(op: str, low: int, high: int, d_low: int, d_high: int) -> R
 
 
 def _any_division_bounds(op: str, x: Poly, span: Range, divisors: Range) -> Range:
-    """By positive divisors, by 0, which gives 0, and by negative ones: x / -d is -x / d, and x mod -d is -(-x mod d)."""
+    """Bounds for divisors of any sign: division by 0 gives 0; x / -d is -x / d, and x mod -d is -(-x mod d)."""
     (low, high), (d_low, d_high) = span, divisors
     found = [(0, 0)] if d_high >= 0 else []
     if d_high >= 1:
@@ -238,7 +238,7 @@ def _mod_bounds(x: Poly, low: int, high: int, d_low: int, d_high: int) -> Range:
     d = d_low
     if low // d == high // d:
         return low % d, high % d
-    # All values of x are `rest` plus a multiple of g, and so is their remainder because g divides d.
+    # All values of x are `rest` plus a multiple of g, and so are their remainders, because g divides d.
     g, rest = d, 0
     for m, c in x.terms:
         if m:
@@ -249,13 +249,13 @@ def _mod_bounds(x: Poly, low: int, high: int, d_low: int, d_high: int) -> Range:
 
 
 _CORRELATED_OPS = 4
-"""Each correlated operation doubles the work; more than these are bounded on their own."""
+"""Maximum number of operations for `_correlated`, whose work doubles with each; beyond it, operations are bounded independently."""
 
 
 def _correlated(p: Poly, low: int, high: int, ranges: Mapping[Var, Range]) -> Range:
-    """Tighten [low, high] where an operation and the rest of the sum speak of the same variables, as in min(8, n - 8*i) + 8*i.
+    """Tighten [low, high] if an operation and the rest of the sum share variables, as in min(8, n - 8*i) + 8*i.
 
-    The first such operation is taken apart by an identity and the sum is bounded again:
+    The first such operation is expanded by an identity and the sum is bounded again:
     min(a, b) + u = min(a + u, b + u), and x mod d = x - d*(x // d).
     """
     if sum(type(a) is Op for m, _ in p.terms for a in m) > _CORRELATED_OPS:
@@ -277,7 +277,7 @@ def _correlated(p: Poly, low: int, high: int, ranges: Mapping[Var, Range]) -> Ra
 
 
 def _divided(op: Op, c: int, rest: Poly, ranges: Mapping[Var, Range]) -> Range:
-    """Bounds of c*op + rest, op a division with remainder, through x = d*(x // d) + x mod d; unbounded where d does not divide."""
+    """Bounds of c*op + rest for a division or remainder `op`, by x = d*(x // d) + x mod d; unbounded if d does not divide c."""
     x, d = op.args
     number = d.const
     if number is None:

@@ -1,7 +1,7 @@
-"""Simplification of index expressions from the ranges of their variables, for concrete programs: every rule is one line of a table.
+"""Simplify index expressions of concrete programs, using the ranges of their variables; every rule is a line of a table.
 
-These rules look at ranges, so they do not commute with substitution: scheduling primitives must not use them
-(docs/design/001-parametric.md); lowering does.  Each rule is fuzzed against `evaluate`.
+The rules depend on ranges, so they do not commute with substitution: they are for lowering, and scheduling primitives must not use them
+(docs/design/001-parametric.md).  Each rule is fuzzed against `evaluate`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Args = tuple[Poly, ...]
 
 
 def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
-    """An expression that equals `p` for all values in `ranges`, with fewer or cheaper operations.
+    """An expression equal to `p` for all values in `ranges`, with fewer or cheaper operations.
 
     Args:
         p: an expression of a concrete program.
@@ -39,7 +39,7 @@ def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
 
 
 def is_plain(p: Poly, ranges: Mapping[Var, Range]) -> bool:
-    """Whether no rule can apply: there is no operation, and no variable has but one value.  Most expressions are so."""
+    """Whether no rule can apply: no operation, and every variable has several values.  Fast path for most expressions."""
     for m, _ in p.terms:
         for a in m:
             known = None if type(a) is Op else ranges.get(a)  # type: ignore[call-overload]
@@ -49,11 +49,11 @@ def is_plain(p: Poly, ranges: Mapping[Var, Range]) -> bool:
 
 
 _ROUNDS = 8
-"""A round goes bottom up and applies one rule to each operation; nested index arithmetic is done after two or three."""
+"""Maximum rounds.  A round applies one rule to each operation, bottom up; nested index arithmetic converges after two or three."""
 
 
 class Facts:
-    """What is known of expressions: their bounds, each computed once."""
+    """Bounds of expressions, computed once each."""
 
     __slots__ = ("_memo", "ranges")
 
@@ -73,7 +73,7 @@ class Facts:
         return d.const >= 1 if d.const is not None else self.range(d)[0] >= 1
 
     def bucket(self, x: Poly, d: Poly) -> int | None:
-        """c when all values of x lie in [c*d, (c + 1)*d), else None."""
+        """c if all values of x are in [c*d, (c + 1)*d), else None."""
         if d.const is not None:
             low, high = self.range(x)
             return low // d.const if low // d.const == high // d.const else None
@@ -85,9 +85,9 @@ class Rule:
     """A rewrite of one operation.
 
     Attributes:
-        op: the operation it looks at.
-        text: the rule, for people.
-        apply: (arguments, facts) to the simpler expression, None when the rule does not fit.
+        op: the operation that the rule matches.
+        text: the rule, for readers.
+        apply: maps (arguments, facts) to the simpler expression, or None if the rule does not apply.
     """
 
     op: str
@@ -135,7 +135,7 @@ def _round(p: Poly, facts: Facts) -> Poly:
 
 
 def _varies(p: Poly, ranges: Mapping[Var, Range]) -> bool:
-    """Whether a variable of several values occurs once, by itself, so that `p` is no number: a cheap look before bounding all of it."""
+    """Whether a variable with several values occurs exactly once, as a linear term, so that `p` is not constant: cheaper than bounds."""
     if not all([v in ranges for v in p.vars]):
         return False
     for m, _ in p.terms:
@@ -148,13 +148,13 @@ def _varies(p: Poly, ranges: Mapping[Var, Range]) -> bool:
 
 
 def _atom_round(a: Atom, facts: Facts) -> Poly | None:
-    """The simpler form of an atom, None when there is none."""
+    """The simpler form of an atom, None if there is none."""
     if type(a) is not Op:
         low, high = facts.ranges[a]  # type: ignore[index]
         return poly(low) if low == high else None
     args = tuple([_round(x, facts) for x in a.args])
     if args != a.args:
-        return MAKE[a.op](*args)  # its operations are seen in the next round
+        return MAKE[a.op](*args)  # the next round simplifies the result
     for rule in _BY_OP[a.op]:
         done = rule.apply(a.args, facts)
         if done is not None:
@@ -182,7 +182,7 @@ def _shifted(args: Args, bucket: int | None) -> Poly | None:
 
 
 def _merged(op: str, args: Args, facts: Facts) -> Poly | None:
-    """(x op a + c) op b = (x + a*c) op (a*b), for rounding down and for rounding up, by positive divisors."""
+    """(x op a + c) op b = (x + a*c) op (a*b), for floordiv and ceildiv by positive divisors."""
     x, d = args
     for i, (m, c) in enumerate(x.terms):
         if c == 1 and len(m) == 1 and type(m[0]) is Op and m[0].op == op:
@@ -193,7 +193,7 @@ def _merged(op: str, args: Args, facts: Facts) -> Poly | None:
 
 
 def _splits(args: Args) -> Iterator[tuple[Poly, Poly, int, int]]:
-    """Ways to write x = g*k + r for a divisor g > 1 of d = g*e: (k, r, g, e), the largest g first."""
+    """Decompositions x = g*k + r for divisors g > 1 of d = g*e, as (k, r, g, e), the largest g first."""
     x, d = args
     number = d.const
     if number is None:
@@ -229,7 +229,7 @@ def _split_mod(args: Args, facts: Facts) -> Poly | None:
 
 
 def _inner_mod(args: Args) -> Poly | None:
-    """A remainder inside a remainder is not needed when the outer divisor divides what the inner one took away."""
+    """Remove a nested remainder if the outer divisor divides the multiple that the inner one subtracts."""
     x, d = args
     number = d.const
     if number is None:
@@ -243,7 +243,7 @@ def _inner_mod(args: Args) -> Poly | None:
 
 
 def _undominated(op: str, args: Args, facts: Facts) -> Poly | None:
-    """The arguments that may be the extreme one; of two that are equal everywhere the first stays."""
+    """Remove arguments that never determine the result; of two equal arguments the first stays."""
     keep = list(args)
     for x in args:
         for y in args:
@@ -258,7 +258,7 @@ def _never_beyond(op: str, x: Poly, y: Poly, facts: Facts) -> bool:
 
 
 def _recombined(p: Poly, facts: Facts) -> Poly:
-    """c*d*(x // d) + c*(x % d) -> c*x for d != 0: what a split and a fuse of the same loop leave behind."""
+    """c*d*(x // d) + c*(x % d) -> c*x for d != 0, the pattern left by a split and a fuse of the same loop."""
     coefficients: dict[Monomial, int] | None = None
     for m, c in p.terms:
         for i, a in enumerate(m):

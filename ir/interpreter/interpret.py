@@ -1,8 +1,8 @@
-"""The interpreter: the slow and obviously right meaning of every program, and the oracle of all fuzzing.
+"""Interpret programs on numpy arrays: the reference semantics, and the oracle of all fuzzing.
 
-`run` writes the program as plain Python over numpy scalars and executes that: statement by statement, in program order,
-with every access and every block binding checked, memory poisoned before its first write, and each operation in the
-type the program says.  What it computes is the definition; code generators are compared with it.
+`run` translates the program to plain Python over numpy scalars and executes it, statement by statement in program order.  Every access and
+every block binding is checked, memory is poisoned before its first write, and each operation is computed in its declared type.  The result
+is the definition that code generators are tested against.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ def run(
     *,
     check_races: bool = False,
 ) -> list[np.ndarray]:
-    """What the buffer parameters of `func` hold after a call.
+    """The contents of the buffer parameters of `func` after a call.
 
     Args:
         func: any program that `verify` accepts, at any stage of lowering.
-        arrays: buffer parameters by name, or in order; they are copied.  One that is not given (an output) starts
-            poisoned: NaN for floats, the bytes A5 for integers, true for bool.  bfloat16 is held in float32 arrays.
+        arrays: buffer parameters by name, or in order; they are copied.  Omitted parameters (outputs) start poisoned: NaN for floats, the
+            bytes A5 for integers, true for bool.  bfloat16 is stored in float32 arrays.
         values: the value of every Param and scalar parameter.
-        check_races: also refuse a program in which two iterations of a parallel, vectorized or thread loop touch one
-            element and at least one of them writes it.  Scratch that is private to a thread is poisoned in each iteration.
+        check_races: also reject a program in which two iterations of a parallel, vectorized or thread loop access the same element and at
+            least one of them writes it.  Thread-private scratch is poisoned in each iteration.
 
     Returns:
-        One array for each buffer parameter, in order.
+        One array per buffer parameter, in order.
 
     Raises:
-        InterpretError: an access or a binding out of range, a race, an integer shift by too much, wrong arguments,
-            or a threadIdx loop: threads that wait for each other are run by `interpret_threads.run_threads`.
+        InterpretError: an access or a binding out of range, a race, an integer shift by too much, wrong arguments, or a threadIdx loop:
+            `threads.run_threads` runs threads that synchronize.
     """
     known = dict(values or {})
     for v, n in known.items():
@@ -62,7 +62,7 @@ def run(
 
 
 def match_arrays(func: PrimFunc, arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[tuple[Buffer, np.ndarray | None]]:
-    """Buffer parameters with the arrays given for them, by name or in order; None where there is none."""
+    """Buffer parameters with their arrays, by name or in order; None for omitted parameters."""
     buffers = [p for p in func.params if isinstance(p, Buffer)]
     names = [b.name for b in buffers]
     if isinstance(arrays, Mapping):

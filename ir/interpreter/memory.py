@@ -1,4 +1,4 @@
-"""What interpreted programs work on: poisoned memory, checked lanes, races, and errors that name the place."""
+"""Support interpreted programs at run time: poisoned memory, checked vector lanes, race detection, errors with their location."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tunesmith.support.errors import RunError
 
 Indices = tuple[int, ...]
 Lanes = tuple[tuple[Any, ...], np.ndarray]
-"""(numpy index of the lanes that take part, which lanes those are)."""
+"""(numpy index of the active lanes, mask of the active lanes)."""
 
 
 class InterpretError(RunError):
-    """The interpreted program does something undefined, or was given wrong arguments."""
+    """The interpreted program has undefined behaviour, or the arguments are wrong."""
 
 
-class Place:
-    """A point of the program, for errors raised by the generated code.
+class ProgramPoint:
+    """A location in the program, for errors raised by generated code.
 
     Args:
-        function: its name.
-        path: loops and blocks on the way to the point.
+        function: name of the function.
+        path: loops and blocks that enclose the location.
         names: program variable of each Python name in scope.
         buffer: the buffer accessed there.
     """
@@ -38,19 +38,19 @@ class Place:
         self.function, self.path, self.names, self.buffer = function, path, names, buffer
 
     def outside(self, what: str, index: Indices, shape: Indices) -> NoReturn:
-        """An access out of range; called by generated code, whose loop variables are shown."""
+        """Raise for an access out of range.  Called by generated code; the message shows its loop variables."""
         name = "?" if self.buffer is None else self.buffer.name
         where = f"{name}[{', '.join(map(str, index))}]"
         raise InterpretError(f"{what} {where} is out of range: the shape is {tuple(shape)}\n{self._where(sys._getframe(1))}")
 
     def binding(self, values: Indices, extents: Indices) -> NoReturn:
-        """A block instance whose iteration variables are not in their ranges."""
+        """Raise for a block instance whose iteration variables are out of range."""
         text = f"the bindings {tuple(values)} are out of range: the extents are {tuple(extents)}; a guard is missing"
         raise InterpretError(f"{text}\n{self._where(sys._getframe(1))}")
 
-    def lookup(self, value: int, extent: int) -> NoReturn:
-        """A looked-up index that is not in its range."""
-        raise InterpretError(f"a lookup gave {value}, and its extent is {extent}\n{self._where(sys._getframe(1))}")
+    def indirect_index(self, value: int, extent: int) -> NoReturn:
+        """Raise for an indirect index out of range."""
+        raise InterpretError(f"the indirect index {value} is out of range: its extent is {extent}\n{self._where(sys._getframe(1))}")
 
     def _where(self, frame: Any) -> str:
         state = [f"{v} = {frame.f_locals[n]}" for n, v in self.names.items() if n in frame.f_locals]
@@ -58,7 +58,7 @@ class Place:
 
 
 def poison(array: np.ndarray) -> None:
-    """Fill with what nobody wrote: NaN, the bytes A5, or true."""
+    """Fill with the poison value: NaN, the bytes A5, or true."""
     if array.dtype.kind == "f":
         array.fill(np.nan)
     elif array.dtype.kind == "b":
@@ -68,7 +68,7 @@ def poison(array: np.ndarray) -> None:
 
 
 def poisoned(shape: Indices, kind: str | np.dtype) -> np.ndarray:
-    """New memory that nobody has written."""
+    """New poisoned memory."""
     if any(n < 0 for n in shape):
         raise InterpretError(f"a buffer has the shape {shape}")
     array = np.empty(shape, kind)
@@ -77,14 +77,14 @@ def poisoned(shape: Indices, kind: str | np.dtype) -> np.ndarray:
 
 
 def round_bfloat16(x: Any) -> Any:
-    """The nearest bfloat16, ties to even, of a float32 scalar or array, held in float32."""
+    """Round a float32 scalar or array to the nearest bfloat16, ties to even; the result is stored as float32."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     up = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     return np.where(np.isnan(x), np.float32(np.nan), (up & np.uint32(0xFFFF0000)).view(np.float32))[()]
 
 
 def reinterpret(x: Any, old: str, new: str) -> Any:
-    """The same bits as another type of the same width."""
+    """Reinterpret the bits as another type of the same width."""
     bits = np.asarray(x)
     if dt.element(old) == "bfloat16":
         bits = (bits.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
@@ -99,9 +99,9 @@ def ramp(base: int, stride: int, lanes: int) -> np.ndarray:
 
 
 def lanes(
-    array: np.ndarray, place: Place, what: str, index: Indices, count: int, stride: int, mask: int | None, active: np.ndarray | None
+    array: np.ndarray, point: ProgramPoint, what: str, index: Indices, count: int, stride: int, mask: int | None, active: np.ndarray | None
 ) -> Lanes:
-    """The lanes of a vector access that take part, each checked: `mask` leading ones, of those that are `active`."""
+    """The bounds-checked lanes of a vector access: the `mask` leading lanes that are `active`."""
     taking = np.ones(count, bool) if mask is None else np.arange(count) < mask
     if active is not None:
         taking = taking & active
@@ -109,12 +109,12 @@ def lanes(
     inside = all(0 <= i < n for i, n in zip(index[:-1], array.shape[:-1], strict=True))
     for i in last:
         if not (inside and 0 <= i < array.shape[-1]):
-            place.outside(f"vector {what}", (*index[:-1], int(i)), array.shape)
+            point.outside(f"vector {what}", (*index[:-1], int(i)), array.shape)
     return (*index[:-1], last), taking
 
 
 class Races:
-    """Who touched what in one run of a loop whose iterations may run at the same time.
+    """Accesses in one execution of a loop whose iterations may run concurrently.
 
     Args:
         loop: the loop, for the message.
@@ -129,7 +129,7 @@ class Races:
         self.readers: dict[tuple[Buffer, Indices], set[int]] = {}
 
     def read(self, b: Buffer, index: Indices) -> None:
-        """An element is read in the current iteration."""
+        """Record a read of an element in the current iteration."""
         key = (b, index)
         writer = self.writers.get(key, self.iteration)
         if writer != self.iteration:
@@ -137,7 +137,7 @@ class Races:
         self.readers.setdefault(key, set()).add(self.iteration)
 
     def write(self, b: Buffer, index: Indices) -> None:
-        """An element is written in the current iteration."""
+        """Record a write of an element in the current iteration."""
         key = (b, index)
         writer = self.writers.setdefault(key, self.iteration)
         if writer != self.iteration:
@@ -147,24 +147,24 @@ class Races:
                 self._fail(b, index, "read", reader, "written")
 
     def read_lanes(self, b: Buffer, at: Lanes) -> None:
-        """`read` of each lane that takes part."""
+        """`read` each active lane."""
         for i in at[0][-1]:
             self.read(b, (*at[0][:-1], int(i)))
 
     def write_lanes(self, b: Buffer, at: Lanes) -> None:
-        """`write` of each lane that takes part."""
+        """`write` each active lane."""
         for i in at[0][-1]:
             self.write(b, (*at[0][:-1], int(i)))
 
     def _fail(self, b: Buffer, index: Indices, first: str, other: int, second: str) -> NoReturn:
         raise InterpretError(
             f"a race in {self.loop}: {b.name}[{', '.join(map(str, index))}] is {first} in iteration {other}"
-            f" and {second} in iteration {self.iteration}, which may run at the same time"
+            f" and {second} in iteration {self.iteration}, which may run concurrently"
         )
 
 
 def _index_division(divide: Callable[[Any, Any], Any], plain: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
-    """A division of indices, which are ints or, where threads differ, arrays: 0 where the divisor is."""
+    """An index division on ints, or on arrays for thread-varying indices; the result is 0 if the divisor is 0."""
 
     def divided(x: Any, d: Any) -> Any:
         return divide(x, d) if isinstance(x, np.ndarray) or isinstance(d, np.ndarray) else plain(x, d)
@@ -177,7 +177,7 @@ def _rounded_up(x: Any, d: Any) -> Any:
 
 
 def runtime() -> dict[str, Any]:
-    """The names that generated code uses."""
+    """The namespace of generated code."""
     return {
         "Races": Races,
         "binary_floordiv": np.floor_divide,

@@ -1,4 +1,4 @@
-"""Programs as Python source: what the interpreter executes, one line for each thing a program does."""
+"""Generate the Python source that the interpreter executes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
-from tunesmith.ir.interpreter.memory import InterpretError, Place, poisoned, round_bfloat16, runtime
+from tunesmith.ir.interpreter.memory import InterpretError, ProgramPoint, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt
@@ -20,7 +20,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 
 _MAX_LOOPS = 12
-"""Python compiles at most 20 nested loops; deeper ones go on in a function of their own."""
+"""Python compiles at most 20 nested loops; deeper loops are outlined to separate functions."""
 _MAX_INDENT = 60
 _INFIX = {
     "add": "+",
@@ -45,11 +45,11 @@ _PRIVATE = {
     "vthread": ("register", "local"),
     "vectorized": (),
 }
-"""Scopes of which every iteration of such a loop has a copy of its own."""
+"""Storage scopes private to each iteration of a loop, by loop kind."""
 
 
 class Compiler:
-    """Writes Python source for one function; `env` holds the names it uses."""
+    """Generates Python source for a function; `env` is the namespace of the generated code."""
 
     def __init__(self, func: PrimFunc, values: Mapping[Var, int], check_races: bool) -> None:
         self.func, self.values, self.check_races = func, values, check_races
@@ -63,9 +63,9 @@ class Compiler:
         self.locals: list[str] = []
         self.path: list[str] = []
         self.known: dict[tuple[int, str | None], str] = {}
-        """Names of the expressions of this statement by identity: expanded functions share parts many times over."""
+        """Names of the expressions of the current statement, by identity: expanded intrinsics share subexpressions."""
         self.races: list[tuple[str, str, set[Buffer]]] = []
-        """Enclosing loops whose iterations may run at the same time: (tracker, kind, buffers that live in one iteration)."""
+        """Enclosing loops whose iterations may run concurrently: (tracker, kind, buffers private to an iteration)."""
 
     # ---- memory and names
 
@@ -79,7 +79,7 @@ class Compiler:
             array = np.array(given)
             if array.shape != shape or array.dtype != kind:
                 raise InterpretError(
-                    f"function {self.func.name}: the buffer {b.name} is {b.dtype} of shape {shape}, held in {kind},"
+                    f"function {self.func.name}: the buffer {b.name} is {b.dtype} of shape {shape}, stored as {kind},"
                     f" and got an array of {array.dtype} with shape {array.shape}"
                 )
             if b.dtype == "bfloat16":
@@ -96,7 +96,7 @@ class Compiler:
         return evaluate(p, self.values)
 
     def fresh(self, name: str) -> str:
-        """A new Python name that reminds of `name`."""
+        """A new Python name derived from `name`."""
         self.count += 1
         return f"_{re.sub(r'[^0-9a-zA-Z_]', '_', name)}_{self.count}"
 
@@ -118,9 +118,9 @@ class Compiler:
         self.env[name] = value
         return name
 
-    def place(self, buffer: Buffer | None = None) -> str:
+    def point(self, buffer: Buffer | None = None) -> str:
         names = {n: v.name for v, n in self.vars.items() if isinstance(v, Var)}
-        return self.hoist(Place(self.func.name, "/" + "/".join(self.path), names, buffer))
+        return self.hoist(ProgramPoint(self.func.name, "/" + "/".join(self.path), names, buffer))
 
     def compile(self) -> Any:
         self.stmt(self.func.body)
@@ -130,7 +130,7 @@ class Compiler:
     # ---- index expressions
 
     def index(self, p: Poly) -> str:
-        """Python source of an index expression, in parentheses unless it is a name or a number."""
+        """Python source of an index expression, in parentheses unless it is a name or number."""
         if not isinstance(p, Poly):
             raise InterpretError(f"an index expression was expected in {self.func.name}, got {type(p).__name__}")
         if p.const is not None:
@@ -156,13 +156,11 @@ class Compiler:
             return name
         if a not in self.values:
             what = "Param" if isinstance(a, Param) else "variable"
-            raise InterpretError(
-                f"function {self.func.name}: the {what} {a!r} has no value: nothing binds it here and `values` does not hold it"
-            )
+            raise InterpretError(f"function {self.func.name}: the {what} {a!r} has no value: it is not bound here and not in `values`")
         return f"({int(self.values[a])})"  # type: ignore[index]
 
     def simple(self, p: Poly) -> str:
-        """A name or a number that holds an index expression."""
+        """A name or number with the value of an index expression."""
         text = self.index(p)
         return text if re.fullmatch(r"\w+", text) else self.temp(text)
 
@@ -179,7 +177,7 @@ class Compiler:
             write(self, s)
 
     def outlined(self, write: Callable[[Any, Any], None], s: Stmt) -> None:
-        """Go on in a new function that takes all local names."""
+        """Write `s` to a new function that takes all local names."""
         name = self.fresh("part")
         header = f"{name}({', '.join(self.locals)})"
         outer = self.lines, self.indent, self.loops
@@ -195,8 +193,8 @@ class Compiler:
             kind = (s.thread or "").partition(".")[0]
             if kind not in ("blockIdx", "vthread"):
                 raise InterpretError(
-                    f"function {self.func.name}: the loop {s.var} is bound to {s.thread}; threads of a block run together"
-                    " and wait for each other: use ir.interpreter.threads.run_threads, or interpret the program before the loop is bound"
+                    f"function {self.func.name}: the loop {s.var} is bound to {s.thread}, and threads of a block synchronize:"
+                    " use ir.interpreter.threads.run_threads, or interpret the program before the loop is bound"
                 )
         extent = self.index(s.extent)
         self.path.append(s.var.name)
@@ -214,7 +212,7 @@ class Compiler:
         self.loops += 1
         if tracked:
             self.line(f"{tracker}.iteration = {var}")
-            # What another iteration left there must not be seen: it may have run on another thread.  Loops outside may hand on the rest.
+            # Values of other iterations must not be visible, which may run on other threads.  Outer loops may pass on the other buffers.
             for b in private:
                 if self.loops == 1 or b.scope in _PRIVATE[kind]:
                     self.line(f"poison({self.arrays[b]})")
@@ -227,7 +225,7 @@ class Compiler:
         self.path.pop()
 
     def private_to(self, s: For, kind: str) -> list[Buffer]:
-        """Buffers of which each iteration has its own: those of some scopes, and intermediates that a parallel loop alone uses."""
+        """Buffers private to an iteration: those of private scopes, and intermediates used only inside a parallel loop."""
 
         def used(n: Stmt) -> list[Buffer]:
             return [x.buffer for x in walk(n) if isinstance(x, (BufferLoad, BufferStore))]
@@ -259,7 +257,7 @@ class Compiler:
             self.line(f"{name} = {binding}")
         if names:
             inside = " and ".join([f"0 <= {n} < {e}" for n, e in zip(names, extents, strict=True)])
-            self.line(f"if not ({inside}): {self.place()}.binding({_tuple(names)}, {_tuple(extents)})")
+            self.line(f"if not ({inside}): {self.point()}.binding({_tuple(names)}, {_tuple(extents)})")
         if s.init is not None:
             first = " and ".join([f"{n} == 0" for i, n in zip(s.iters, names, strict=True) if i.kind == "R"])
             self.line(f"if {first or 'True'}:")
@@ -316,31 +314,31 @@ class Compiler:
         if dt.element(dtype) != s.buffer.dtype:
             raise InterpretError(f"function {self.func.name}: a value of {dtype} is stored to {s.buffer!r}")
         value = self.value(s.value, None)
-        array, index, place = self.access(s)
+        array, index, point = self.access(s)
         if dt.lanes(dtype) == 1:
-            self.checked(s.buffer, index, place, "store to")
+            self.checked(s.buffer, index, point, "store to")
             self.line(f"{array}[{_tuple(index)}] = {value}")
             self.track("write", s.buffer, _tuple(index))
             return
         stride, mask = "1" if s.stride is None else self.index(s.stride), "None" if s.mask is None else self.index(s.mask)
-        at = self.temp(f"lanes({array}, {place}, 'store to', {_tuple(index)}, {dt.lanes(dtype)}, {stride}, {mask}, None)")
+        at = self.temp(f"lanes({array}, {point}, 'store to', {_tuple(index)}, {dt.lanes(dtype)}, {stride}, {mask}, None)")
         self.line(f"{array}[{at}[0]] = {value}[{at}[1]]")
         self.track("write_lanes", s.buffer, at)
 
     # ---- memory accesses
 
     def access(self, s: BufferStore | BufferLoad) -> tuple[str, list[str], str]:
-        """Names of the array, the indices and the place of an access."""
+        """Names of the array, the indices and the location of an access."""
         if s.buffer not in self.arrays or len(s.indices) != len(s.buffer.shape):
             raise InterpretError(
-                f"function {self.func.name}: {len(s.indices)} indices into {s.buffer!r}, which is not that kind of memory here"
+                f"function {self.func.name}: {len(s.indices)} indices into {s.buffer!r}, which is not allocated here with that rank"
             )
-        return self.arrays[s.buffer], [self.simple(i) for i in s.indices], self.place(s.buffer)
+        return self.arrays[s.buffer], [self.simple(i) for i in s.indices], self.point(s.buffer)
 
-    def checked(self, b: Buffer, index: list[str], place: str, what: str) -> None:
+    def checked(self, b: Buffer, index: list[str], point: str, what: str) -> None:
         if index:
             inside = " and ".join([f"0 <= {i} < {n}" for i, n in zip(index, self.dims[b], strict=True)])
-            self.line(f"if not ({inside}): {place}.outside({what!r}, {_tuple(index)}, {_tuple(self.dims[b])})")
+            self.line(f"if not ({inside}): {point}.outside({what!r}, {_tuple(index)}, {_tuple(self.dims[b])})")
 
     def track(self, method: str, b: Buffer, at: str) -> None:
         for tracker, kind, inner in self.races:
@@ -353,9 +351,9 @@ class Compiler:
         return f"{self.index(e.index)} < 0" if type(e) is IsNegative and e.lanes == 1 else self.value(e, None)
 
     def value(self, e: Expr, active: str | None) -> str:
-        """Write code for `e`; the name that holds it, a numpy scalar or an array of lanes.
+        """Write code for `e` and return the name of its value, a numpy scalar or an array of lanes.
 
-        `active` names the lanes that are wanted, inside a side of a vector Select; None means all of them.
+        `active` is the name of the active lanes inside a side of a vector Select; None means all lanes.
         """
         known = self.known.get((id(e), active))
         if known is not None:
@@ -367,7 +365,7 @@ class Compiler:
         return name
 
     def side(self, name: str, e: Expr, active: str | None, lanes: str = "") -> None:
-        """Write a side of a Select into `name`, indented; what is computed there is not known outside."""
+        """Write a side of a Select into `name`, indented; its subexpressions are not reused outside."""
         outer = self.known
         self.known = dict(outer)
         self.indent += 1
@@ -393,7 +391,7 @@ class Compiler:
     def _not(self, e: Not, active: str | None) -> str:
         return self.temp(f"logical_not({self.value(e.a, active)})")
 
-    def _lt0(self, e: IsNegative, active: str | None) -> str:
+    def _is_negative(self, e: IsNegative, active: str | None) -> str:
         if e.lanes == 1:
             return self.temp(f"bool_({self.index(e.index)} < 0)")
         stride = "1" if e.stride is None else self.index(e.stride)
@@ -435,31 +433,31 @@ class Compiler:
         return self.temp(f"ramp({self.index(e.base)}, {self.index(e.stride)}, {e.lanes})")
 
     def _load(self, e: BufferLoad, active: str | None) -> str:
-        array, index, place = self.access(e)
+        array, index, point = self.access(e)
         if e.lanes == 1:
-            self.checked(e.buffer, index, place, "load of")
+            self.checked(e.buffer, index, point, "load of")
             self.track("read", e.buffer, _tuple(index))
             return self.temp(f"{array}[{_tuple(index)}]")
         stride, mask = "1" if e.stride is None else self.index(e.stride), "None" if e.mask is None else self.index(e.mask)
-        at = self.temp(f"lanes({array}, {place}, 'load of', {_tuple(index)}, {e.lanes}, {stride}, {mask}, {active})")
+        at = self.temp(f"lanes({array}, {point}, 'load of', {_tuple(index)}, {e.lanes}, {stride}, {mask}, {active})")
         self.track("read_lanes", e.buffer, at)
         name = self.temp(f"zeros({e.lanes}, {array}.dtype)")
         self.line(f"{name}[{at}[1]] = {array}[{at}[0]]")
         return name
 
-    def _lookup(self, e: IndirectIndex, active: str | None) -> str:
+    def _indirect_index(self, e: IndirectIndex, active: str | None) -> str:
         name = self.local(e.var.name)
         extent = self.index(e.extent)
         self.line(f"{name} = int({self.value(e.value, active)})")
-        self.line(f"if not 0 <= {name} < {extent}: {self.place()}.lookup({name}, {extent})")
+        self.line(f"if not 0 <= {name} < {extent}: {self.point()}.indirect_index({name}, {extent})")
         self.vars[e.var] = name
-        out = self.looked_up(e, active)
+        out = self.indirect_body(e, active)
         self.locals.remove(name)
         del self.vars[e.var]
         return out
 
-    def looked_up(self, e: IndirectIndex, active: str | None) -> str:
-        """The body of a lookup: what is computed there is not known outside, where another lookup may share its parts and its variable."""
+    def indirect_body(self, e: IndirectIndex, active: str | None) -> str:
+        """The body of an indirect index.  Its subexpressions are not reused outside, where another one may share its parts and variable."""
         outer, self.known = self.known, dict(self.known)
         out = self.value(e.body, active)
         self.known = outer
@@ -479,14 +477,14 @@ class Compiler:
         Const: _const,
         Binary: _binary,
         Not: _not,
-        IsNegative: _lt0,
+        IsNegative: _is_negative,
         Select: _select,
         Cast: _cast,
         Call: _call,
         Broadcast: _broadcast,
         Ramp: _ramp,
         BufferLoad: _load,
-        IndirectIndex: _lookup,
+        IndirectIndex: _indirect_index,
     }
 
 

@@ -1,4 +1,4 @@
-"""Gathering and scattering over all threads of a block: what generated code calls for accesses that differ from thread to thread."""
+"""Gather and scatter over all threads of a block: run-time support for accesses whose index varies between threads."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.ir.interpreter.thread_memory import Memory, ThreadPlace, Threads, pick
+from tunesmith.ir.interpreter.thread_memory import Memory, ThreadPoint, Threads, pick
 
 
 def gather(data: np.ndarray, cells: np.ndarray, threads: np.ndarray) -> np.ndarray:
-    """The cell of each of the `threads`, zero for others."""
+    """The cell of each of the `threads`; zero for other threads."""
     out = np.zeros(cells.shape, data.dtype)
     out[threads] = data[cells[threads]]
     return out
 
 
 def gather_private(data: np.ndarray, cells: np.ndarray, threads: np.ndarray) -> np.ndarray:
-    """As `gather`, from each thread's own memory."""
+    """As `gather`, from thread-private memory."""
     out = np.zeros(cells.shape, data.dtype)
     own = np.flatnonzero(threads)
     out[own] = data[cells[own], own]
@@ -26,7 +26,7 @@ def gather_private(data: np.ndarray, cells: np.ndarray, threads: np.ndarray) -> 
 
 
 def scatter(data: np.ndarray, cells: np.ndarray, value: Any, taking: Threads) -> None:
-    """Store to one cell for each thread, or for each thread and lane; the last thread wins."""
+    """Store to one cell per thread, or per thread and lane; the last thread wins."""
     if taking is None:
         data[cells] = value
     else:
@@ -34,7 +34,7 @@ def scatter(data: np.ndarray, cells: np.ndarray, value: Any, taking: Threads) ->
 
 
 def scatter_private(data: np.ndarray, cells: np.ndarray, value: Any, taking: Threads) -> None:
-    """As `scatter`, to each thread's own memory."""
+    """As `scatter`, to thread-private memory."""
     own = np.arange(data.shape[1])
     if cells.ndim == 2:
         own = np.broadcast_to(own[:, None], cells.shape)
@@ -46,7 +46,7 @@ def scatter_private(data: np.ndarray, cells: np.ndarray, value: Any, taking: Thr
 
 def lanes_of(
     memory: Memory,
-    place: ThreadPlace,
+    point: ThreadPoint,
     what: str,
     index: Sequence[Any],
     count: int,
@@ -56,19 +56,19 @@ def lanes_of(
     active: np.ndarray | None,
     rows: int,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The cells of a vector access and which lanes take part, each lane checked.
+    """The cells of a vector access and the mask of its active lanes, each bounds-checked.
 
     Args:
-        memory: what is accessed.
-        place: of the access, for messages.
+        memory: the accessed memory.
+        point: location of the access, for messages.
         what: the access, for messages.
-        index: of lane 0, by dimension; ints or one for each thread.
+        index: index of lane 0 by dimension; ints, or arrays with a value per thread.
         count: number of lanes.
         stride: elements between lanes.
-        leading: how many lanes take part; None is all.
-        threads: those that take part.
-        active: lanes that are wanted, of shape [lanes] or [threads, lanes].
-        rows: number of threads; 0 when all do the same, once.
+        leading: number of leading lanes that are accessed; None means all.
+        threads: the active threads.
+        active: active lanes, of shape [lanes] or [threads, lanes].
+        rows: number of threads; 0 for an access that is uniform and executed once.
     """
     shape = (rows, count) if rows else (count,)
     lane = np.arange(count, dtype=np.int64)
@@ -93,7 +93,7 @@ def lanes_of(
         k = tuple(np.argwhere(bad)[0])
         t = int(k[0]) if rows else 0
         text = ", ".join([*[str(pick(i, t)) for i in index[:-1]], str(np.broadcast_to(last, shape)[k])])
-        place.fail(f"vector {what} {memory.buffer.name}[{text}] is out of range: the shape is {memory.shape}", t)
+        point.fail(f"vector {what} {memory.buffer.name}[{text}] is out of range: the shape is {memory.shape}", t)
     return np.broadcast_to(cells, shape), None if taking is None else np.broadcast_to(taking, shape)
 
 
@@ -102,7 +102,7 @@ def _column(x: Any) -> Any:
 
 
 def load_lanes(data: np.ndarray, cells: np.ndarray, taking: np.ndarray | None) -> np.ndarray:
-    """The vectors of all threads; lanes that take no part are zero."""
+    """The vectors of all threads; inactive lanes are zero."""
     private = data.ndim == 2
     own = np.broadcast_to(np.arange(data.shape[1])[:, None], cells.shape) if private else cells
     if taking is None:
@@ -113,12 +113,12 @@ def load_lanes(data: np.ndarray, cells: np.ndarray, taking: np.ndarray | None) -
 
 
 def ramp_of(base: Any, stride: Any, lanes: int) -> np.ndarray:
-    """base + lane * stride of each thread."""
+    """base + lane * stride for each thread."""
     return _column(base) + _column(stride) * np.arange(lanes, dtype=np.int64)
 
 
 def runtime() -> dict[str, Any]:
-    """The names that generated code uses, beside those of `interpret_memory.runtime`."""
+    """The namespace of generated code, in addition to `memory.runtime`."""
     return {
         "broadcast_to": np.broadcast_to,
         "copyto": np.copyto,

@@ -1,7 +1,7 @@
-"""Kernels as Python source over all threads of a block at once: the statements; their values are `thread_values`.
+"""Generate Python source for the statements of kernels, vectorized over the threads of a block; `thread_values` generates values.
 
-A thread loop gives its variable the coordinates of the threads and runs its body once.  An If or a loop on which threads disagree
-runs its body with a mask of those that take part.
+A thread loop sets its variable to the coordinates of the threads and runs its body once.  A divergent If or loop runs its body with a mask
+of the active threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.memory import InterpretError, poisoned
 from tunesmith.ir.interpreter.thread_memory import MAX_THREADS, SOURCE, Clock, CommonMemory, PrivateMemory
-from tunesmith.ir.interpreter.thread_values import Held, ThreadValues, tuple_of
+from tunesmith.ir.interpreter.thread_values import MemoryNames, ThreadValues, tuple_of
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ZERO, Var, evaluate
@@ -32,13 +32,13 @@ BLOCK_TAGS, THREAD_TAGS, VIRTUAL_TAGS = THREADS[:3], THREADS[3:6], THREADS[6:]
 
 
 class ThreadCompiler(ThreadValues):
-    """Writes one kernel of `func` as the function `main(x, y, z)` of the block at hand.
+    """Generates a kernel of `func` as the function `main(x, y, z)` of the block coordinates.
 
     Args:
-        func: the function that the kernel is part of.
-        values: of Params and scalar parameters.
+        func: the function that contains the kernel.
+        values: values of Params and scalar parameters.
         check_races: whether accesses are tracked.
-        clock: counts epochs for the whole call.
+        clock: counter of epochs for the whole call.
         common: memory of parameters and global allocations.
         kernel: the statement.
     """
@@ -61,7 +61,7 @@ class ThreadCompiler(ThreadValues):
             raise InterpretError(f"function {func.name}: a block of {self.threads} threads; this interpreter runs at most {MAX_THREADS}")
         self.kernel = kernel
         self.fresh_in_block: list[PrivateMemory | CommonMemory] = []
-        """What each block begins with anew."""
+        """Memory that is reset at the start of each block."""
         linear = np.arange(self.threads, dtype=np.int64)
         axes = (linear % max(x, 1), linear // max(x, 1) % max(y, 1), linear // max(x * y, 1))
         self.axes = dict(zip(THREAD_TAGS, axes, strict=True))
@@ -88,12 +88,12 @@ class ThreadCompiler(ThreadValues):
         self._hold(b, memory, dims)
         return memory
 
-    def _hold(self, b: Buffer, memory: PrivateMemory | CommonMemory, dims: list[str]) -> Held:
+    def _hold(self, b: Buffer, memory: PrivateMemory | CommonMemory, dims: list[str]) -> MemoryNames:
         private = isinstance(memory, PrivateMemory)
         tracked = self.check_races and (b.scope != "global" or (b in self.written and not self.alone))
         strides = [str(n) for n in _strides(memory.shape)]
         written = self.hoist(memory.written) if isinstance(memory, PrivateMemory) else ""
-        self.held[b] = Held(self.hoist(memory), self.hoist(memory.data), written, dims, strides, private, tracked)
+        self.held[b] = MemoryNames(self.hoist(memory), self.hoist(memory.data), written, dims, strides, private, tracked)
         return self.held[b]
 
     def compile(self) -> Any:
@@ -103,17 +103,17 @@ class ThreadCompiler(ThreadValues):
         return compile(source, f"{SOURCE}{self.func.name}>", "exec")
 
     def guarded(self, conditions: Sequence[str]) -> None:
-        """What follows is run where all conditions hold: an if, and a narrower mask where threads differ."""
-        plain = [c for c in conditions if not self.is_wide(c)]
-        wide = [c for c in conditions if self.is_wide(c)]
+        """Restrict the following code to where all conditions hold: by an if for uniform conditions, by a mask for varying ones."""
+        plain = [c for c in conditions if not self.is_varying(c)]
+        varying = [c for c in conditions if self.is_varying(c)]
         if plain:
             self.line(f"if {' and '.join(plain)}:")
             self.indent += 1
-        if wide:
-            self.enter(self.both(" & ".join([f"({c})" for c in wide]), self.mask))
+        if varying:
+            self.enter(self.both(" & ".join([f"({c})" for c in varying]), self.mask))
 
     def enter(self, mask: str) -> None:
-        """What follows is run by the threads of a mask, and not at all if there are none."""
+        """Restrict the following code to the threads of a mask; it is skipped if the mask is empty."""
         self.locals.append(mask)
         self.mask = mask
         self.line(f"if {mask}.any():")
@@ -135,8 +135,8 @@ class ThreadCompiler(ThreadValues):
             self.stmt(s.body)
         else:
             extent = self.index(s.extent)
-            wide = self.is_wide(extent)
-            if wide:
+            varying = self.is_varying(extent)
+            if varying:
                 limit = self.temp(extent)
                 self.locals.append(limit)
                 extent = f"int({limit}{f'[{mask}]' if mask else ''}.max())"
@@ -144,18 +144,18 @@ class ThreadCompiler(ThreadValues):
             self.line(f"for {var} in range({extent}):")
             self.indent += 1
             self.loops += 1
-            if wide:
+            if varying:
                 self.mask = self.both(f"{var} < {limit}", mask)
                 self.locals.append(self.mask)
             self.stmt(s.body)
             self.loops -= 1
         self.mask, self.indent = mask, indent
         del self.locals[mark:], self.vars[s.var]
-        self.wide_vars.discard(s.var)
+        self.varying_vars.discard(s.var)
         self.path.pop()
 
     def _bind_thread(self, s: For) -> None:
-        """The loop variable is the coordinate of the block or of each thread."""
+        """Set the loop variable to the coordinate of the block or of each thread."""
         if s.thread in BLOCK_TAGS:
             self.vars[s.var] = f"block_{(s.thread or '')[-1]}"
             return
@@ -165,7 +165,7 @@ class ThreadCompiler(ThreadValues):
             self.bound[s.var] = ZERO
         else:
             self.coords[s.var] = axis
-            self.wide_vars.add(s.var)
+            self.varying_vars.add(s.var)
 
     def _block(self, s: Block) -> None:
         if len(s.iters) != len(s.bindings):
@@ -176,19 +176,19 @@ class ThreadCompiler(ThreadValues):
         indent, mark, mask = self.indent, len(self.locals), self.mask
         if s.predicate:
             self.guarded([f"{self.index(p)} < 0" for p in s.predicate])
-        spots = [self.named(b) for b in s.bindings]
+        indices = [self.named(b) for b in s.bindings]
         extents = [self.named(i.extent) for i in s.iters]
-        if spots:
+        if indices:
             limits = [self.text(e) for e in extents]
-            # An extent of which threads have their own is compared thread by thread, below.
-            conditions = ["False" if self.is_wide(e) else self.within(b, f"({e})") for b, e in zip(spots, limits, strict=True)]
-            values = tuple_of([self.text(b) for b in spots])
-            self.line(f"if not ({' and '.join(conditions)}): {self.place()}.binding_threads({self.mask}, {values}, {tuple_of(limits)})")
+            # A varying extent is compared per thread by `binding_threads`.
+            conditions = ["False" if self.is_varying(e) else self.within(b, f"({e})") for b, e in zip(indices, limits, strict=True)]
+            values = tuple_of([self.text(b) for b in indices])
+            self.line(f"if not ({' and '.join(conditions)}): {self.point()}.binding_threads({self.mask}, {values}, {tuple_of(limits)})")
         for i, b in zip(s.iters, s.bindings, strict=True):
             self.bound[i.var] = substitute_poly(b, self.bound)
         if s.init is not None:
             inner, narrow, names = self.indent, self.mask, len(self.locals)
-            self.guarded([f"{self.text(b)} == 0" for i, b in zip(s.iters, spots, strict=True) if i.kind == "R"])
+            self.guarded([f"{self.text(b)} == 0" for i, b in zip(s.iters, indices, strict=True) if i.kind == "R"])
             self.stmt(s.init)
             self.indent, self.mask = inner, narrow
             del self.locals[names:]
@@ -202,7 +202,7 @@ class ThreadCompiler(ThreadValues):
     def _if(self, s: If) -> None:
         indent, mark, mask = self.indent, len(self.locals), self.mask
         condition = self.condition(s.cond)
-        if not self.is_wide(condition):
+        if not self.is_varying(condition):
             super()._if(s)
             return
         cond = self.temp(condition)
@@ -229,9 +229,9 @@ class ThreadCompiler(ThreadValues):
         del self.locals[mark:], self.held[b]
 
     def _allocate_at_run_time(self, b: Buffer) -> None:
-        """A shape that depends on loop variables."""
+        """Allocate a buffer whose shape depends on loop variables."""
         dims = [self.index(e) for e in b.shape]
-        if b.scope in SHARED or self.is_wide(*dims):
+        if b.scope in SHARED or self.is_varying(*dims):
             raise InterpretError(
                 f"function {self.func.name}: the shape of {b.name} ({b.scope}), {tuple(b.shape)}, must be numbers"
                 f"{'' if b.scope in SHARED else ' that are the same for all threads'}"
@@ -258,7 +258,7 @@ class ThreadCompiler(ThreadValues):
         self.line("pass")
         if type(s.value) is Call and s.value.name == "barrier":
             if self.mask is not None:
-                self.line(f"{self.place()}.together('a barrier', {self.mask})")
+                self.line(f"{self.point()}.together('a barrier', {self.mask})")
             self.line("clock.barrier()")
         elif not (type(s.value) is Call and intrinsic(s.value.name).effect):
             self.value(s.value, None)
@@ -271,28 +271,28 @@ class ThreadCompiler(ThreadValues):
         held = self.holding(s)
         if dt.lanes(dtype) > 1:
             cells, taking = self.vector_cells(s, dt.lanes(dtype), None, "store to", True)
-            self._put(held, self.place(s.buffer), cells, taking, value)
+            self._put(held, self.point(s.buffer), cells, taking, value)
             return
-        place, cells = self.cells(s, None, "store to")
-        if held.private and cells not in self.wide:
+        point, cells = self.cells(s, None, "store to")
+        if held.private and cells not in self.varying:
             if self.mask is None:
                 self.line(f"{held.data}[{cells}] = {value}")
                 self.line(f"{held.written}[{cells}] = True")
             else:
                 self.line(f"copyto({held.data}[{cells}], {value}, where={self.mask}, casting='unsafe')")
                 self.line(f"{held.written}[{cells}] |= {self.mask}")
-        elif not held.tracked and not self.is_wide(cells, value):
+        elif not held.tracked and not self.is_varying(cells, value):
             self.line(f"{held.data}[{cells}] = {value}")
         else:
-            self._put(held, place, self.for_each_thread(cells), self.mask, value)
+            self._put(held, point, self.for_each_thread(cells), self.mask, value)
 
-    def _put(self, held: Held, place: str, cells: str, taking: str | None, value: str) -> None:
+    def _put(self, held: MemoryNames, point: str, cells: str, taking: str | None, value: str) -> None:
         if held.private:
             self.line(f"scatter_private({held.data}, {cells}, {value}, {taking})")
             self.line(f"scatter_private({held.written}, {cells}, True, {taking})")
             return
         if held.tracked:
-            self.line(f"{held.memory}.write({place}, {cells}, {taking}, {self.statement})")
+            self.line(f"{held.memory}.write({point}, {cells}, {taking}, {self.statement})")
         self.line(f"scatter({held.data}, {cells}, {value}, {taking})")
 
     _STMTS: Mapping[type, Callable[[Any, Any], None]] = {
@@ -307,12 +307,12 @@ class ThreadCompiler(ThreadValues):
 
 
 def written_buffers(root: Node) -> set[Buffer]:
-    """The buffers that something below `root` stores to."""
+    """The buffers stored to below `root`."""
     return {n.buffer for n in walk_objects(root) if type(n) is BufferStore}
 
 
 def _thread_extents(func: PrimFunc, values: Mapping[Var, int], kernel: Stmt) -> dict[str, int]:
-    """The extent of each tag of blocks and threads, on which all loops of the kernel must agree."""
+    """The extent of each block and thread axis; all loops of the kernel over an axis must have the same extent."""
     found: dict[str, tuple[int, Var]] = {}
     for n in walk_objects(kernel):
         if type(n) is not For or n.kind != "thread" or n.thread in VIRTUAL_TAGS:
@@ -328,7 +328,7 @@ def _thread_extents(func: PrimFunc, values: Mapping[Var, int], kernel: Stmt) -> 
         known, first = found.setdefault(tag, (extent, n.var))
         if known != extent:
             raise InterpretError(
-                f"function {func.name}: the loop {first} gives {tag} the extent {known}, and the loop {n.var} of the same kernel {extent}"
+                f"function {func.name}: extents of {tag} differ in one kernel: {known} in the loop {first}, {extent} in the loop {n.var}"
             )
     return {tag: max(extent, 0) for tag, (extent, _) in found.items()}
 

@@ -1,9 +1,8 @@
-"""The interpreter of programs with threads: kernel after kernel, block after block, the threads of one block in step.
+"""Interpret programs with GPU threads: kernels and blocks in sequence, the threads of a block in lockstep.
 
-`run_threads` means what `interpret.run` means, and besides that each thread loop is run by the threads of a block together: a
-statement is done by all of them, as numpy arrays with a row for each thread, before the next one begins.  A program whose result
-depends on the order in which real threads would come is refused: two threads that touch one cell with no barrier between, one of
-them writing.
+`run_threads` has the semantics of `interpret.run`, except that the threads of a block execute each thread loop together: a statement is
+executed for all of them, as numpy arrays with a row per thread, before the next one starts.  A program whose result depends on the
+scheduling of threads is rejected: two threads access the same cell without a barrier in between, and one of them writes it.
 """
 
 from __future__ import annotations
@@ -34,28 +33,27 @@ def run_threads(
     *,
     check_races: bool = True,
 ) -> list[np.ndarray]:
-    """What the buffer parameters of `func` hold after a call on a device with threads.
+    """The contents of the buffer parameters of `func` after a call on a device with threads.
 
-    Each statement at the root of the body is a kernel; its blocks run one after the other in the order of their numbers.  Memory of a
-    scope that is private to threads exists once for each thread, shared memory once for each block, and both begin poisoned.  A loop
-    that is bound to a thread runs in each thread the one iteration that is the thread's coordinate; the loops of one tag in one kernel
-    agree in their extent.  A statement under no loop of some tag is run by all threads along that axis.  Loops of virtual threads are
-    run by each thread from end to end.
+    Each statement at the root of the body is a kernel; its blocks run in the order of their numbers.  Thread-private memory exists once per
+    thread, shared memory once per block; both start poisoned.  Each thread executes the iteration of a thread-bound loop given by its
+    coordinate; all loops of a kernel over an axis have the same extent.  A statement outside of all loops over an axis is executed by all
+    threads along that axis.  Each thread executes all iterations of virtual-thread loops.
 
     Args:
         func: any program that `verify` accepts, at any stage of lowering.
         arrays: as for `interpret.run`.
         values: the value of every Param and scalar parameter.
-        check_races: refuse races, and reads of shared or private memory that was not written.  Nested thread loops are right without
-            a barrier between them only when threads run in step: such a program is refused until its barriers are in place.  Of
-            iterations of parallel and vectorized loops only `interpret.run` knows that they may race.
+        check_races: reject races, and reads of shared or private memory before it is written.  Nested thread loops without a barrier are
+            correct only in lockstep, so such a program is rejected until its barriers are inserted.  Races between iterations of parallel
+            and vectorized loops are detected by `interpret.run` only.
 
     Returns:
-        One array for each buffer parameter, in order.
+        One array per buffer parameter, in order.
 
     Raises:
-        InterpretError: as for `interpret.run`; a race, with both statements and both threads; a barrier that some threads of a block
-            do not reach, a shuffle that some threads of a warp do not reach; thread loops that disagree.
+        InterpretError: as for `interpret.run`; also a race, with both statements and both threads; a barrier that some threads of a block
+            do not reach; a shuffle that some threads of a warp do not reach; different extents of one thread axis.
     """
     known = dict(values or {})
     for v, n in known.items():
@@ -86,7 +84,7 @@ def run_threads(
 
 
 def _kernels(func: PrimFunc) -> tuple[list[Stmt], list[Buffer]]:
-    """The kernels in order, and global memory that the body allocates around them.  Without bound loops all is one kernel."""
+    """The kernels in order, and the global buffers allocated around them.  A body without bound loops is a single kernel."""
     bound = [n for n in walk_objects(func.body) if type(n) is For and n.kind == "thread" and n.thread not in VIRTUAL_TAGS]
     kernels: list[Stmt] = []
     allocated: list[Buffer] = []
@@ -109,7 +107,7 @@ def _kernels(func: PrimFunc) -> tuple[list[Stmt], list[Buffer]]:
 
 
 def _run_kernel(made: ThreadCompiler) -> None:
-    """All blocks, x fastest."""
+    """Run all blocks of a kernel, x fastest."""
     if not made.threads:
         return
     exec(made.compile(), made.env)

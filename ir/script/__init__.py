@@ -1,1 +1,1 @@
-"""The script form of TIR: programs as Python text, and back."""
+"""Parse and print TIR as Python script."""

@@ -1,4 +1,4 @@
-"""Errors and marks that point into program text: the source line, and carets under the fault."""
+"""Format errors and marks in program text: the source line, and carets under the error."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from tunesmith.support.errors import ScriptError
 
 OPEN, CLOSE = "\x01", "\x02"
-"""Put around a piece of printed text to have carets drawn under it by `underlined`.  No name or literal prints as either."""
+"""Markers around printed text under which `underlined` draws carets.  No name or literal contains them."""
 
 _WIDTH = 140
 
 
 class SourceError(ScriptError):
-    """A fault at one place of a script; `line` counts from 1 in `file`, `column` from 0."""
+    """An error at a position of a script; `line` counts from 1 in `file`, `column` from 0."""
 
     file: str = ""
     line: int = 0
@@ -23,13 +23,13 @@ class SourceError(ScriptError):
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """`text` fit for a message: at most `width` characters, without control characters."""
+    """`text` shortened for a message: at most `width` characters, without control characters."""
     clean = "".join(c if c.isprintable() else "?" for c in text[: width + 1])
     return clean if len(clean) <= width else clean[: width - 3] + "..."
 
 
 def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
-    """A line of at most `_WIDTH` characters that shows `start`, with the place of the fault in it."""
+    """A window of at most `_WIDTH` characters of a line that contains `start`, with the error position in it."""
     left = 0
     if len(line) > _WIDTH:
         left = max(0, min(start - _WIDTH // 3, len(line) - _WIDTH))
@@ -41,7 +41,7 @@ def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text that is being parsed, and where it came from."""
+    """The parsed text and its origin."""
 
     lines: tuple[str, ...]
     file: str = "<script>"
@@ -49,11 +49,11 @@ class Source:
 
     @staticmethod
     def of(text: str, file: str = "<script>", first_line: int = 1) -> Source:
-        """`text` cut into lines the way Python counts them."""
+        """`text` split into lines as Python counts them."""
         return Source(tuple(re.split(r"\r\n|\r|\n", text)), file, first_line)
 
     def error(self, at: ast.AST | None, what: str, hint: str = "") -> SourceError:
-        """The error `what` at the place of `at`, or about the whole text when that is None; the caller raises it."""
+        """Create the error `what` at the position of `at`, or for the whole text if that is None; the caller raises it."""
         if at is None:
             error = SourceError(f"{self.file}: {what}\n  {hint}" if hint else f"{self.file}: {what}")
             error.file, error.line = self.file, self.first_line
@@ -64,12 +64,12 @@ class Source:
         last = getattr(at, "end_col_offset", None)
         if last is None or getattr(at, "end_lineno", line) != line:
             last = len(text)
-        # ast counts UTF-8 bytes, people count characters.
+        # ast columns count UTF-8 bytes; messages count characters.
         start, end = len(text[:first].decode("utf-8", "replace")), len(text[:last].decode("utf-8", "replace"))
         return self.error_at(line, start, end, what, hint)
 
     def error_at(self, line: int, start: int, end: int, what: str, hint: str = "") -> SourceError:
-        """As `error`, for characters `start` to `end` of the `line`-th line, counted from 1."""
+        """As `error`, for characters `start` to `end` of line `line`, counted from 1."""
         shown = self.lines[line - 1] if 1 <= line <= len(self.lines) else ""
         shown, left, right = _window(shown, start, end)
         number = str(line + self.first_line - 1)
@@ -80,7 +80,7 @@ class Source:
 
 
 def underlined(text: str) -> str:
-    """`text` without its `OPEN` / `CLOSE` marks, and below each line that had some a line of carets."""
+    """`text` without `OPEN` / `CLOSE` marks, with a line of carets below each marked line."""
     out: list[str] = []
     for line in text.split("\n"):
         if OPEN not in line:

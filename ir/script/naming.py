@@ -1,4 +1,4 @@
-"""Names in printed programs: valid identifiers, unique within their scope, a function of the program alone."""
+"""Assign names in printed programs: valid identifiers, unique within their scope, determined by the program only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For
 
 MAX_NAME = 256
-"""The longest name that the parser takes."""
+"""Maximum length of a name in the parser."""
 
 _RESERVED = frozenset({"T", "range"})
 
 
 def identifier(name: str) -> str:
     """The nearest Python identifier to `name`."""
-    # ASCII only: Python folds other identifiers (NFKC), so two of them could become one.
+    # ASCII only: Python normalizes other identifiers (NFKC), which can merge two names.
     word = re.sub(r"\W", "_", name[: MAX_NAME // 2], flags=re.ASCII) or "_"
     if word[0].isdigit():
         word = "_" + word
@@ -28,14 +28,14 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """The names in use at one point of a program."""
+    """The names in use at a point of a program."""
 
     def __init__(self) -> None:
         self.name: dict[Any, str] = {}
         self._used: set[str] = set()
 
     def bind(self, thing: Var | Buffer) -> str:
-        """Give `thing` its name: its own, with _1, _2, ... appended when that is taken."""
+        """Assign a name to a variable or buffer: its own, with _1, _2, ... appended if that is taken."""
         base = word = identifier(thing.name)
         n = 0
         while word in self._used:
@@ -46,21 +46,21 @@ class Names:
         return word
 
     def release(self, things: Iterable[Var | Buffer]) -> None:
-        """End the scope of `things`: later binders may have their names.  They keep them, for programs that misuse them."""
+        """End a scope, so that later binders may reuse the names.  Uses outside of the scope still print with the old name."""
         for t in things:
             self._used.discard(self.name[t])
 
 
 def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly]) -> tuple[list[Var], list[Buffer]]:
-    """The variables (symbolic sizes, Params) and buffers that are used in a program and bound nowhere, in order of first use.
+    """The free variables (symbolic sizes, Params) and free buffers of a program, in order of first use.
 
     Args:
         root: statement or expression.
-        declared: what is bound outside `root`.
-        first: index expressions that come before `root`, such as shapes of parameters.
+        declared: variables and buffers bound outside `root`.
+        first: index expressions that precede `root`, such as shapes of parameters.
 
-    Several that occur first in the same index expression are ordered by name, then by what they are multiplied with: the
-    order never depends on when they were made.
+    Variables whose first use is in the same index expression are ordered by name, then by their cofactors, so that the order does not
+    depend on the creation order.
     """
     seen: set[Any] = set(declared)
     free: list[Var] = []
@@ -114,6 +114,6 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
 
 
 def _company(p: Poly, v: Var, seen: set[Any]) -> list[Any]:
-    """What stands beside `v` in the terms of `p`: coefficients and names, sorted."""
+    """The cofactors of `v` in the terms of `p`: coefficients and names, sorted."""
     terms = [(c, m) for m, c in p.terms if any(v in a.vars for a in m)]
     return sorted((c, len(m), sorted((w in seen, w.name) for a in m for w in a.vars if w is not v)) for c, m in terms)

@@ -1,7 +1,7 @@
-"""Script text to programs: `parse` for text, `parse_python` for a decorated Python function.
+"""Parse scripts into programs: `parse` for text, `parse_python` for a decorated Python function.
 
-The text is read with `ast` and never evaluated: it may come from a log.  Whatever it holds, the answer is a program or a
-ScriptError that points to the fault.
+The text is parsed with `ast` and never evaluated, because it may come from a log.  The result is a program or a ScriptError with the
+position of the error.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from tunesmith.support.registry import Registry
 
 MAX_TEXT = 16_000_000
 MAX_DOMAIN = 65_536
-"""Characters of a text, values of a Param."""
+"""Limits: characters of a text, values of a Param."""
 
 
 class FunctionReader(Protocol):
-    """Reads a function whose decorator is another one than `@T.prim_func`, from its place in `source`; the result has a `name`.
+    """Parser of functions with a decorator other than `@T.prim_func`; the result has a `name`.
 
-    `constants` are arrays that the text names by a digest.
+    `constants` are arrays that the text refers to by digest.
     """
 
     def __call__(self, source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> Any: ...
 
 
 DIALECTS: Registry[FunctionReader] = Registry("script dialect", {"G.function": "tunesmith.graph.ir.script_parser:parse_function"})
-"""The reader for each decorator."""
+"""Readers by decorator."""
 
 
 def parse(text: str, file: str = "<script>", constants: Mapping[str, Any] | None = None) -> PrimFunc | IRModule | Any:
-    """The program that `text` describes: one function, such as a `@T.prim_func`, or one `@T.ir_module` class of them.
+    """Parse a script that contains one function, such as a `@T.prim_func`, or one `@T.ir_module` class of functions.
 
     Args:
-        text: as `printer.script` writes it.
-        file: what messages call the text.
-        constants: arrays that functions of a dialect name by their digest.
+        text: script in the format of `printer.script`.
+        file: name of the text in messages.
+        constants: arrays that functions of a dialect refer to by digest.
 
     Raises:
-        ScriptError: the text is not a program; the message shows the place.
+        ScriptError: the text is not a program; the message shows the position.
     """
     if not isinstance(text, str):
         raise ScriptError(f"a script is text, got {type(text).__name__}")
@@ -68,11 +68,11 @@ def parse(text: str, file: str = "<script>", constants: Mapping[str, Any] | None
 
 
 def parse_python(func: FunctionType, local: Mapping[str, object]) -> PrimFunc:
-    """The program that the source of a decorated Python function describes; the function is never run.
+    """Parse the source of a decorated Python function; the function is never run.
 
     Args:
-        func: the function; int, float and str constants of its closure and globals may be used.
-        local: the names at the place of the decorator, for constants that occur in annotations only.
+        func: the function; its source may use int, float and str constants of its closure and globals.
+        local: the local names at the decorator, for constants that occur in annotations only.
     """
     try:
         text, first = "".join(inspect.getsourcelines(func)[0]), func.__code__.co_firstlineno
@@ -103,7 +103,7 @@ def parse_python(func: FunctionType, local: Mapping[str, object]) -> PrimFunc:
 
 
 def _read(text: str, file: str, first_line: int) -> tuple[Source, ast.Module]:
-    """The syntax tree; every way in which Python refuses a text becomes a ScriptError."""
+    """The syntax tree; every error of the Python parser becomes a ScriptError."""
     if len(text) > MAX_TEXT:
         raise ScriptError(f"{file}: the text has {len(text)} characters; at most {MAX_TEXT} are read")
     source = Source.of(text, file, first_line)
@@ -124,7 +124,7 @@ def _too_deep(source: Source) -> SourceError:
 
 
 def _decorator(d: ast.FunctionDef | ast.ClassDef) -> tuple[str, ast.expr | None]:
-    """The namespace's name in `@T.prim_func` and the argument of `@T.prim_func(name=...)`."""
+    """The name of the namespace in `@T.prim_func`, and the argument of `@T.prim_func(name=...)`."""
     for e in d.decorator_list:
         f = e.func if isinstance(e, ast.Call) else e
         name = next((k.value for k in e.keywords if k.arg == "name"), None) if isinstance(e, ast.Call) else None
@@ -156,7 +156,7 @@ def _program(source: Source, budget: Budget, d: ast.stmt, constants: Mapping[str
 
 
 def _function(source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> PrimFunc | Any:
-    """A function of a text, where the decorator must be spelled `@T.prim_func`, or be one of a dialect."""
+    """Parse a function of a text, with the decorator `@T.prim_func` or that of a dialect."""
     e = d.decorator_list[0] if len(d.decorator_list) == 1 else None
     f = e.func if isinstance(e, ast.Call) else e
     word = f"{f.value.id}.{f.attr}" if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) else ""
@@ -174,7 +174,7 @@ def _is_docstring(s: ast.stmt) -> bool:
 
 
 class FunctionParser(BlockParser):
-    """Parses one function: symbolic sizes and Params first, because shapes in the signature speak of them."""
+    """Parser of a function: symbolic sizes and Params first, because shapes in the signature use them."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -182,7 +182,7 @@ class FunctionParser(BlockParser):
         self._attrs: Annotations | None = None
 
     def function(self, d: ast.FunctionDef, name: ast.expr | None = None) -> PrimFunc:
-        """The function `d`, exported as `name` when that is given."""
+        """Parse the function `d`, exported as `name` if that is given."""
         a = d.args
         extra = (
             a.vararg
@@ -209,7 +209,7 @@ class FunctionParser(BlockParser):
     # ---- signature -------------------------------------------------------------------------------------------------
 
     def _annotation(self, x: ast.arg) -> ast.expr:
-        """The type of a parameter; one in quotes, as Python needs for names that are declared later, is read too."""
+        """The type of a parameter; quoted types, which Python needs for names declared later, are parsed too."""
         t = x.annotation
         if isinstance(t, ast.Constant) and isinstance(t.value, str):
             try:
@@ -244,7 +244,7 @@ class FunctionParser(BlockParser):
     # ---- declarations ----------------------------------------------------------------------------------------------
 
     def _size(self, s: ast.stmt) -> bool:
-        """Read `n = T.int64()` or `t = T.param(...)`; False when `s` is neither."""
+        """Parse `n = T.int64()` or `t = T.param(...)`; False if `s` is neither."""
         t = self.t_call(s.value) if isinstance(s, ast.Assign) and not isinstance(s.targets[0], ast.Subscript) else None
         if t is None or t[0] not in ("int64", "param"):
             return False
@@ -256,11 +256,11 @@ class FunctionParser(BlockParser):
         return True
 
     def _declaration(self, s: ast.stmt) -> bool:
-        """Read `x = T.alloc_buffer(...)` or `T.func_attr({...})`; False when `s` is neither."""
+        """Parse `x = T.alloc_buffer(...)` or `T.func_attr({...})`; False if `s` is neither."""
         attrs = self.attributes(s, "func_attr")
         if attrs is not None:
             if self._attrs is not None:
-                self.fail(s, "T.func_attr stands here a second time", "Put all attributes into one dict.")
+                self.fail(s, "T.func_attr appears twice", "Put all attributes into one dict.")
             self._attrs = self.notes(attrs)
             return True
         t = self.t_call(s.value) if isinstance(s, ast.Assign) else None
@@ -279,7 +279,7 @@ class FunctionParser(BlockParser):
         return names[0]
 
     def _param(self, call: ast.Call) -> Param:
-        """`T.param("t", [1, 2, 4])` or `T.param("t", range(1, 65))`."""
+        """Parse `T.param("t", [1, 2, 4])` or `T.param("t", range(1, 65))`."""
         a = self.arguments(call, ("name", "domain"), 2)
         name, d = self.text(a["name"], "the name of a Param"), a["domain"]
         if isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "range" and not d.keywords and 1 <= len(d.args) <= 3:

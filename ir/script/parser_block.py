@@ -1,4 +1,4 @@
-"""Blocks of the script: the T.axis and T.where lines, then attributes, init and body in terms of the block's own variables."""
+"""Parse blocks: the T.axis and T.where lines, then attributes, init and body in terms of the iteration variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AXES = {"spatial": "S", "S": "S", "reduce": "R", "R": "R"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A T.axis line: the name in the text stands for `iter.var + start` (start: of a shifted loop)."""
+    """A T.axis line: the name in the text means `iter.var + start`, where `start` is the first value of a shifted loop."""
 
     at: ast.AST
     name: str
@@ -28,14 +28,14 @@ class Axis:
 
 
 class BlockParser(StmtParser):
-    """Parses blocks."""
+    """Parser of blocks."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._lines: dict[str, int] = {}
 
     def block(self, s: ast.With, call: ast.Call) -> Stmt:
-        """`with T.block(name):` and what stands in it."""
+        """Parse `with T.block(name):` and its body."""
         at = self.arguments(call, ("name",), 1)["name"]
         name = self.text(at, "the name of a block")
         if name in self._lines:
@@ -47,7 +47,7 @@ class BlockParser(StmtParser):
         n = 0
         while n < len(s.body) and self._header(s.body[n], axes, predicate):
             n += 1
-        # From here on the block knows its own iteration variables only.
+        # Only the iteration variables of the block are in scope from here on.
         around = self.hidden, self.locals
         self.hidden, self.locals = {**self.hidden, **dict.fromkeys(self.locals, name)}, set()
         for a in axes:
@@ -59,7 +59,7 @@ class BlockParser(StmtParser):
         return Block(name, tuple([a.iter for a in axes]), tuple([a.binding for a in axes]), tuple(predicate), init, body, annotations)
 
     def _content(self, stmts: Sequence[ast.stmt], at: ast.AST) -> tuple[Annotations, Stmt | None, Stmt]:
-        """What follows the T.axis and T.where lines."""
+        """Parse the statements after the T.axis and T.where lines."""
         annotations: Annotations | None = None
         init: Stmt | None = None
         for n, s in enumerate(stmts):
@@ -75,7 +75,7 @@ class BlockParser(StmtParser):
         return annotations or (), init, self.body((), at)
 
     def _header(self, s: ast.stmt, axes: list[Axis], predicate: list[Poly]) -> bool:
-        """Read a T.axis or T.where line; False when `s` is neither."""
+        """Parse a T.axis or T.where line; False if `s` is neither."""
         if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call):
             f = s.value.func
             if isinstance(f, ast.Attribute) and self.t_name(f.value) == "axis" and len(s.targets) == 1:
@@ -89,12 +89,12 @@ class BlockParser(StmtParser):
         return False
 
     def _axis(self, call: ast.Call, word: str, names: list[str]) -> Axis:
-        """`T.axis.spatial(extent, binding)`."""
+        """Parse `T.axis.spatial(extent, binding)`."""
         kind = _AXES.get(word)
         if kind is None:
             self.fail(call.func, f"unknown T.axis.{shorten(word)}", "Axes are T.axis.spatial, T.axis.reduce and T.axis.remap.")
         if len(names) != 1:
-            self.fail(call, f"T.axis.{word} makes one iteration variable, here are {len(names)} names")
+            self.fail(call, f"T.axis.{word} defines one iteration variable, got {len(names)} names")
         a = self.arguments(call, ("extent", "binding"), 2)
         start, extent = poly(0), a["extent"]
         if isinstance(extent, ast.Tuple) and len(extent.elts) == 2:  # TVM's (first, end)
@@ -105,7 +105,7 @@ class BlockParser(StmtParser):
         return Axis(call, names[0], Iter(Var(names[0]), end, kind), self.index(a["binding"]) - start, start)
 
     def _remap(self, call: ast.Call, names: list[str]) -> list[Axis]:
-        """`T.axis.remap("SR", [i, k])`: one iteration variable for each loop, of the loop's extent."""
+        """Parse `T.axis.remap("SR", [i, k])`: one iteration variable per loop, with the loop's extent."""
         a = self.arguments(call, ("kinds", "bindings"), 2)
         kinds = self.text(a["kinds"], "the kinds of T.axis.remap")
         bindings = self.items(a["bindings"], "the loops of T.axis.remap")
@@ -124,7 +124,7 @@ class BlockParser(StmtParser):
         return out
 
     def _negatives(self, e: ast.expr) -> list[Poly]:
-        """The index conditions of a T.where, each as an expression that must be < 0."""
+        """The index conditions of a T.where, as expressions that must be < 0."""
         if isinstance(e, ast.BoolOp) and isinstance(e.op, ast.And):
             return [p for v in e.values for p in self._negatives(v)]
         if not isinstance(e, ast.Compare):

@@ -1,4 +1,4 @@
-"""Calls in expressions: the value functions of the `T` namespace, intrinsics, and vector loads."""
+"""Parse calls in expressions: value functions of the `T` namespace, intrinsics, vector loads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tunesmith.support import dtype as dt
 
 
 class CallParser(ExprParser):
-    """Parses calls."""
+    """Parser of calls."""
 
     def call(self, e: ast.Call) -> Parsed:
-        """A call of a T function, or a vector load."""
+        """Parse a call of a T function, or a vector load."""
         name = self.t_name(e.func)
         if name is None:
             if isinstance(e.func, ast.Attribute) and e.func.attr == "vload" and isinstance(e.func.value, ast.Name):
@@ -85,7 +85,7 @@ class CallParser(ExprParser):
         a = self.arguments(e, ("op", "a", "b"), 3)
         op = self.text(a["op"], "op")
         if op not in FOLDED:
-            self.fail(a["op"], f"T.binary is for index arithmetic kept as it stands: op is one of {', '.join(sorted(FOLDED))}")
+            self.fail(a["op"], f"T.binary is for unfolded index arithmetic: op is one of {', '.join(sorted(FOLDED))}")
         x, y = self.value(a["a"], dt.INDEX), self.value(a["b"], dt.INDEX)
         if not x.dtype == y.dtype == dt.INDEX:
             self.fail(e, f"T.binary takes two values of {dt.INDEX}, got {x.dtype} and {y.dtype}")
@@ -102,7 +102,7 @@ class CallParser(ExprParser):
     def _cast(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("dtype", "value"), 2)
         first, second = a["dtype"], a["value"]
-        if isinstance(second, ast.Constant) and isinstance(second.value, str):  # TVM has both orders
+        if isinstance(second, ast.Constant) and isinstance(second.value, str):  # TVM accepts both orders
             first, second = second, first
         return Cast(self.dtype(first), self.value(second))
 
@@ -118,12 +118,12 @@ class CallParser(ExprParser):
         a = self.arguments(e, ("base", "stride", "lanes"), 3)
         return Ramp(self.index(a["base"]), self.index(a["stride"]), self.integer(a["lanes"], "lanes"))
 
-    def _lt0(self, e: ast.Call) -> Expr:
+    def _is_negative(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("index", "lanes", "stride"), 1)
         lanes = self.integer(a["lanes"], "lanes") if "lanes" in a else 1
         return IsNegative(self.index(a["index"]), lanes, self.index(a["stride"]) if "stride" in a else None)
 
-    def _lookup(self, e: ast.Call) -> Expr:
+    def _indirect_index(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("value", "extent", "body"), 3)
         body = a["body"]
         args = body.args.args if isinstance(body, ast.Lambda) else []
@@ -131,9 +131,9 @@ class CallParser(ExprParser):
             self.fail(body, "the last argument of T.lookup is a lambda of one variable", "T.lookup(value, extent, lambda v: X[v])")
         value, extent, name = self.value(a["value"], dt.INDEX), self.index(a["extent"]), args[0].arg
         if value.dtype != dt.INDEX:
-            self.fail(a["value"], f"the value of a lookup is {dt.INDEX}, got {value.dtype}", f'Write T.cast("{dt.INDEX}", ...).')
+            self.fail(a["value"], f"the value of T.lookup must be {dt.INDEX}, got {value.dtype}", f'Write T.cast("{dt.INDEX}", ...).')
         if name in self.scope or name in self.hidden:
-            self.fail(body, f"`{shorten(name)}` is the name of something else already")
+            self.fail(body, f"the name `{shorten(name)}` is already in use")
         if len(name) > MAX_NAME:
             self.fail(body, f"the name {shorten(name)} is too long")
         var = IndirectVar(name)
@@ -147,7 +147,7 @@ class CallParser(ExprParser):
     def _extremum(self, e: ast.Call) -> Parsed:
         op = e.func.attr  # type: ignore[attr-defined]
         if e.keywords or len(e.args) < 2:
-            self.fail(e, f"T.{op} takes two or more arguments, without names")
+            self.fail(e, f"T.{op} takes two or more positional arguments")
         vs = [self.expr(a) for a in e.args]
         if all(isinstance(v, Poly) or type(v) is int for v in vs) and any(isinstance(v, Poly) for v in vs):
             self.spend(e, op, vs)
@@ -169,8 +169,8 @@ _CALLS: Mapping[str, Callable[[CallParser, Any], Parsed]] = {
     "Cast": CallParser._cast,
     "Broadcast": CallParser._broadcast,
     "Ramp": CallParser._ramp,
-    "lt0": CallParser._lt0,
-    "lookup": CallParser._lookup,
+    "lt0": CallParser._is_negative,
+    "lookup": CallParser._indirect_index,
     "index": CallParser._index,
     "const": CallParser._const,
     "binary": CallParser._raw_binary,

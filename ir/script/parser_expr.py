@@ -1,6 +1,6 @@
-"""Expressions of the script: Python syntax trees become index polynomials and value expressions; nothing is evaluated.
+"""Parse expressions: convert Python syntax trees to index polynomials and value expressions, without evaluating them.
 
-A bare Python number has no dtype: it takes that of what it is combined with or stored to.  Two bare numbers are folded.
+A bare Python number takes the dtype of the other operand or of the buffer it is stored to.  Two bare numbers are folded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tunesmith.ir.script.printer_expr import SIGNS
 from tunesmith.support import dtype as dt
 
 Parsed = Expr | int | float
-"""An expression, or a Python number (bool, int, float) that has not met a dtype yet."""
+"""An expression, or a Python number (bool, int, float) without a dtype."""
 
 MAX_TERMS = 256
 MAX_DEGREE = 32
 MAX_CHAIN = 200
-"""Text from a log may be hostile: the terms of an index expression, the factors of a term, the operands of `a + b + ...`."""
+"""Limits for hostile text from logs: terms of an index expression, factors of a term, operands of `a + b + ...`."""
 
 OPERATORS: dict[type, str] = {
     ast.Add: "add",
@@ -84,12 +84,12 @@ _INDEX_HINT = "An index is integer arithmetic on loop variables, sizes and numbe
 
 
 class ExprParser(ScopeParser):
-    """Parses expressions."""
+    """Parser of expressions."""
 
-    # ---- the three kinds of results --------------------------------------------------------------------------------
+    # ---- kinds of results ------------------------------------------------------------------------------------------
 
     def index(self, e: ast.expr) -> Poly:
-        """An index expression."""
+        """Parse an index expression."""
         v = self.expr(e)
         if isinstance(v, Poly):
             return v
@@ -100,11 +100,11 @@ class ExprParser(ScopeParser):
         got = f"a value of type {v.dtype}" if isinstance(v, Expr) else f"the {type(v).__name__} {v}"
         is_integer = isinstance(v, Expr) and dt.is_int(v.dtype) and dt.lanes(v.dtype) == 1
         shown = ast.unparse(e)
-        hint = f"Look it up: T.lookup({shown}, extent, lambda v: X[v]), with 0 <= {shown} < extent." if is_integer else _INDEX_HINT
+        hint = f"Write T.lookup({shown}, extent, lambda v: X[v]), with 0 <= {shown} < extent." if is_integer else _INDEX_HINT
         self.fail(e, f"an index expression is needed here, got {got}", hint)
 
     def value(self, e: ast.expr, dtype: str | None = None) -> Expr:
-        """A value; a bare number becomes a literal of `dtype`."""
+        """Parse a value; a bare number becomes a literal of `dtype`."""
         return self.typed(e, self.expr(e), dtype)
 
     def typed(self, at: ast.expr, v: Parsed, dtype: str | None = None) -> Expr:
@@ -118,7 +118,7 @@ class ExprParser(ScopeParser):
         return self.literal(at, v, dtype)
 
     def literal(self, at: ast.expr, v: bool | int | float, dtype: str) -> Const:
-        """The literal `v` of `dtype`; refused when it does not fit."""
+        """The literal `v` of `dtype`; an error if it does not fit."""
         c = self.make(at, const, v, dtype)
         scalar = c.dtype
         if scalar == "bool" and v not in (0, 1):
@@ -131,14 +131,14 @@ class ExprParser(ScopeParser):
         return c
 
     def condition(self, e: ast.expr) -> Expr:
-        """A bool."""
+        """Parse a bool expression."""
         c = self.value(e)
         if dt.element(c.dtype) != "bool":
             self.fail(e, f"a condition is needed here, got a value of type {c.dtype}", "Compare it: `x != 0`.")
         return c
 
     def integer(self, e: ast.expr, what: str, least: int = 1) -> int:
-        """A number known now."""
+        """Parse a constant integer >= `least`."""
         v = self.index(e).const
         if v is None or v < least:
             self.fail(e, f"{what} must be an integer >= {least}")
@@ -147,7 +147,7 @@ class ExprParser(ScopeParser):
     # ---- expressions -----------------------------------------------------------------------------------------------
 
     def expr(self, e: ast.expr) -> Parsed:
-        """Any expression."""
+        """Parse any expression."""
         f = _EXPR.get(type(e))
         if f is None:
             self.fail(e, f"unsupported in a script: {_WORDS.get(type(e), type(e).__name__)}")
@@ -157,7 +157,7 @@ class ExprParser(ScopeParser):
         return self._checked(e, v)
 
     def _checked(self, e: ast.expr, v: Parsed) -> Parsed:
-        """`v` itself when it is of reasonable size."""
+        """`v` itself if it is within the size limits."""
         if isinstance(v, Poly):
             if len(v.terms) > MAX_TERMS:
                 self.fail(e, f"this index expression has more than {MAX_TERMS} terms")
@@ -194,7 +194,7 @@ class ExprParser(ScopeParser):
             self.spend(at, op, (a, b))
         if op in _BITWISE and any(isinstance(x, float) or (isinstance(x, Expr) and dt.is_float(x.dtype)) for x in (a, b)):
             self.fail(at, f"`{SIGNS[op][0]}` is for integers and bools, not for floats")
-        # Literals are checked here, where the fault can be pointed to.
+        # Literals are checked here, where the position is known.
         x = a if isinstance(a, Expr) else self.literal(at, a, self._like(b))  # type: ignore[arg-type]
         y = b if isinstance(b, Expr) else self.literal(at, b, self._like(a))  # type: ignore[arg-type]
         return self.make(at, compare if op in COMPARISONS else binary, op, x, y)
@@ -216,13 +216,13 @@ class ExprParser(ScopeParser):
         return v
 
     def spend(self, at: ast.AST, op: str, args: Iterable[Parsed]) -> None:
-        """Account for the index operation `op`, before it is done."""
+        """Charge the index operation `op` to the budget, before it is computed."""
         ps = [p for p in args if isinstance(p, Poly)]
         sizes = [len(p.terms) + len(p.vars) + 1 for p in ps]
         cost = sum(sizes)
         if op == "mul" and len(ps) == 2:
             cost = sizes[0] * sizes[1]
-        elif op in ("min", "max"):  # the normal form compares all pairs, those of inner ones too
+        elif op in ("min", "max"):  # the normal form compares all pairs, including those of nested min and max
             inner = sum(len(a.args) for p in ps for m, _ in p.terms for a in m if type(a) is Op and a.op == op)
             cost += (len(ps) + inner) ** 2 * max(sizes)
         self.budget.left -= cost
@@ -234,7 +234,7 @@ class ExprParser(ScopeParser):
             self.fail(at, f"more than {MAX_CHAIN} operands in one chain")
 
     def _binary(self, e: ast.BinOp) -> Parsed:
-        # The left spine is unrolled: `a + b + c + ...` is as deep as it is long.
+        # The left spine is parsed iteratively: the depth of `a + b + c + ...` is its length.
         spine = [e]
         while isinstance(spine[-1].left, ast.BinOp):
             spine.append(spine[-1].left)
@@ -295,7 +295,7 @@ class ExprParser(ScopeParser):
         return v if isinstance(v, Expr) else self.literal(at, v, self._like(like))
 
     def buffer(self, e: ast.expr, use: str) -> Buffer:
-        """The buffer named by `e`, which is about to be `use`d."""
+        """The buffer named by `e`; `use` is a participle for messages."""
         if not isinstance(e, ast.Name):
             self.fail(e, f"only a buffer can be {use}, by its name")
         b = self.lookup(e, "buffer")
@@ -312,7 +312,7 @@ class ExprParser(ScopeParser):
         return self.make(e, load, b, *self.subscript(e))
 
     def call(self, e: ast.Call) -> Parsed:
-        """A call; parser_calls.py knows them."""
+        """Parse a call; implemented in parser_calls.py."""
         raise NotImplementedError
 
 

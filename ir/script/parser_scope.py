@@ -1,4 +1,4 @@
-"""What every part of the parser needs: errors that point into the text, names in scope, arguments of calls."""
+"""Provide the base of the parsers: errors with positions, names in scope, arguments of calls."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tunesmith.support.errors import ScriptError
 R = TypeVar("R")
 
 MAX_DEPTH = 120
-"""Nesting of expressions, of statements, of loops."""
+"""Maximum nesting of expressions, statements and loops."""
 
 
 class Budget:
-    """What parsing one text may cost: term operations on index expressions, in proportion to the length of the text."""
+    """Limit on the cost of parsing a text: term operations on index expressions, in proportion to the length of the text."""
 
     __slots__ = ("left",)
 
@@ -31,11 +31,11 @@ class Budget:
 
 
 class ScopeParser:
-    """The scope of the moment.
+    """Parser state: the names in scope.
 
     Attributes:
         scope: index variables (as polynomials: a shifted loop is `i + 4`) and buffers by name.
-        hidden: names bound around the block that is being parsed, which it must not use, with the name of the block.
+        hidden: names bound outside the current block, which it must not use, with the name of the block.
     """
 
     def __init__(self, source: Source, budget: Budget, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
@@ -50,11 +50,11 @@ class ScopeParser:
     # ---- errors ----------------------------------------------------------------------------------------------------
 
     def fail(self, at: ast.AST, what: str, hint: str = "") -> NoReturn:
-        """Raise the ScriptError `what` that points to `at`."""
+        """Raise the ScriptError `what` at the position of `at`."""
         raise self.source.error(at, what, hint)
 
     def make(self, at: ast.AST, f: Callable[..., R], *args: Any) -> R:
-        """`f(*args)`; a refusal of the IR's constructors is made to point to `at`."""
+        """`f(*args)`; errors of IR constructors are raised at the position of `at`."""
         try:
             return f(*args)
         except SourceError:
@@ -63,7 +63,7 @@ class ScopeParser:
             raise self.source.error(at, str(e)) from None
 
     def enter(self, at: ast.AST, levels: int = 1) -> None:
-        """Go `levels` deeper; the caller must `leave` as many."""
+        """Enter `levels` nesting levels; the caller must `leave` as many."""
         self._depth += levels
         if self._depth > MAX_DEPTH:
             self.fail(at, f"this is nested more than {MAX_DEPTH} levels deep")
@@ -75,10 +75,10 @@ class ScopeParser:
     # ---- names -----------------------------------------------------------------------------------------------------
 
     def lookup(self, e: ast.Name, kind: str = "name") -> Poly | Buffer | int | float | str:
-        """What the name stands for."""
+        """The value of a name."""
         name = e.id
         if name in self.hidden:
-            why = f"It is bound outside the block {shorten(self.hidden[name])!r}, which sees its own iteration variables only:"
+            why = f"It is bound outside the block {shorten(self.hidden[name])!r}, which can only use its own iteration variables:"
             self.fail(e, f"`{name}` cannot be used here", f"{why} add `v = T.axis.spatial(extent, {name})` at its top and use `v`.")
         found = self.scope.get(name)
         if found is not None:
@@ -100,20 +100,20 @@ class ScopeParser:
         )
 
     def t_name(self, e: ast.expr) -> str | None:
-        """`x` when `e` is spelled `T.x`, else None."""
+        """`x` if `e` is `T.x`, else None."""
         if isinstance(e, ast.Attribute) and isinstance(e.value, ast.Name) and e.value.id == self.alias and self.alias not in self.scope:
             return e.attr
         return None
 
     def t_call(self, e: ast.expr | None) -> tuple[str, ast.Call] | None:
-        """`("x", call)` when `e` is a call of `T.x`."""
+        """`("x", call)` if `e` is a call of `T.x`, else None."""
         name = self.t_name(e.func) if isinstance(e, ast.Call) else None
         return None if name is None else (name, e)  # type: ignore[return-value]
 
     # ---- arguments -------------------------------------------------------------------------------------------------
 
     def arguments(self, call: ast.Call, names: Iterable[str], required: int) -> dict[str, ast.expr]:
-        """The arguments of `call` by name; the first `required` of `names` must be there."""
+        """The arguments of `call` by name; the first `required` of `names` must be present."""
         names = list(names)
 
         def wrong(at: ast.AST, what: str) -> NoReturn:
@@ -131,7 +131,7 @@ class ScopeParser:
             if k.arg is None or k.arg not in names:
                 wrong(k, f"got the unexpected argument `{shorten(k.arg or '**')}`")
             if k.arg in out:
-                wrong(k, f"got twice the argument `{k.arg}`")
+                wrong(k, f"got the argument `{k.arg}` twice")
             out[k.arg] = k.value
         for n in names[:required]:
             if n not in out:

@@ -1,4 +1,4 @@
-"""Statements of the script: loops, blocks, stores, branches, scopes of buffers."""
+"""Parse statements: loops, blocks, stores, branches, allocations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOPS = {
     "thread_binding": "thread",
 }
 MAX_ALLOCATIONS = 256
-"""Each one nests what follows it, and programs are walked by recursion."""
+"""Maximum allocations in a body: each nests the statements after it, and passes walk programs recursively."""
 
 _WORDS: dict[type, str] = {
     ast.While: "while",
@@ -56,13 +56,13 @@ _HEADER = {"where", "block_attr"}
 
 
 def statement_word(s: ast.AST) -> str:
-    """What people call this kind of Python statement."""
+    """The common name of this kind of Python statement."""
     return _WORDS.get(type(s), type(s).__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop in scope: `var` runs over [0, extent) and its name in the text stands for `var + start`."""
+    """A loop in scope: `var` runs over [0, extent), and its name in the text means `var + start`."""
 
     var: Var
     extent: Poly
@@ -70,7 +70,7 @@ class Loop:
 
 
 class StmtParser(CallParser):
-    """Parses statements; `loops` are those in scope, `locals` the names of loop and iteration variables."""
+    """Parser of statements; `loops` are the loops in scope, `locals` the names of loop and iteration variables."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -80,7 +80,7 @@ class StmtParser(CallParser):
     # ---- scope -----------------------------------------------------------------------------------------------------
 
     def declare(self, at: ast.AST, name: str, value: Poly | Buffer) -> None:
-        """Bring `name` into scope; refused when it already means something."""
+        """Bring `name` into scope; an error if it is already in scope."""
         if len(name) > MAX_NAME:
             self.fail(at, f"the name `{shorten(name)}` is longer than {MAX_NAME} characters")
         if name == self.alias:
@@ -105,7 +105,7 @@ class StmtParser(CallParser):
             if not isinstance(x, ast.Name):
                 self.fail(x, "a variable name is needed here")
             if x.id in names:
-                self.fail(x, f"the name `{shorten(x.id)}` stands here twice")
+                self.fail(x, f"the name `{shorten(x.id)}` appears twice")
             names.append(x.id)
         if not names:
             self.fail(e, "a variable name is needed here")
@@ -114,7 +114,7 @@ class StmtParser(CallParser):
     # ---- bodies ----------------------------------------------------------------------------------------------------
 
     def body(self, stmts: Sequence[ast.stmt], at: ast.AST) -> Stmt:
-        """The statements of a body, one after the other."""
+        """Parse the statements of a body."""
         return self.sequence(self.statements(stmts), at)
 
     def sequence(self, stmts: list[Stmt], at: ast.AST) -> Stmt:
@@ -124,7 +124,7 @@ class StmtParser(CallParser):
         return stmts[0] if len(stmts) == 1 else Seq(tuple(stmts))
 
     def statements(self, stmts: Sequence[ast.stmt]) -> list[Stmt]:
-        """Each statement; `x = T.allocate(...)` takes all that follow it as its body."""
+        """Parse each statement; the body of `x = T.allocate(...)` is all following statements."""
         out: list[Stmt] = []
         open_: list[tuple[str, Buffer, ast.stmt, list[Stmt]]] = []
         levels = min(len(stmts), 1)
@@ -152,7 +152,7 @@ class StmtParser(CallParser):
         return out
 
     def statement(self, s: ast.stmt) -> Stmt:
-        """One statement."""
+        """Parse a statement."""
         f = _STMT.get(type(s))
         if f is None:
             self.fail(
@@ -166,7 +166,7 @@ class StmtParser(CallParser):
     # ---- buffers and annotations -----------------------------------------------------------------------------------
 
     def new_buffer(self, call: ast.Call, name: str) -> Buffer:
-        """The buffer that `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)` describes."""
+        """The buffer declared by `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)`."""
         a = self.arguments(call, ("shape", "dtype", "scope", "pad", "name"), 1)
         shape = a["shape"]
         dims = [self.index(d) for d in (shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape])]
@@ -185,16 +185,16 @@ class StmtParser(CallParser):
         return self.make(call, Buffer, name, dims, dtype, scope, pad)
 
     def notes(self, e: ast.expr) -> Annotations:
-        """`{"key": value}`, values text or index expressions."""
+        """Parse `{"key": value}`; values are text or index expressions."""
         if not isinstance(e, ast.Dict):
-            self.fail(e, 'annotations are a dict display: {"key": value}')
+            self.fail(e, 'annotations must be a literal dict: {"key": value}')
         out: dict[str, str | Poly] = {}
         for k, v in zip(e.keys, e.values, strict=True):
             if k is None:
                 self.fail(e, "`**` is not supported in annotations")
             key = self.text(k, "the key of an annotation")
             if key in out:
-                self.fail(k, f"the annotation {shorten(key)!r} stands here twice")
+                self.fail(k, f"the annotation {shorten(key)!r} appears twice")
             text = isinstance(v, ast.Constant) and isinstance(v.value, str)
             out[key] = self.text(v, "an annotation") if text else self.index(v)
         return tuple(sorted(out.items()))
@@ -202,7 +202,7 @@ class StmtParser(CallParser):
     def _allocation(self, call: ast.Call, targets: Sequence[ast.expr], at: ast.stmt) -> tuple[str, Buffer]:
         names = self.targets(targets[0]) if len(targets) == 1 else []
         if len(names) != 1:
-            self.fail(at, "T.allocate makes one buffer: `x = T.allocate(...)` or `with T.allocate(...) as x:`")
+            self.fail(at, "T.allocate allocates one buffer: `x = T.allocate(...)` or `with T.allocate(...) as x:`")
         buffer = self.new_buffer(call, names[0])
         self.declare(targets[0], names[0], buffer)
         return names[0], buffer
@@ -236,7 +236,7 @@ class StmtParser(CallParser):
         return out
 
     def _range(self, e: ast.expr) -> tuple[list[tuple[Poly, Poly]], str, str | None, Annotations]:
-        """What the right side of `for ... in` describes: (extent, start) of each loop, kind, thread axis, annotations."""
+        """Parse the right side of `for ... in`: (extent, start) of each loop, kind, thread axis, annotations."""
         plain = isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and e.func.id == "range"
         t = ("range", e) if plain else self.t_call(e)
         if t is None or t[0] not in ("range", "grid", *LOOPS):
@@ -245,7 +245,7 @@ class StmtParser(CallParser):
         assert isinstance(call, ast.Call)
         if word == "grid":
             if call.keywords or not call.args:
-                self.fail(e, "T.grid takes the extents and nothing else")
+                self.fail(e, "T.grid takes extents only")
             return [(self._extent(x, poly(0), x), poly(0)) for x in call.args], "serial", None, ()
         kind = "serial" if plain else LOOPS[word]
         count = len(call.args)
@@ -287,14 +287,14 @@ class StmtParser(CallParser):
         if item.optional_vars is not None:
             self.fail(item.optional_vars, f"T.{word} has no `as`")
         if word == "init":
-            self.fail(s, "T.init must stand at the top of a T.block, after its T.axis lines")
+            self.fail(s, "T.init must appear at the top of a T.block, after its T.axis lines")
         if word == "seq":
             self.arguments(call, (), 0)
             return Seq(tuple(self.statements(s.body)))
         return self.block(s, call)
 
     def block(self, s: ast.With, call: ast.Call) -> Stmt:
-        """`with T.block(name):`; parser_block.py knows it."""
+        """Parse `with T.block(name):`; implemented in parser_block.py."""
         raise NotImplementedError
 
     # ---- stores, branches, effects ---------------------------------------------------------------------------------
@@ -308,14 +308,12 @@ class StmtParser(CallParser):
             return self._store(target, buffer, self.subscript(target), s.value, self.value(s.value, buffer.dtype))
         f = s.value.func if isinstance(s.value, ast.Call) else None
         if isinstance(f, ast.Attribute) and self.t_name(f.value) == "axis":
-            self.fail(s, "T.axis lines stand at the top of a `with T.block(...)`, before everything else")
+            self.fail(s, "T.axis lines must appear at the top of a `with T.block(...)`, before all other statements")
         t = self.t_call(s.value)
         if t is not None and t[0] == "alloc_buffer":
-            self.fail(
-                s, "T.alloc_buffer stands at the top level of the function", "Use `x = T.allocate(...)` for a buffer that lives here only."
-            )
+            self.fail(s, "T.alloc_buffer must appear at the top level of the function", "Use `x = T.allocate(...)` for a local buffer.")
         if t is not None and t[0] in ("param", "int64"):
-            self.fail(s, f"T.{t[0]} declares a name of the whole function and stands at its top level")
+            self.fail(s, f"T.{t[0]} declares a name of the whole function and must appear at its top level")
         self.fail(
             target,
             "only elements of buffers can be assigned to",
@@ -368,11 +366,11 @@ class StmtParser(CallParser):
         if word in INTRINSICS and INTRINSICS[word].effect:
             return Evaluate(self.value(call))
         if word in _DERIVED:
-            self.fail(s, f"T.{word} is not written down: it follows from the body of the block", "Delete this line.")
+            self.fail(s, f"T.{word} is not supported: it is inferred from the body of the block", "Delete this line.")
         if word in _HEADER:
-            self.fail(s, f"T.{word} stands at the top of a `with T.block(...)`, once, after the T.axis lines")
+            self.fail(s, f"T.{word} must appear once, at the top of a `with T.block(...)`, after the T.axis lines")
         if word == "func_attr":
-            self.fail(s, "T.func_attr stands at the top level of the function")
+            self.fail(s, "T.func_attr must appear at the top level of the function")
         self.fail(s, f"T.{shorten(word)} is not a statement of the script", "T.evaluate(x) runs an expression for its effect.")
 
     def _vstore(self, e: ast.Call, target: ast.expr) -> Stmt:

@@ -1,6 +1,6 @@
-"""Programs as script text: Python that looks like TVMScript and that `parser.parse` reads back to an equal program.
+"""Print programs as script text, in the style of TVMScript; `parser.parse` reads it back to an equal program.
 
-The text is a function of the structure and the names of the program, whatever the order in which its parts were made.
+The text depends on the structure and the names of the program only, not on the creation order of its parts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _WRAP = 120
 
 @runtime_checkable
 class Printable(Protocol):
-    """A function or a module: it calls the method of the printer for its kind."""
+    """A function or a module, which calls the printer method for its kind."""
 
     def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
-        """Add its lines to those of the printer, indented by `depth` steps, under its own name or the given one."""
+        """Append the lines to the printer, indented by `depth` steps; `name` replaces the object's own name."""
 
 
 def script(obj: Printable | Stmt | Expr, underline: Collection[Any] = ()) -> str:
-    """The program text of `obj`.
+    """The script text of `obj`.
 
     Args:
-        obj: a function or module (the text parses back), or a statement or expression (what it leaves undeclared is named only).
-        underline: nodes that get a line of carets below the line they start on; compared by identity.
+        obj: a function or module, whose text parses back, or a statement or expression, printed without declarations.
+        underline: nodes to underline with carets, below the line they start on; compared by identity.
 
     Raises:
         ScriptError: `obj` has no script form.
@@ -51,18 +51,18 @@ def script(obj: Printable | Stmt | Expr, underline: Collection[Any] = ()) -> str
     elif isinstance(obj, (Stmt, Expr)):
         printer.fragment(obj)
     else:
-        raise ScriptError(f"{type(obj).__name__} has no script form; a PrimFunc, IRModule, statement or expression has")
+        raise ScriptError(f"{type(obj).__name__} has no script form; expected a PrimFunc, IRModule, statement or expression")
     text = "\n".join(printer.lines)
     return underlined(text) if underline else text
 
 
 def quoted(text: str) -> str:
-    """A Python string literal, in double quotes where that needs no escape."""
+    """A Python string literal, in double quotes if that needs no escape."""
     return f'"{text}"' if _PLAIN_TEXT.fullmatch(text) else repr(text)
 
 
 class Printer(ExprPrinter):
-    """Statements, functions and modules; `lines` grows."""
+    """Printer of statements, functions and modules, which appends to `lines`."""
 
     def __init__(self, marks: frozenset[int]) -> None:
         super().__init__(marks)
@@ -78,7 +78,7 @@ class Printer(ExprPrinter):
     # ---- functions -------------------------------------------------------------------------------------------------
 
     def module(self, mod: IRModule) -> None:
-        """Every function of `mod`; ScriptError for one that has no text."""
+        """Print every function of `mod`; ScriptError if one has no script form."""
         self._line(0, "@T.ir_module", mod)
         self._line(0, "class Module:")
         for i, (name, f) in enumerate(mod.items()):
@@ -86,7 +86,7 @@ class Printer(ExprPrinter):
                 self.lines.append("")
             if not isinstance(f, Printable):
                 raise ScriptError(
-                    f"function {name!r} of the module is a {type(f).__name__}; only a PrimFunc has a script form, and what prints itself"
+                    f"function {name!r} of the module is a {type(f).__name__}, which has no script form: it has no method print_on"
                 )
             inner = Printer(self.marks)
             f.print_on(inner, 1, name)
@@ -95,7 +95,7 @@ class Printer(ExprPrinter):
             self._line(1, "pass")
 
     def function(self, f: PrimFunc, depth: int) -> None:
-        """The whole of `f`, indented by `depth` steps."""
+        """Print `f`, indented by `depth` steps."""
         shapes = [s for b in f.buffers for s in (*b.shape, b.pad)] + [v for _, v in f.attrs if isinstance(v, Poly)]
         sizes, strays = free_names(f.body, [*f.params, *f.allocs], shapes)
         for p in f.params:
@@ -125,7 +125,7 @@ class Printer(ExprPrinter):
         self._body(f.body, depth)
 
     def fragment(self, n: Stmt | Expr) -> None:
-        """A statement or expression on its own."""
+        """Print a single statement or expression."""
         sizes, strays = free_names(n, (), ())
         for b in strays:
             self.names.bind(b)
@@ -152,7 +152,7 @@ class Printer(ExprPrinter):
         shape = ", ".join([self.index(s) for s in b.shape]) + ("," if len(b.shape) == 1 else "")
         scope = f', scope="{b.scope}"' if b.scope != "global" else ""
         pad = f", pad={self.index(b.pad)}" if b.pad != 0 else ""
-        # Names of blocks and buffers are derived from it, so a program that is read back must have it.
+        # The name must survive parsing, because names of blocks and buffers are derived from it.
         name = f", name={quoted(b.name)}" if self.names.name.get(b, b.name) != b.name and len(b.name) <= MAX_NAME else ""
         return f'({shape}), "{b.dtype}"' + scope + pad + name
 
@@ -162,7 +162,7 @@ class Printer(ExprPrinter):
     # ---- statements ------------------------------------------------------------------------------------------------
 
     def _body(self, s: Stmt, depth: int) -> None:
-        """The statements of a body; a Seq needs no line of its own."""
+        """Print the statements of a body; a Seq has no line of its own."""
         if type(s) is Seq and len(s.stmts) > 1 and id(s) not in self.marks:
             for x in s.stmts[:-1]:
                 self._stmt(x, depth, False)
@@ -171,14 +171,14 @@ class Printer(ExprPrinter):
             self._stmt(s, depth, True)
 
     def _stmt(self, s: Stmt, depth: int, last: bool) -> None:
-        """One statement; `last` in its body, so that a scope may reach to the end of the body."""
+        """Print a statement; `last` means that it ends its body, so that a scope may extend to the end of the body."""
         f = _STMT.get(type(s))
         if f is None:
             raise ScriptError(f"the statement {type(s).__name__} has no script form")
         f(self, s, depth, last)
 
     def _seq(self, s: Seq, depth: int, last: bool) -> None:
-        # A Seq directly in a Seq, or of a single statement: not made by `seq()`, but a program.
+        # A Seq directly in a Seq, or with a single statement: valid, though `seq()` does not create it.
         self._line(depth, "with T.seq():", s)
         for x in s.stmts:
             self._stmt(x, depth + 1, x is s.stmts[-1])
@@ -229,7 +229,7 @@ class Printer(ExprPrinter):
         self.names.release([i.var for i in s.iters])
 
     def _iters(self, s: Block, bindings: list[str], depth: int) -> None:
-        """The T.axis lines: runs of two or more loop variables in one `remap`."""
+        """Print the T.axis lines; two or more consecutive loop variables are combined to a `remap`."""
         run: list[tuple[Iter, str]] = []
 
         def flush() -> None:

@@ -1,4 +1,4 @@
-"""Value expressions as text, with as few parentheses as Python needs to read the same tree."""
+"""Print value expressions with the fewest parentheses that preserve the tree."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ SIGNS = {
     "mod": ("%", PRODUCT),
 }
 FOLDED = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max", "lt", "le", "gt", "ge", "eq", "ne"})
-"""What `binary` and `compare` turn into an index polynomial when both operands are ones."""
+"""Operators that `binary` and `compare` fold to an index polynomial if both operands are index polynomials."""
 
 
 def call_dtype(name: str, first: str) -> str:
-    """The dtype a script leaves unsaid for intrinsic `name` of a first argument of dtype `first`."""
+    """The default dtype in scripts of intrinsic `name` with a first argument of dtype `first`."""
     if name == "isnan":
         return dt.vector("bool", dt.lanes(first))
     known = INTRINSICS.get(name)
@@ -66,7 +66,7 @@ def call_dtype(name: str, first: str) -> str:
 
 
 class ExprPrinter(IndexPrinter):
-    """Prints value expressions; `marks` are the ids of the nodes to underline."""
+    """Printer of value expressions; `marks` are the ids of the nodes to underline."""
 
     def __init__(self, marks: frozenset[int]) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ class ExprPrinter(IndexPrinter):
         return (f"{OPEN}{text[0]}{CLOSE}", text[1]) if id(e) in self.marks else text
 
     def buffer_name(self, b: Buffer) -> str:
-        """The name of `b`; for one that is declared nowhere, its own."""
+        """The assigned name of `b`; its own name if it is not declared."""
         return self.names.name.get(b) or identifier(b.name)
 
     def indices(self, indices: tuple[Poly, ...]) -> str:
-        """What stands between the brackets of an access."""
+        """The text between the brackets of an access."""
         if not indices:
             return "()"
         if self.marks:
@@ -97,14 +97,14 @@ class ExprPrinter(IndexPrinter):
         return ", ".join([self.index(i) for i in indices])
 
     def lane_arguments(self, lanes: int, stride: Poly | None, mask: Poly | None = None) -> str:
-        """The keyword arguments that say which lanes are meant."""
+        """The keyword arguments for lanes, stride and mask."""
         out = f", lanes={lanes}" if lanes != 1 else ""
         if stride is not None:
             out += f", stride={self.index(stride)}"
         return out if mask is None else f"{out}, mask={self.index(mask)}"
 
     def _poly(self, e: Poly) -> Text:
-        # As a value a bare number would take the dtype of what stands beside it.
+        # As a value, a bare number would take the dtype of the other operand.
         return self.poly(e) if e.const is None else (f"T.index({e.const})", ATOM)
 
     def _const(self, e: Const) -> Text:
@@ -126,12 +126,12 @@ class ExprPrinter(IndexPrinter):
         if sign is None:
             return (f"T.{e.op}({self.value(e.a)}, {self.value(e.b)})", ATOM)
         text, level = sign
-        # Comparisons chain in Python, so neither side may be one.
+        # Comparisons chain in Python, so a comparison as an operand needs parentheses.
         left = level + 1 if level == COMPARE else level
         return (f"{parens(self.expr(e.a), left)} {text} {parens(self.expr(e.b), level + 1)}", level)
 
     def _equality(self, e: Expr) -> tuple[str, str] | None:
-        """The sides of an `a == b` on indices, which is kept as two inequalities."""
+        """The sides of `a == b` on indices, which is represented as two inequalities; None for other expressions."""
         if not (type(e) is Binary and e.op == "and" and type(e.a) is IsNegative and type(e.b) is IsNegative):
             return None
         a, b = e.a, e.b
@@ -145,7 +145,7 @@ class ExprPrinter(IndexPrinter):
             return (f"{same[0]} != {same[1]}", COMPARE)
         return (f"not {parens(self.expr(e.a), NOT)}", NOT)
 
-    def _lt0(self, e: IsNegative) -> Text:
+    def _is_negative(self, e: IsNegative) -> Text:
         if e.lanes == 1 and e.stride is None and e.index.const is None:
             return (self.negative(e.index), COMPARE)
         return (f"T.lt0({self.index(e.index)}{self.lane_arguments(e.lanes, e.stride)})", ATOM)
@@ -175,7 +175,7 @@ class ExprPrinter(IndexPrinter):
         where = ", ".join([self.index(i) for i in e.indices])
         return (f"{name}.vload([{where}]{self.lane_arguments(e.lanes, e.stride, e.mask)})", ATOM)
 
-    def _lookup(self, e: IndirectIndex) -> Text:
+    def _indirect_index(self, e: IndirectIndex) -> Text:
         extent, value = self.index(e.extent), self.value(e.value)
         name = self.bind_var(e.var)
         text = f"T.lookup({value}, {extent}, lambda {name}: {self.value(e.body)})"
@@ -188,12 +188,12 @@ _EXPR: dict[type, Callable[[ExprPrinter, Any], Text]] = {
     Const: ExprPrinter._const,
     Binary: ExprPrinter._binary,
     Not: ExprPrinter._not,
-    IsNegative: ExprPrinter._lt0,
+    IsNegative: ExprPrinter._is_negative,
     Select: ExprPrinter._select,
     Cast: ExprPrinter._cast,
     Call: ExprPrinter._call,
     Broadcast: ExprPrinter._broadcast,
     Ramp: ExprPrinter._ramp,
     BufferLoad: ExprPrinter._load,
-    IndirectIndex: ExprPrinter._lookup,
+    IndirectIndex: ExprPrinter._indirect_index,
 }

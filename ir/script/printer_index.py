@@ -1,7 +1,7 @@
-"""Index polynomials as text: the natural spelling, with terms in an order that only depends on the program.
+"""Print index polynomials in natural notation, with terms in an order that depends on the program only.
 
-Terms are ordered by the position of the binders in the program (outer loops first, then symbolic sizes and Params),
-never by `Atom.key`, which counts variables in order of creation.
+Terms are ordered by the position of binders in the program (outer loops first, then symbolic sizes and Params), not by `Atom.key`, which
+follows the creation order of variables.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Term = tuple[tuple[Atom, ...], int]
 
 _INFIX = {"floordiv": "//", "mod": "%"}
 _LAST = (9,)
-"""Sorts behind every atom key: `i * n + i + 1` has the longer monomial first and the constant last."""
+"""Sorts after every atom key: in `i * n + i + 1` the longer monomial is first and the constant last."""
 
 
 def parens(text: Text, least: int) -> str:
-    """The text, in parentheses when its operator binds looser than `least`."""
+    """The text, in parentheses if its operator binds looser than `least`."""
     return text[0] if text[1] >= least else f"({text[0]})"
 
 
 class IndexPrinter:
-    """Prints polynomials; knows the name and the position of each variable."""
+    """Printer of polynomials, with the name and the position of each variable."""
 
     def __init__(self) -> None:
         self.names = Names()
@@ -40,8 +40,8 @@ class IndexPrinter:
         self._texts: dict[Poly, Text] = {}
 
     def bind_var(self, var: Var, *, size: bool = False) -> str:
-        """Name `var`, which is bound at this point of the program; `size`: a symbolic size or Param, not a loop."""
-        if var in self._rank:  # only a faulty program binds a variable twice; print it with the name it has here
+        """Assign a name to `var`, bound at this point of the program; `size` marks a symbolic size or Param."""
+        if var in self._rank:  # malformed program that binds a variable twice: keep the latest name
             self._texts.clear()
             self._atom_keys.clear()
         self._bound += 1
@@ -49,7 +49,7 @@ class IndexPrinter:
         return self.names.bind(var)
 
     def var(self, v: Var) -> str:
-        """The name of `v`; for one that is bound nowhere, its own."""
+        """The assigned name of `v`; its own name if it is not bound."""
         return self.names.name.get(v) or identifier(v.name)
 
     # ---- structural order ------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class IndexPrinter:
         return (*sorted([self._atom_key(a) for a in m]), _LAST)
 
     def _ordered(self, p: Poly) -> list[Term]:
-        """The terms in printing order, the first one positive when any is."""
+        """The terms in printing order, with a positive term first if there is one."""
         if len(p.terms) == 1:
             m, c = p.terms[0]
             return [(tuple(sorted(m, key=self._atom_key)) if len(m) > 1 else m, c)]
@@ -90,11 +90,11 @@ class IndexPrinter:
     # ---- text ------------------------------------------------------------------------------------------------------
 
     def index(self, p: Poly) -> str:
-        """`p` where only an index expression can stand: a number prints bare."""
+        """`p` in an index position: numbers are printed bare."""
         return self.poly(p)[0]
 
     def poly(self, p: Poly) -> Text:
-        """`p` with its precedence."""
+        """The text of `p` with its precedence."""
         done = self._texts.get(p)
         if done is None:
             terms = p.terms

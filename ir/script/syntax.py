@@ -1,4 +1,4 @@
-"""The `T` namespace: the names a script is written with, for editors, linters and readers.
+"""Declare the `T` namespace of scripts, for editors, linters and readers.
 
     from tunesmith.ir.script.syntax import T
 
@@ -12,9 +12,9 @@
 A shape that names a symbolic size (`n: T.int64`, `A: T.Buffer((n,))`) needs `from __future__ import annotations` or quotes,
 because Python evaluates annotations when it defines the function.
 
-`prim_func` and `ir_module` do something.  The others only stand in the source, which the parser reads and nobody runs;
-called elsewhere they say so.  Besides them there are the scalar dtypes (`T.float32(0.0)` is a literal, `T.float32(x)` a
-cast) and the intrinsics of `ir/intrinsics.py` (`T.exp(x)`).
+Only `prim_func` and `ir_module` are executed.  The other names occur in source text, which is parsed and never run; calling them raises.
+The namespace also contains the scalar dtypes (`T.float32(0.0)` is a literal, `T.float32(x)` a cast) and the intrinsics of
+`ir/intrinsics.py` (`T.exp(x)`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ T: Any = sys.modules[__name__]
 
 
 def prim_func(func: Any = None, *, name: str | None = None) -> Any:
-    """The PrimFunc that the source of the decorated function describes.  The function is parsed, never run.
+    """Parse the source of the decorated function to a PrimFunc.  The function is never run.
 
-    int, float and str constants of the Python program around may stand for numbers and dtypes.
+    The source may use int, float and str constants of the enclosing Python scopes.
 
     Args:
         func: the function.
-        name: the exported name, when it is no Python identifier.
+        name: the exported name, if it is not a Python identifier.
 
     Raises:
-        ScriptError: the source is not a program; the message shows the place.
+        ScriptError: the source is not a program; the message shows the position.
     """
     if func is None:
         return prim_func
@@ -51,10 +51,10 @@ def prim_func(func: Any = None, *, name: str | None = None) -> Any:
 
 
 def ir_module(cls: type) -> IRModule:
-    """The IRModule of the functions that stand in the decorated class, each under `@T.prim_func`.
+    """The IRModule of the functions in the decorated class, each decorated with `@T.prim_func`.
 
     Raises:
-        ScriptError: the class holds something else.
+        ScriptError: the class contains anything else.
     """
     functions: list[PrimFunc] = []
     for name, f in vars(cls).items():
@@ -62,27 +62,27 @@ def ir_module(cls: type) -> IRModule:
             functions.append(f)
         elif not (name.startswith("__") and name.endswith("__")):
             raise ScriptError(
-                f"T.ir_module: {cls.__name__}.{name} is a {type(f).__name__}; a module holds functions under @T.prim_func only"
+                f"T.ir_module: {cls.__name__}.{name} is a {type(f).__name__}; a module contains functions decorated with @T.prim_func only"
             )
     return IRModule(functions)
 
 
 class _Word:
-    """A name of the script."""
+    """A name of the namespace."""
 
     def __init__(self, name: str, doc: str) -> None:
         self.__name__ = name
         self.__doc__ = doc
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ScriptError(f"T.{self.__name__} has a meaning only inside a function under @T.prim_func, where it is read and not called")
+        raise ScriptError(f"T.{self.__name__} may be used only in functions decorated with @T.prim_func, which are parsed and not run")
 
     def __repr__(self) -> str:
         return f"T.{self.__name__}"
 
 
 class _Type(_Word):
-    """A name that annotates parameters: Python evaluates it when it defines the function."""
+    """A name in parameter annotations, which Python evaluates when it defines the function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self
@@ -91,9 +91,9 @@ class _Type(_Word):
 class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
-    spatial: Any = _Word("axis.spatial", "vi = T.axis.spatial(extent, binding): data parallel.")
-    reduce: Any = _Word("axis.reduce", "vk = T.axis.reduce(extent, binding): summed over.")
-    remap: Any = _Word("axis.remap", 'vi, vk = T.axis.remap("SR", [i, k]): each bound to a loop, of its extent.')
+    spatial: Any = _Word("axis.spatial", "vi = T.axis.spatial(extent, binding): a data-parallel axis.")
+    reduce: Any = _Word("axis.reduce", "vk = T.axis.reduce(extent, binding): a reduction axis.")
+    remap: Any = _Word("axis.remap", 'vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents.')
     S: Any = spatial
     R: Any = reduce
 
@@ -103,8 +103,8 @@ axis = _Axis()
 # Declarations.
 Buffer: Any = _Type("Buffer", 'A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter.')
 param: Any = _Type("param", 't = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function.')
-alloc_buffer: Any = _Word("alloc_buffer", 'X = T.alloc_buffer((m, n), "float32"): a buffer of the whole call.')
-allocate: Any = _Word("allocate", 'x = T.allocate((4,), "float32"): a buffer that lives to the end of the body; or `with ... as x`.')
+alloc_buffer: Any = _Word("alloc_buffer", 'X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call.')
+allocate: Any = _Word("allocate", 'x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`.')
 func_attr: Any = _Word("func_attr", 'T.func_attr({"key": value}): attributes of the function.')
 
 # Loops.
@@ -112,20 +112,20 @@ grid: Any = _Word("grid", "for i, j in T.grid(m, n): nested serial loops.")
 serial: Any = _Word("serial", "for i in T.serial(n): or (start, stop); annotations={...}.")
 parallel: Any = _Word("parallel", "for i in T.parallel(n): iterations on several threads.")
 vectorized: Any = _Word("vectorized", "for i in T.vectorized(n): iterations in vector lanes.")
-unroll: Any = _Word("unroll", "for i in T.unroll(n): iterations written out.")
+unroll: Any = _Word("unroll", "for i in T.unroll(n): unrolled iterations.")
 thread_binding: Any = _Word("thread_binding", 'for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis.')
 
 # Blocks and statements.
 block: Any = _Word("block", 'with T.block("C"): one tensor computation.')
 init: Any = _Word("init", "with T.init(): runs when all reduction variables are 0.")
-where: Any = _Word("where", "T.where(i * 8 + j < n): the block runs only when this holds.")
+where: Any = _Word("where", "T.where(i * 8 + j < n): predicate of the block.")
 block_attr: Any = _Word("block_attr", 'T.block_attr({"key": value}): annotations of the block.')
-evaluate: Any = _Word("evaluate", "T.evaluate(x): an expression run for its effect.")
-seq: Any = _Word("seq", "with T.seq(): a sequence kept as one statement.")
+evaluate: Any = _Word("evaluate", "T.evaluate(x): an expression evaluated for its effect.")
+seq: Any = _Word("seq", "with T.seq(): a sequence as a single statement.")
 
 # Values.
-min: Any = _Word("min", "The smaller; over indices of two or more.")
-max: Any = _Word("max", "The larger; over indices of two or more.")
+min: Any = _Word("min", "The minimum; of two or more arguments for indices.")
+max: Any = _Word("max", "The maximum; of two or more arguments for indices.")
 pow: Any = _Word("pow", "T.pow(a, b).")
 ceildiv: Any = _Word("ceildiv", "T.ceildiv(i, n): the index ceil(i / n).")
 select: Any = _Word("select", "T.select(cond, a, b): only the chosen side is evaluated.")
@@ -134,10 +134,10 @@ cast: Any = _Word("cast", 'T.cast("float32", x).')
 Broadcast: Any = _Word("Broadcast", "T.Broadcast(x, lanes): a scalar in every lane.")
 Ramp: Any = _Word("Ramp", "T.Ramp(base, stride, lanes): the index vector base + lane * stride.")
 lt0: Any = _Word("lt0", "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.")
-index: Any = _Word("index", "T.index(3): a number as an index expression, where a value stands.")
-lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): v is the int64 value, 0 <= v < extent, in the lambda.")
+index: Any = _Word("index", "T.index(3): a number as an index expression, in a value position.")
+lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent.")
 const: Any = _Word("const", 'T.const(0.0, "float32x4"): a literal of any dtype.')
-binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is kept as it stands.')
+binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is not folded.')
 
 _PARAMETER = 'declare the parameter itself as a buffer, A: T.Buffer((m, n), "float32")'
 _ELSEWHERE = {
@@ -147,7 +147,7 @@ _ELSEWHERE = {
     "Select": "write T.select",
     "let": "write the expression where it is used",
 }
-"""Words of TVM's script that are not taken, and what to write instead."""
+"""Names of TVMScript that are not supported, and their replacements."""
 
 _dtypes: dict[str, Any] = {n: _Type(n, f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.") for n in SCALARS}
 _intrinsics: dict[str, Any] = {n: _Word(n, f"Intrinsic of {i.arity} argument{'s' if i.arity > 1 else ''}.") for n, i in INTRINSICS.items()}

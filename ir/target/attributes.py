@@ -1,6 +1,6 @@
-"""The schema of targets: every attribute, its type, the kinds that have it, and whether it names the target or only describes it.
+"""Define the target schema: each attribute's type, the kinds that have it, and whether it is part of the target's identity.
 
-Kinds and tags of other distributions are made of those that are there: a kind has the attributes and the code generator of another one.
+Other distributions register kinds and tags based on the built-in ones: such a kind has the attributes and the code generator of its base.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Value = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class TargetKind:
-    """A kind of target that is made of a built-in one.
+    """A target kind based on a built-in one.
 
     Attributes:
-        like: the built-in kind whose attributes, rules and code generator it has.
-        defaults: attributes where a target of the kind does not state them.
+        like: the built-in kind whose attributes, rules and code generator it uses.
+        defaults: values of attributes that a target of this kind does not specify.
     """
 
     like: str
@@ -35,13 +35,13 @@ class TargetKind:
 
 
 TARGET_KINDS: Registry[TargetKind] = Registry("target kind")
-"""Kinds beside the built-in ones, by name.  Programs for them are searched and recorded apart from those of the kind they are like."""
+"""Kinds besides the built-in ones, by name.  Their programs are searched and recorded separately from those of the base kind."""
 TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag")
-"""Named targets beside the built-in ones: kind and attributes."""
+"""Named targets besides the built-in ones: kind and attributes."""
 
 
 def base_kind(kind: str) -> str:
-    """The built-in kind that a known kind is like."""
+    """The built-in kind that a known kind is based on."""
     return kind if kind in KINDS else TARGET_KINDS.get(kind).like
 
 
@@ -58,10 +58,10 @@ class Attribute:
         name: spelling in Python and JSON; in text `_` is written `-`.
         type: int, float or str.
         kinds: the target kinds that have it.
-        identity: True when code or its legality depends on it, so that records of two values must not be mixed; False for facts
+        identity: True if code or its legality depends on it, so that records with different values must not be mixed; False for facts
             that only guide choices (cache sizes, measured rates).
         doc: meaning and unit.
-        check: for texts, returns the canonical spelling or raises `TargetError`.
+        check: for strings, returns the canonical spelling or raises `TargetError`.
         minimum: smallest legal number.
     """
 
@@ -80,7 +80,7 @@ class Attribute:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` Did you mean ...?` naming the nearest known word, or nothing."""
+    """` Did you mean ...?` with the nearest known word, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -95,7 +95,7 @@ def _matching(pattern: str, what: str) -> Callable[[str], str]:
 
 
 def canonical_mattr(text: str) -> str:
-    """LLVM feature flags in canonical order, the last mention of a feature winning: `+b,+a,-b` -> `+a,-b`."""
+    """LLVM feature flags in canonical order; the last flag of a feature wins: `+b,+a,-b` -> `+a,-b`."""
     chosen: dict[str, str] = {}
     for flag in filter(None, (part.strip() for part in text.split(","))):
         if not re.fullmatch(r"[+-][A-Za-z0-9._-]+", flag):
@@ -111,7 +111,7 @@ def _attribute_list() -> list[Attribute]:
         Attribute(
             "mcpu", str, cpu, True, "processor name as LLVM spells it, or `native`", _matching(r"[A-Za-z0-9._-]+", "a processor name")
         ),
-        Attribute("mattr", str, cpu, True, "features added to or taken from the processor's: `+avx512fp16,-avx512vnni`", canonical_mattr),
+        Attribute("mattr", str, cpu, True, "features added to or removed from the processor's: `+avx512fp16,-avx512vnni`", canonical_mattr),
         Attribute(
             "mtriple",
             str,
@@ -122,11 +122,16 @@ def _attribute_list() -> list[Attribute]:
         ),
         Attribute("arch", str, gpu, True, "GPU architecture: `sm_90`", _matching(r"[A-Za-z0-9_.-]+", "an architecture name like sm_90")),
         Attribute(
-            "model", str, gpu, True, "the card: `h200`; it fixes size and rates", _matching(r"[A-Za-z0-9_.-]+", "a card name like h200")
+            "model",
+            str,
+            gpu,
+            True,
+            "the card: `h200`; it sets size and rates",
+            _matching(r"[A-Za-z0-9_.-]+", "a card name like h200"),
         ),
         Attribute("num_cores", int, every, True, "threads of a parallel loop; on a GPU multiprocessors (compute units)"),
         Attribute("vector_bits", int, cpu, True, "width of the widest vector register used, bits"),
-        Attribute("vector_registers", int, cpu, False, "vector registers a kernel may hold values in"),
+        Attribute("vector_registers", int, cpu, False, "vector registers available to a kernel"),
         Attribute("l1_bytes", int, cpu, False, "L1 data cache of a core, bytes"),
         Attribute("l2_bytes", int, every, False, "L2 cache of a core (of the whole GPU), bytes"),
         Attribute("l3_bytes", int, cpu, False, "last-level cache shared by cores, bytes; 0 if there is none", minimum=0),
@@ -144,11 +149,11 @@ def _attribute_list() -> list[Attribute]:
         Attribute("fork_join_us", float, cpu, False, "starting and joining a parallel region, microseconds"),
         Attribute("launch_us", float, gpu, False, "launching a kernel, microseconds"),
         Attribute("max_threads_per_block", int, gpu, True, "threads of a block (work items of a group)"),
-        Attribute("warp_size", int, gpu, True, "threads that advance together"),
+        Attribute("warp_size", int, gpu, True, "threads that execute in lockstep"),
         Attribute("shared_memory_per_block", int, gpu, True, "shared (local) memory a block may use, opt-in included, bytes"),
         Attribute("static_shared_memory_per_block", int, gpu, False, "shared memory without the opt-in, bytes"),
         Attribute("shared_memory_per_sm", int, gpu, False, "shared memory of a multiprocessor, bytes"),
-        Attribute("shared_memory_reserved", int, gpu, False, "shared memory a resident block costs by itself, bytes", minimum=0),
+        Attribute("shared_memory_reserved", int, gpu, False, "shared memory reserved per resident block, bytes", minimum=0),
         Attribute("max_threads_per_sm", int, gpu, False, "resident threads of a multiprocessor"),
         Attribute("max_blocks_per_sm", int, gpu, False, "resident blocks of a multiprocessor"),
         Attribute("registers_per_sm", int, gpu, False, "32-bit registers of a multiprocessor"),
@@ -165,14 +170,14 @@ ALIASES = {
     "l2_cache_size_bytes": "l2_bytes",
     "max_num_threads": "max_threads_per_block",
 }
-"""TVM's names of attributes that are spelled otherwise here."""
+"""TVM's spellings of attributes."""
 
 ALL_CORE_RATES = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs", "fork_join_us")
-"""Facts that hold for one number of cores only."""
+"""Facts that are valid for one number of cores only."""
 
 
 def attributes_of(kind: str) -> list[Attribute]:
-    """The attributes of a kind, in order of the schema."""
+    """The attributes of a kind, in schema order."""
     base = base_kind(kind)
     return [attribute for attribute in ATTRIBUTES.values() if base in attribute.kinds]
 
@@ -183,16 +188,16 @@ def check_kind(kind: object, where: str) -> str:
         known = known_kinds()
         raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(known)}.{suggestion(str(kind), known)}")
     if base_kind(kind) not in KINDS:
-        raise TargetError(f"{where}: the target kind {kind!r} is like {base_kind(kind)!r}, which is not one of {', '.join(KINDS)}.")
+        raise TargetError(f"{where}: the target kind {kind!r} is based on {base_kind(kind)!r}, which is not one of {', '.join(KINDS)}.")
     return kind
 
 
 def check_attributes(kind: str, given: Mapping[str, object], where: str) -> dict[str, Value]:
-    """Names and values as the schema has them.
+    """Validate attributes and normalize their names and values.
 
     Args:
         kind: a known kind.
-        given: attribute names (Python, text or TVM spelling) to values; texts are converted.
+        given: attribute names (Python, text or TVM spelling) to values; strings are converted.
         where: the target as the user wrote it, for messages.
     """
     known = {attribute.name: attribute for attribute in attributes_of(kind)}
@@ -219,7 +224,7 @@ def _unknown(kind: str, spelled: str, name: str, known: list[str], where: str) -
 
 
 def _convert(attribute: Attribute, value: object) -> Value:
-    """The value in the attribute's type; `TargetError` says what was expected."""
+    """The value converted to the attribute's type; `TargetError` states the expected value."""
     if attribute.type is str:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = ",".join(value)

@@ -1,7 +1,7 @@
-"""What is known of processors by name, so that a target for another machine needs no device.
+"""Tabulate processors by name, so that targets for other machines need no access to them.
 
-A row holds what a name says for sure (instruction set) beside typical values of its server or desktop part (caches, sustained clock),
-which detection and explicit attributes replace.  Feature names are LLVM's.  Rows of one vendor stand from old to new.
+A row has the exact instruction set of a processor, and typical values of its server or desktop part (caches, sustained clock), which
+detection and explicit attributes override.  Feature names are LLVM's.  Rows of a vendor are ordered from old to new.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class CpuModel:
     Attributes:
         arch: `x86_64` or `aarch64`.
         vendor: vendor as the operating system spells it; empty for the generic levels.
-        features: instruction sets a code generator may use without asking.
+        features: instruction sets that every such processor has.
         l1_bytes, l2_bytes: data caches of one core.
-        l3_bytes: last-level cache a core can fill alone; 0 if there is none.
+        l3_bytes: last-level cache that a single core can fill; 0 if there is none.
         cache_line: bytes.
-        fma_pipes: multiply-add instructions started in a cycle.
+        fma_pipes: multiply-add instructions issued per cycle.
         datapath_bits: width of one such instruction before it is split in two.
-        clock_ghz: sustained with all cores busy.
+        clock_ghz: sustained clock with all cores busy.
         identifiers: (family, first model, last model) on x86, (implementer, first part, last part) on Arm.
     """
 
@@ -137,7 +137,7 @@ CPUINFO_FEATURES = {
     "asimdhp": "fullfp16",
     "asimddp": "dotprod",
 }
-"""Flags that Linux spells otherwise than LLVM."""
+"""LLVM names of the flags that Linux spells differently."""
 
 
 def llvm_feature(flag: str) -> str:
@@ -157,9 +157,9 @@ def vector_width(arch: str, features: frozenset[str]) -> tuple[int, int]:
 def best_match(arch: str, vendor: str, features: frozenset[str], family: int, model: int) -> str:
     """The name of the processor with these features.
 
-    Among the rows whose features are all present the richest instruction set wins, so that code for the name runs on the machine even
-    where a hypervisor hides a part of it or reports another model.  The model number decides between rows of one instruction set,
-    the older name where it is unknown.
+    Among the rows whose features are all present, the richest instruction set wins, so that code for that name runs on the machine even if
+    a hypervisor hides features or reports another model.  The model number decides between rows with the same instruction set; the older
+    name is chosen if it is unknown.
     """
 
     def rank(name: str) -> tuple[int, bool, bool]:

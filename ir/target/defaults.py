@@ -1,4 +1,4 @@
-"""From what the user said of a target to every attribute of it: tables, this machine, and derived rates fill the gaps."""
+"""Complete the attributes of a target from tables, from this machine, and from derived rates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, O
 from tunesmith.support.errors import TargetError
 
 TAGS: dict[str, dict[str, Value]] = {f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS}
-"""Named targets; those of other distributions are in `target_attributes.TARGET_TAGS`."""
+"""Built-in named targets; those of other distributions are in `attributes.TARGET_TAGS`."""
 
 LAUNCH_US = 4.0
-"""A kernel launch, until calibrated: 3-5 us on current drivers."""
+"""Launch time of a kernel until calibrated: 3-5 us on current drivers."""
 
-# Estimates that stand in until rates are measured, from 2020s server parts: bytes a cycle and core from L2 and L3, GB/s from memory.
+# Estimates until rates are measured, from server parts of the 2020s: bytes per cycle and core from L2 and L3, GB/s from memory.
 _L2_BYTES_PER_CLOCK = 48.0
 _L3_BYTES_PER_CLOCK = 16.0
 _DRAM_GBS_CORE = 15.0
@@ -31,7 +31,7 @@ class Resolved:
 
     Attributes:
         values: every attribute of the kind.
-        given: what the user or detection stated; the rest of `values` follows from it.
+        given: attributes from the user or from detection; the rest of `values` is derived from them.
         features: instruction sets of a CPU.
     """
 
@@ -41,7 +41,7 @@ class Resolved:
 
 
 def resolve(kind: str, given: Mapping[str, Value], where: str) -> Resolved:
-    """Fill in what was not said.
+    """Complete the given attributes.
 
     Args:
         kind: a known kind.
@@ -64,7 +64,7 @@ def known_tags() -> list[str]:
 def tagged(text: str) -> dict[str, Value] | None:
     """Kind and attributes of a tag, None if there is no such tag.
 
-    The vendor of a built-in one may be left out or spelled as TVM does (`nvidia/geforce-rtx-4090`).
+    The vendor of a built-in tag may be omitted, or the tag spelled as in TVM (`nvidia/geforce-rtx-4090`).
     """
     card = text.lower().removeprefix("nvidia/").removeprefix("nvidia-").removeprefix("geforce-")
     tag = f"nvidia/{card}"
@@ -81,14 +81,14 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
     row = _cpu_row(given, where)
     if "num_cores" not in given:
         raise TargetError(
-            f"{where}: num_cores is missing. A processor's name does not say how many threads a program may use: add -num-cores=N "
-            f"(this machine: -num-cores={detect_host().num_cores}), or say -mcpu=native."
+            f"{where}: num_cores is missing. A processor name does not determine the number of threads: add -num-cores=N "
+            f"(this machine: -num-cores={detect_host().num_cores}), or use -mcpu=native."
         )
     triple = str(given.get("mtriple") or _default_triple(str(given["mcpu"]), row))
     if _triple_arch(triple, where) != row.arch:
         raise TargetError(
             f"{where}: mtriple {triple!r} does not fit mcpu {given['mcpu']!r}, which is {row.arch}. "
-            "Leave mtriple out, or name another processor."
+            "Omit mtriple, or name another processor."
         )
     features = _with_mattr(row.features, str(given.get("mattr", "")))
     bits, registers = vector_width(row.arch, features)
@@ -109,7 +109,7 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
 
 
 def _host_attributes(given: Mapping[str, Value], where: str) -> dict[str, Value]:
-    """What detection states of this machine."""
+    """Attributes of this machine by detection."""
     host = detect_host()
     triple = str(given.get("mtriple", ""))
     if triple and _triple_arch(triple, where) != host.arch:
@@ -127,7 +127,7 @@ def _host_attributes(given: Mapping[str, Value], where: str) -> dict[str, Value]
 
 
 def _cpu_row(given: Mapping[str, Value], where: str) -> CpuModel:
-    """The table's row; for a processor that is not in it, the generic level of its stated vector width."""
+    """The table row of a processor; for an unlisted processor, the generic level of its specified vector width."""
     name = str(given["mcpu"])
     if name in CPUS:
         return CPUS[name]
@@ -157,7 +157,7 @@ def _with_mattr(features: frozenset[str], mattr: str) -> frozenset[str]:
     flags = [flag for flag in mattr.split(",") if flag]
     added = {flag[1:] for flag in flags if flag[0] == "+"}
     removed = {flag[1:] for flag in flags if flag[0] == "-"}
-    # As in LLVM, a feature goes with those that build on it.
+    # As in LLVM, removing a feature removes those that depend on it.
     if "avx512f" in removed:
         removed |= {feature for feature in features if feature.startswith("avx512")}
     if removed & {"avx", "avx2"}:
@@ -176,7 +176,7 @@ def _check_vector_bits(given: Mapping[str, Value], widest: int, where: str) -> N
 
 
 def _estimated_rates(row: CpuModel, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Rates of a CPU nobody has measured; stated rates of one core scale to all."""
+    """Estimated rates of an uncalibrated CPU; specified single-core rates are scaled to all cores."""
     clock, cores, bits = cast(float, values["clock_ghz"]), cast(int, values["num_cores"]), cast(int, values["vector_bits"])
     core = {
         "peak_gflops": 2.0 * row.fma_pipes * min(bits, row.datapath_bits) / 32 * clock,
@@ -207,7 +207,7 @@ def _resolve_cuda(given: dict[str, Value], where: str) -> Resolved:
             f"{where}: unknown arch {arch!r}.{suggestion(arch, ARCHITECTURES)} Known: {', '.join(ARCHITECTURES)} (and sm_90a)."
         )
     if model in CARDS and base_arch(arch) != CARDS[model].arch:
-        raise TargetError(f"{where}: model {model!r} is {CARDS[model].arch}, not {arch}. Leave arch out, or name another model.")
+        raise TargetError(f"{where}: model {model!r} is {CARDS[model].arch}, not {arch}. Omit arch, or name another model.")
     limits = ARCHITECTURES[base_arch(arch)]
     card = CARDS[model if model in CARDS else limits.card]
     cores, clock = cast(int, given.get("num_cores", card.num_cores)), cast(float, given.get("clock_ghz", card.clock_ghz))
@@ -239,7 +239,7 @@ def _resolve_cuda(given: dict[str, Value], where: str) -> Resolved:
 
 
 def _first_gpu(given: Mapping[str, Value], where: str) -> dict[str, Value]:
-    """What the driver states of this machine's first GPU."""
+    """Attributes of this machine's first GPU, as the driver reports it."""
     gpus = nvidia_gpus()
     if not gpus:
         raise TargetError(
@@ -251,8 +251,8 @@ def _first_gpu(given: Mapping[str, Value], where: str) -> dict[str, Value]:
     arch = "sm_" + gpus[0].compute_capability.replace(".", "")
     if "num_cores" not in given:
         raise TargetError(
-            f"{where}: this machine's {gpus[0].name!r} is not in the table of cards. Say -arch={arch} -num-cores=N (its multiprocessors), "
-            "or -model=NAME of a card like it."
+            f"{where}: this machine's {gpus[0].name!r} is not in the table of cards. Use -arch={arch} -num-cores=N (its multiprocessors), "
+            "or -model=NAME of a similar card."
         )
     return {"arch": arch, "memory_bytes": gpus[0].memory_bytes}
 

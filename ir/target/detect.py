@@ -1,6 +1,7 @@
-"""What this machine is: its processor from /proc and /sys, its GPUs from the driver's own command.
+"""Detect this machine: its processor from /proc and /sys, its GPUs from the driver's command.
 
-Pure reading, no third-party package; what the process may use counts (affinity, control-group quota), not what the box holds.
+Detection only reads and needs no third-party package.  It counts the resources available to the process (affinity, control-group quota),
+not those of the whole machine.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64
 
 @dataclass(frozen=True, slots=True)
 class HostCpu:
-    """This machine's processor as one process sees it.
+    """This machine's processor, as available to the process.
 
     Attributes:
         mcpu: LLVM's name, chosen so that code for it runs here.
-        model_name: the vendor's text, for people.
+        model_name: the vendor's text, for display.
         arch: `x86_64` or `aarch64`.
         features: instruction sets present, spelled as LLVM does.
         cpus: logical processors in this process's affinity mask.
-        num_cores: threads worth starting: physical cores in the mask, no more than the control group's quota.
-        quota: processors' worth of time the control group allows, None if unlimited.
+        num_cores: useful number of threads: physical cores in the mask, at most the control group's quota.
+        quota: processor time that the control group allows, in processors; None if unlimited.
         vector_bits, vector_registers: the widest vectors.
-        l1_bytes, l2_bytes, l3_bytes, cache_line: caches of the first usable core; the table's values where the system shows none.
+        l1_bytes, l2_bytes, l3_bytes, cache_line: caches of the first usable core; values of the table if the system reports none.
     """
 
     mcpu: str
@@ -64,7 +65,7 @@ def detect_host(root: Path = Path("/"), cpus: Iterable[int] | None = None, machi
     """Read this machine's processor.
 
     Args:
-        root: where `proc` and `sys` are found; another folder in tests.
+        root: folder of `proc` and `sys`; another folder in tests.
         cpus: logical processors to count; the affinity mask of this process by default.
         machine: `platform.machine()` by default.
     """
@@ -90,7 +91,7 @@ def detect_host(root: Path = Path("/"), cpus: Iterable[int] | None = None, machi
         vector_registers=registers,
         l1_bytes=caches.get("l1", row.l1_bytes),
         l2_bytes=caches.get("l2", row.l2_bytes),
-        # Where the system describes caches and names no third level, there is none: the table's value would be made up.
+        # If the system describes caches but no third level, there is none.
         l3_bytes=caches.get("l3", 0 if caches else row.l3_bytes),
         cache_line=caches.get("line", row.cache_line),
     )
@@ -103,7 +104,7 @@ def _affinity() -> set[int]:
 
 
 def _read(path: Path) -> str:
-    """The file's text without surrounding blanks; empty if there is no such file or it may not be read."""
+    """The text of a file without surrounding blanks; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -134,13 +135,13 @@ def _number(text: str | None) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as the kernel writes it: `48K`, `2048K`, `32M`; 0 if it is none."""
+    """Bytes of a size in the kernel's format: `48K`, `2048K`, `32M`; 0 if the text is not a size."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     return int(match[1]) * _SIZE_UNITS[match[2]] if match else 0
 
 
 def _caches(root: Path, cpu: int) -> dict[str, int]:
-    """Data cache sizes of one processor (keys l1, l2, l3, line); only what the system states."""
+    """Data cache sizes of one processor (keys l1, l2, l3, line), as far as the system reports them."""
     found: dict[str, int] = {}
     for index in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         size = parse_size(_read(index / "size"))
@@ -153,13 +154,13 @@ def _caches(root: Path, cpu: int) -> dict[str, int]:
 
 
 def _physical_cores(root: Path, cpus: Sequence[int]) -> int:
-    """Distinct physical cores among logical processors: hyperthreads share the vector units that tuned code saturates."""
+    """Number of physical cores of logical processors: hyperthreads share the vector units that tuned code saturates."""
     siblings = {_read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus}
     return len(siblings) or 1
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processors' worth of time this process's control group grants, the tightest on the way to the root; None if unlimited.
+    """Processor time that this process's control group and its ancestors allow, in processors; None if unlimited.
 
     Reads version 2 (`cpu.max`) and version 1 (`cpu.cfs_quota_us`) hierarchies.
     """
@@ -193,7 +194,7 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def nvidia_gpus(command: Sequence[str] = ("nvidia-smi",)) -> list[NvidiaGpu]:
-    """The NVIDIA GPUs of this machine in the driver's order; empty without a driver."""
+    """The NVIDIA GPUs of this machine, in the driver's order; empty without a driver."""
     query = ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run([*command, *query], capture_output=True, text=True, timeout=20, check=True).stdout

@@ -1,7 +1,7 @@
-"""What is known of GPUs by architecture and by card, so that a GPU target needs no device.
+"""Tabulate GPUs by architecture and by card, so that a GPU target needs no device.
 
-Limits are those of the CUDA programming guide (technical specifications per compute capability); rates are the vendors' published
-figures: boost clock, dense matrix rate with float32 accumulation, memory bandwidth.
+Limits are from the CUDA programming guide (technical specifications per compute capability); rates are the vendors' published figures:
+boost clock, dense matrix rate with float32 accumulation, memory bandwidth.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ MB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class GpuArchitecture:
-    """Limits shared by every card of one compute capability.
+    """Limits shared by all cards of a compute capability.
 
     Attributes:
-        shared_memory_per_sm, shared_memory_per_block: bytes; the latter with the opt-in a launch may ask for.
-        shared_memory_reserved: bytes a resident block costs beyond what it asks for.
+        shared_memory_per_sm, shared_memory_per_block: bytes; the latter includes the opt-in of a launch.
+        shared_memory_reserved: bytes reserved per resident block beyond its request.
         max_threads_per_sm, max_blocks_per_sm: residency limits.
-        fma_per_clock: float32 multiply-adds one multiprocessor starts in a cycle.
-        card: the card whose size and rates stand in when no model is named.
+        fma_per_clock: float32 multiply-adds that a multiprocessor issues per cycle.
+        card: the card whose size and rates are the defaults if no model is named.
     """
 
     shared_memory_per_sm: int
@@ -39,7 +39,7 @@ class GpuCard:
 
     Attributes:
         arch: key of `ARCHITECTURES`.
-        names: how the driver reports it, in full, without the vendor; a name that is not listed may have fewer multiprocessors.
+        names: full names reported by the driver, without the vendor; variants not listed may have fewer multiprocessors.
         num_cores: streaming multiprocessors.
         clock_ghz: boost clock.
         l2_bytes, memory_bytes: sizes.
@@ -79,7 +79,7 @@ CARDS: dict[str, GpuCard] = {
 """The SXM boards of A100 (80 GB), H100 and H200."""
 
 L2_BYTES_PER_CLOCK = 21.0
-"""L2 read bandwidth of one multiprocessor, bytes a cycle: an estimate (5.5 TB/s of an H100's 132 at 1.98 GHz) until calibrated."""
+"""L2 read bandwidth of one multiprocessor, bytes per cycle, until calibrated: an H100 reads 5.5 TB/s with 132 of them at 1.98 GHz."""
 
 OPENCL_FLOOR = {
     "num_cores": 1,
@@ -102,15 +102,15 @@ OPENCL_FLOOR = {
     "l2_gbs": 40.0,
     "dram_gbs": 10.0,
 }
-"""An OpenCL device of which nothing was said: limits every full-profile implementation meets, rates of a modest one."""
+"""Defaults of an unspecified OpenCL device: limits that every full-profile implementation meets, rates of a slow device."""
 
 
 def base_arch(arch: str) -> str:
-    """The table row of an architecture: `sm_90a` (with the instructions of that chip alone) has the limits of `sm_90`."""
+    """The table row of an architecture: `sm_90a` (architecture-specific instructions) has the limits of `sm_90`."""
     return arch.removesuffix("a")
 
 
 def card_of_driver_name(name: str) -> str | None:
-    """The card whose driver name this is (`NVIDIA H100 80GB HBM3` -> `h100`), or None."""
+    """The card with a driver name (`NVIDIA H100 80GB HBM3` -> `h100`), or None."""
     product = name.strip().removeprefix("NVIDIA ")
     return next((card for card, row in CARDS.items() if product in row.names), None)

@@ -1,8 +1,8 @@
-"""Count the blocks of a kernel that are resident on a multiprocessor, and the registers that allow a wanted number of them.
+"""Compute the occupancy of a kernel: resident blocks per multiprocessor, and the register limit for a given number of blocks.
 
 The formulas are those of NVIDIA's occupancy calculator (`cuda_occupancy.h`) for compute capability 7.0 and later: registers are allocated
-to warps in units, from the register file of the scheduler that a warp belongs to; shared memory is allocated to blocks in units.  They are
-written over an `Arithmetic`, so that compilers count with integers and cost models with formulas over the parameters of a sketch.
+to warps in units, from the register file of the warp's scheduler; shared memory is allocated to blocks in units.  The formulas are
+generic over an `Arithmetic`: compilers evaluate them on integers, cost models on formulas over the parameters of a sketch.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from tunesmith.ir.target.target import Target
 SCHEDULERS = 4
 """Schedulers of a multiprocessor, each with its share of warps and registers."""
 REGISTER_UNIT = 256
-"""Registers that a warp is allocated at once."""
+"""Allocation unit of the registers of a warp."""
 SHARED_UNIT = 128
-"""Bytes of shared memory that a block is allocated at once."""
+"""Allocation unit of the shared memory of a block, bytes."""
 
 N = TypeVar("N")
 
 
 class Arithmetic(Protocol[N]):
-    """The operations on numbers of type N that are not operators."""
+    """Operations on numbers of type N that are not Python operators."""
 
     def floordiv(self, a: N, b: N, /) -> N:
         """a // b."""
 
     def ceildiv(self, a: N, b: Any, /) -> N:
-        """The least integer that is not less than a / b."""
+        """ceil(a / b)."""
 
     def minimum(self, a: N, b: Any, /) -> N:
-        """The lesser of the two."""
+        """min(a, b)."""
 
     def maximum(self, a: N, b: Any, /) -> N:
-        """The greater of the two."""
+        """max(a, b)."""
 
     def const(self, a: int, /) -> N:
         """A constant."""
@@ -68,21 +68,21 @@ INTEGERS = Integers()
 
 
 def resident_blocks(a: Arithmetic[Any], target: Target, threads: Any, registers: Any, shared: Any) -> Any:
-    """Blocks that are resident on a multiprocessor together; 0 where not even one fits.
+    """Resident blocks per multiprocessor; 0 if a block does not fit.
 
     Args:
         a: the arithmetic of the numbers.
         target: a GPU.
-        threads: of a block, at least 1.
-        registers: of a thread, as the compiler gives them.
-        shared: bytes of a block, declared and given at the launch.
+        threads: threads per block, at least 1.
+        registers: registers per thread, as the compiler reports them.
+        shared: shared memory per block in bytes, static and dynamic.
     """
     warps = a.ceildiv(threads, target.warp_size)
     blocks = a.minimum(a.floordiv(a.const(target.warps_per_sm), warps), target.max_blocks_per_sm)
     allocated = a.ceildiv(shared + target.shared_memory_reserved, SHARED_UNIT) * SHARED_UNIT
     blocks = a.minimum(blocks, a.floordiv(a.const(target.shared_memory_per_sm), a.maximum(allocated, 1)))
     if target.warp_size == 1:
-        return blocks  # no model of registers and warps
+        return blocks  # registers and warps are not modeled
     per_warp = a.ceildiv(registers * target.warp_size, REGISTER_UNIT) * REGISTER_UNIT
     warps_per_scheduler = a.floordiv(a.const(target.registers_per_sm // SCHEDULERS), a.maximum(per_warp, 1))
     blocks = a.minimum(blocks, a.floordiv(warps_per_scheduler * SCHEDULERS, warps))
@@ -91,7 +91,7 @@ def resident_blocks(a: Arithmetic[Any], target: Target, threads: Any, registers:
 
 
 def register_cap(a: Arithmetic[Any], target: Target, threads: Any, blocks: Any) -> Any:
-    """Registers that a thread may use so that `blocks` blocks of so many threads are resident together."""
+    """Registers per thread that allow `blocks` resident blocks of `threads` threads."""
     warps = a.ceildiv(threads, target.warp_size)
     warps_per_scheduler = a.ceildiv(warps * blocks, SCHEDULERS)
     share = a.floordiv(a.const(target.registers_per_sm // SCHEDULERS), warps_per_scheduler)

@@ -1,7 +1,7 @@
-"""`Target`: the machine a program is compiled for, complete enough that no rule and no code generator asks a device.
+"""Define `Target`, a complete description of the machine to compile for, so that rules and code generators need no device.
 
 A target has an *identity* (kind, processor, cores, vector width, hard limits), which keys databases, and *facts* (cache sizes, rates),
-which guide choices and may be measured with noise without making it another target.
+which guide choices.  Facts may be measured, with noise, without changing the identity.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tunesmith.support import dtype
 from tunesmith.support.errors import TargetError
 
 GPU_VECTOR_BITS = 128
-"""The widest load or store of one GPU thread."""
+"""Width of the widest load or store of a GPU thread, bits."""
 
 _NAMES = ("mcpu", "arch", "model")
 
 
 class _NotApplicable(TargetError, AttributeError):
-    """An attribute was read that this kind of target does not have; an AttributeError too, so that `hasattr` works."""
+    """Access to an attribute that this kind of target does not have; also an AttributeError, so that `hasattr` works."""
 
 
 class Target:
-    """The machine a program is compiled for.  Immutable; equal when every attribute is equal.
+    """The machine a program is compiled for.  Immutable; equal if every attribute is equal.
 
     Args:
         spec: text (`"llvm -mcpu=znver5 -num-cores=2"`), a tag (`"nvidia/h200"`, optionally followed by attributes), a mapping or JSON text
-            (`{"kind": "cuda", "arch": "sm_90"}`), or a target, which is returned unchanged in meaning.
+            (`{"kind": "cuda", "arch": "sm_90"}`), or a target, which is copied.
 
-    On a CPU target `mcpu` defaults to `native`, which is resolved at once to this machine, cores and caches included, so that a target
-    never depends on where it is read again.  A processor named outright takes its facts from a table and needs `num_cores`.
-    `cuda` without architecture is this machine's first GPU.
+    On a CPU target `mcpu` defaults to `native`, which is resolved immediately to this machine, cores and caches included, so that a stored
+    target means the same on every machine.  A processor given by name takes its facts from a table and needs `num_cores`.  `cuda` without
+    an architecture is this machine's first GPU.
 
     Raises:
         TargetError: unknown kind, attribute, processor, architecture or tag, a bad value, or a missing `num_cores`.
@@ -57,11 +57,11 @@ class Target:
 
     _given: dict[str, Value]
     kind: str
-    """`llvm`, `c`, `cuda`, `opencl`, or a kind of `target_attributes.TARGET_KINDS`."""
+    """`llvm`, `c`, `cuda`, `opencl`, or a kind of `attributes.TARGET_KINDS`."""
     features: frozenset[str]
     """Instruction sets a code generator may use (LLVM's names); empty on GPUs."""
 
-    # Meaning and unit of each attribute stand in `target_attributes`.
+    # `attributes` documents the meaning and unit of each attribute.
     mcpu: str
     mattr: str
     mtriple: str
@@ -111,7 +111,7 @@ class Target:
     def detect(cls, kind: str = "llvm") -> Target:
         """This machine: its processor for `llvm` and `c`, its first GPU for `cuda`.
 
-        The same on every run of a process with the same affinity and quota.  Rates are estimates until measured
+        The result is the same for every process with the same affinity and quota.  Rates are estimates until calibrated
         (`measure.calibration.cpu.calibrated`).
         """
         return cls(check_kind(kind, "Target.detect"))
@@ -130,44 +130,44 @@ class Target:
         """The target as JSON data with sorted keys.
 
         Args:
-            facts: False for the identity alone (what records and databases hold); True for every attribute, measured rates included,
-                so that another process sees exactly this target.
+            facts: False for the identity only, as stored in records and databases; True for every attribute, measured rates included, so
+                that another process can reproduce exactly this target.
         """
         shown = {a.name: self._value(a.name) for a in attributes_of(self.kind) if facts or a.identity}
         return dict(sorted({"kind": self.kind, **{name: value for name, value in shown.items() if value != ""}}.items()))
 
     @property
     def key(self) -> str:
-        """The identity as one line of text: equal for targets whose records may be mixed."""
+        """The identity as a line of text, equal for targets whose records may be mixed."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
 
     def with_attributes(self, **changes: Value) -> Target:
-        """This target with some attributes changed; what follows from them is derived again.
+        """This target with some attributes changed and all derived attributes recomputed.
 
-        Another processor keeps nothing of the old one but the number of threads; another number of threads drops the measured rates
-        of all cores, which held for the old number.
+        A change of the processor keeps only the number of threads; a change of the number of threads drops the measured rates of all cores,
+        which are valid for the old number.
         """
         checked = check_attributes(self.kind, changes, f"Target.with_attributes on {self}")
-        kept = self._given
+        retained = self._given
         if any(name in _NAMES and value != getattr(self, name) for name, value in checked.items()):
-            kept = {"num_cores": self.num_cores} if self.is_cpu else {}
+            retained = {"num_cores": self.num_cores} if self.is_cpu else {}
         elif self.is_cpu and checked.get("num_cores", self.num_cores) != self.num_cores:
-            kept = {name: value for name, value in kept.items() if name not in ALL_CORE_RATES}
-        return Target({"kind": self.kind, **kept, **checked})
+            retained = {name: value for name, value in retained.items() if name not in ALL_CORE_RATES}
+        return Target({"kind": self.kind, **retained, **checked})
 
     @property
     def base(self) -> str:
-        """The built-in kind: the kind itself, or the one that it is like.  Code generators go by it."""
+        """The built-in kind: the kind itself, or the one it is based on.  It selects the code generator."""
         return base_kind(self.kind)
 
     @property
     def is_cpu(self) -> bool:
-        """True for `llvm`, `c` and what is like them."""
+        """True for `llvm`, `c` and kinds based on them."""
         return self.base in CPU_KINDS
 
     @property
     def is_gpu(self) -> bool:
-        """True for `cuda`, `opencl` and what is like them: loops are bound to blocks and threads."""
+        """True for `cuda`, `opencl` and kinds based on them: loops are bound to blocks and threads."""
         return not self.is_cpu
 
     @property
@@ -176,7 +176,7 @@ class Target:
         return self.max_threads_per_sm // self.warp_size
 
     def vector_lanes(self, type_name: str) -> int:
-        """Lanes of `type_name` in the widest vector (on a GPU: in the widest load of a thread), at least 1."""
+        """Lanes of `type_name` in the widest vector register (on a GPU: in the widest load of a thread), at least 1."""
         bits = self.vector_bits if self.is_cpu else GPU_VECTOR_BITS
         return max(1, bits // dtype.bits(type_name))
 
@@ -192,7 +192,7 @@ class Target:
         return (self.kind, *(self._value(attribute.name) for attribute in attributes_of(self.kind)))
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only where normal lookup found nothing: an attribute of another kind, or no attribute at all.
+        # Called only if normal attribute access fails: for an attribute of another kind, or an unknown one.
         if name not in ATTRIBUTES:
             raise AttributeError(f"'Target' object has no attribute {name!r}")
         kinds = ", ".join(ATTRIBUTES[name].kinds)
@@ -218,7 +218,7 @@ class Target:
         try:
             implied = resolve(self.kind, named, "").values
         except TargetError:
-            implied = {}  # a processor or card outside the tables: everything has to be said
+            implied = {}  # a processor or card outside the tables implies no attributes
         shown = [a for a in attributes_of(self.kind) if a.name in identity and (a.name in named or identity[a.name] != implied.get(a.name))]
         return " ".join([self.kind, *(f"{attribute.flag}={identity[attribute.name]}" for attribute in shown)])
 

@@ -1,4 +1,4 @@
-"""Refusals of the script parser: each says what is wrong, shows the place, and what to do; hostile text never runs anything."""
+"""Test errors of the script parser: message, position and hint; hostile text is never executed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block(lines: str) -> str:
 
 
 def refusal(text: str) -> tuple[str, str, str]:
-    """What is refused, the text under which the carets stand, and the hint."""
+    """The message, the underlined text, and the hint."""
     with pytest.raises(ScriptError) as caught:
         parse(text)
     e = caught.value
@@ -53,7 +53,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "A[K[0], 0] = 0",
         "an index expression is needed here, got a value of type int64",
         "K[0]",
-        "Look it up: T.lookup(K[0], extent, lambda v: X[v])",
+        "Write T.lookup(K[0], extent, lambda v: X[v])",
     ),
     ("A[n & 3, 0] = 0", "an index expression is needed here, got a value of type int64", "n & 3", "T.lookup(n & 3, extent"),
     ("A[0.5, 0] = 0", "an index expression is needed here, got the float 0.5", "0.5", ""),
@@ -90,7 +90,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("M[()] = -(n < 3)", "a bool cannot be negated with `-`", "-(n < 3)", "Write `not x`."),
     ('A[0, 0] = T.cast("float31", K[0])', "unknown dtype 'float31'", '"float31"', ""),
     ("A[0, 0] = T.cast(n, n)", "a dtype must be text in quotes", "n", ""),
-    ('A[0, 0] = T.binary("div", n, n)', "T.binary is for index arithmetic kept as it stands", '"div"', ""),
+    ('A[0, 0] = T.binary("div", n, n)', "T.binary is for unfolded index arithmetic", '"div"', ""),
     (
         'A[0, 0] = T.binary("add", n, A[0, 0])',
         "T.binary takes two values of int64, got int64 and float32",
@@ -109,15 +109,15 @@ CASES: list[tuple[str, str, str, str]] = [
     ("A[0, 0] = T.fma(A[0, 0])", "T.fma takes 3 arguments, got 1", "T.fma(A[0, 0])", ""),
     ("A[0, 0] = T.select(n < 3, 1.0)", "`T.select` needs the argument `b`", "T.select(n < 3, 1.0)", "It takes (cond, a, b)."),
     ("K[0] = T.Ramp(0, 1, lane=4)", "`T.Ramp` got the unexpected argument `lane`", "lane=4", "It takes (base, stride, lanes)."),
-    ("K[0] = T.Ramp(0, 1, 4, lanes=4)", "`T.Ramp` got twice the argument `lanes`", "lanes=4", ""),
+    ("K[0] = T.Ramp(0, 1, 4, lanes=4)", "`T.Ramp` got the argument `lanes` twice", "lanes=4", ""),
     ("K[0] = T.Ramp(0, 1, 4, 5)", "`T.Ramp` got 4 arguments", "T.Ramp(0, 1, 4, 5)", ""),
     ("K[0] = T.Ramp(0, 1, n)", "lanes must be an integer >= 1", "n", ""),
     ("A[0, 0] = T.cast(*K)", "`T.cast` got a `*` argument, which is not supported", "*K", ""),
-    ("A[0, 0] = T.min(n)", "T.min takes two or more arguments", "T.min(n)", ""),
+    ("A[0, 0] = T.min(n)", "T.min takes two or more positional arguments", "T.min(n)", ""),
     ("A[0, 0] = A.vload(0, lanes=4)", "the indices must be a list or tuple", "0", ""),
     # loops
     ("for i, j in T.grid(4):\n    A[i, j] = 0", "2 loop variables for 1 extents", "i, j", ""),
-    ("for i in T.grid():\n    A[i, 0] = 0", "T.grid takes the extents and nothing else", "T.grid()", ""),
+    ("for i in T.grid():\n    A[i, 0] = 0", "T.grid takes extents only", "T.grid()", ""),
     ("for i in range(0, 8, 2):\n    A[i, 0] = 0", "a loop takes (stop) or (start, stop); steps are always 1", "range(0, 8, 2)", ""),
     ("for i in range(4, 2):\n    A[i, 0] = 0", "this loop has the negative extent -2", "range(4, 2)", ""),
     ("for i in K:\n    A[i, 0] = 0", "this is not a loop range", "K", "Loops run over range(n), T.grid, T.serial"),
@@ -125,9 +125,9 @@ CASES: list[tuple[str, str, str, str]] = [
     ('for i in T.thread_binding(4, "threadIdx.w"):\n    A[i, 0] = 0', "unknown thread axis 'threadIdx.w'", '"threadIdx.w"', "threadIdx.x"),
     ("for i in T.thread_binding(4):\n    A[i, 0] = 0", "`T.thread_binding` needs the argument `thread`", "T.thread_binding(4)", ""),
     ("for i in range(4, annotations={}):\n    A[i, 0] = 0", "`range` got the unexpected argument `annotations`", "annotations={}", ""),
-    ("for i in T.serial(4, annotations=3):\n    A[i, 0] = 0", "annotations are a dict display", "3", ""),
+    ("for i in T.serial(4, annotations=3):\n    A[i, 0] = 0", "annotations must be a literal dict", "3", ""),
     ('for i in T.serial(4, annotations={"k": 0.5}):\n    A[i, 0] = 0', "an index expression is needed here, got the float 0.5", "0.5", ""),
-    ('for i in T.serial(4, annotations={"k": 1, "k": 2}):\n    A[i, 0] = 0', "the annotation 'k' stands here twice", '"k"', ""),
+    ('for i in T.serial(4, annotations={"k": 1, "k": 2}):\n    A[i, 0] = 0', "the annotation 'k' appears twice", '"k"', ""),
     (
         "for i in range(4):\n    for i in range(4):\n        A[i, 0] = 0",
         "`i` already names a variable in scope here",
@@ -135,7 +135,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "Choose another name.",
     ),
     ("for A in range(4):\n    K[A] = 0", "`A` already names a buffer in scope here", "A", ""),
-    ("for i, i in T.grid(4, 4):\n    A[i, 0] = 0", "the name `i` stands here twice", "i", ""),
+    ("for i, i in T.grid(4, 4):\n    A[i, 0] = 0", "the name `i` appears twice", "i", ""),
     ("for T in range(4):\n    A[0, 0] = 0", "`T` is the script's namespace and cannot be a variable", "T", ""),
     ("for A[0, 0] in range(4):\n    K[0] = 0", "a variable name is needed here", "A[0, 0]", ""),
     ("for i in range(4):\n    A[i, 0] = 0\nelse:\n    A[0, 0] = 0", "`else` after a loop is not supported", "A[0, 0] = 0", ""),
@@ -144,7 +144,7 @@ CASES: list[tuple[str, str, str, str]] = [
         block("A[i, j] = 0"),
         "`i` cannot be used here",
         "i",
-        "It is bound outside the block 'b', which sees its own iteration variables only: add `v = T.axis.spatial",
+        "It is bound outside the block 'b', which can only use its own iteration variables: add `v = T.axis.spatial",
     ),
     (block("v = T.axis.spatial(8, i)\nA[v, j] = 0"), "`j` cannot be used here", "j", "T.axis.spatial(extent, j)"),
     (block("v = T.axis.spatial(8, i)\nT.where(v < 4)\nA[v, 0] = 0"), "unknown name `v`", "v", ""),
@@ -155,7 +155,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "Names of blocks are unique",
     ),
     (block("v = T.axis.spatial(8, i)\nv = T.axis.spatial(8, j)\nA[v, 0] = 0"), "`v` already names a variable", "T.axis.spatial(8, j)", ""),
-    (block("A[0, 0] = 0\nv = T.axis.spatial(8, i)"), "T.axis lines stand at the top", "v = T.axis.spatial(8, i)", ""),
+    (block("A[0, 0] = 0\nv = T.axis.spatial(8, i)"), "T.axis lines must appear at the top", "v = T.axis.spatial(8, i)", ""),
     (
         block('v, w = T.axis.remap("S", [i, j])\nA[v, w] = 0'),
         "T.axis.remap got 2 names, the kinds 'S' and 2 loops",
@@ -173,28 +173,28 @@ CASES: list[tuple[str, str, str, str]] = [
     (block("v = T.axis.scan(8, i)\nA[v, 0] = 0"), "unknown T.axis.scan", "T.axis.scan", "T.axis.remap"),
     (
         block("v, w = T.axis.spatial(8, i)\nA[v, w] = 0"),
-        "T.axis.spatial makes one iteration variable, here are 2 names",
+        "T.axis.spatial defines one iteration variable, got 2 names",
         "T.axis.spatial(8, i)",
         "",
     ),
     (block("T.where(i)\nA[0, 0] = 0"), "T.where takes comparisons of index expressions", "i", ""),
     (block("T.where(i != 3)\nA[0, 0] = 0"), "T.where takes < <= > >= ==", "i != 3", ""),
-    (block("A[0, 0] = 0\nT.where(n < 3)"), "T.where stands at the top of a `with T.block(...)`", "T.where(n < 3)", ""),
+    (block("A[0, 0] = 0\nT.where(n < 3)"), "T.where must appear once, at the top of a `with T.block(...)`", "T.where(n < 3)", ""),
     (
         block("T.reads(A[0, 0])\nA[0, 0] = 0"),
-        "T.reads is not written down: it follows from the body",
+        "T.reads is not supported: it is inferred from the body",
         "T.reads(A[0, 0])",
         "Delete this line.",
     ),
     (block("v = T.axis.spatial(8, i)"), "this body has no statement", 'with T.block("b"):', ""),
-    ("with T.init():\n    A[0, 0] = 0", "T.init must stand at the top of a T.block", "with T.init():", ""),
+    ("with T.init():\n    A[0, 0] = 0", "T.init must appear at the top of a T.block", "with T.init():", ""),
     ("with T.block():\n    A[0, 0] = 0", "`T.block` needs the argument `name`", "T.block()", ""),
     ("with T.block(n):\n    A[0, 0] = 0", "the name of a block must be text in quotes", "n", ""),
     ('with T.block("b") as b:\n    A[0, 0] = 0', "T.block has no `as`", "b", ""),
     ("with open:\n    A[0, 0] = 0", "unsupported `with`", "with open:", "Write with T.block(name)"),
     # buffers and declarations
     ("with T.allocate((4,)):\n    A[0, 0] = 0", "this buffer has no name", "with T.allocate((4,)):", ""),
-    ("x, y = T.allocate((4,))\nx[0] = 0", "T.allocate makes one buffer", "x, y = T.allocate((4,))", ""),
+    ("x, y = T.allocate((4,))\nx[0] = 0", "T.allocate allocates one buffer", "x, y = T.allocate((4,))", ""),
     ("x = T.allocate((4,))", "this body has no statement", "x = T.allocate((4,))", ""),
     (
         'x = T.allocate((4,), "float32", "cache")\nx[0] = 0',
@@ -211,7 +211,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("x = T.allocate((-4,))\nx[0] = 0", "buffer x has the negative extent -4", "(-4,)", ""),
     (
         "for i in range(4):\n    x = T.alloc_buffer((4,))\n    x[0] = 0",
-        "T.alloc_buffer stands at the top level of the function",
+        "T.alloc_buffer must appear at the top level of the function",
         "x = T.alloc_buffer((4,))",
         "T.allocate",
     ),
@@ -223,8 +223,13 @@ CASES: list[tuple[str, str, str, str]] = [
     ('t = T.param("t", [-1])\nA[t, 0] = 0', "a value of a Param must be an integer >= 0", "-1", ""),
     ('t = T.param("t", range(1, 9, 0))\nA[t, 0] = 0', "a bound of the values must be an integer >= 1", "0", ""),
     ('t = T.param("t", range(0, 99999999999))\nA[t, 0] = 0', "a Param has at most 65536 values", "range(0, 99999999999)", ""),
-    ('T.func_attr({"a": 1})\nT.func_attr({"b": 1})\nA[0, 0] = 0', "T.func_attr stands here a second time", 'T.func_attr({"b": 1})', ""),
-    ('for i in range(4):\n    T.func_attr({"a": 1})', "T.func_attr stands at the top level of the function", 'T.func_attr({"a": 1})', ""),
+    ('T.func_attr({"a": 1})\nT.func_attr({"b": 1})\nA[0, 0] = 0', "T.func_attr appears twice", 'T.func_attr({"b": 1})', ""),
+    (
+        'for i in range(4):\n    T.func_attr({"a": 1})',
+        "T.func_attr must appear at the top level of the function",
+        'T.func_attr({"a": 1})',
+        "",
+    ),
     # statements
     ("while n < 3:\n    A[0, 0] = 0", "unsupported statement in a script: while", "while n < 3:", "Statements are for, with, if"),
     ("return A", "unsupported statement in a script: return", "return A", ""),
@@ -351,7 +356,7 @@ def test_the_decorator_needs_a_function_with_source() -> None:
 
 
 def test_a_module_class_holds_functions_only() -> None:
-    with pytest.raises(ScriptError, match=r"T.ir_module: Module.x is a int; a module holds functions under @T.prim_func only"):
+    with pytest.raises(ScriptError, match=r"T.ir_module: Module.x is a int; a module contains functions decorated with @T.prim_func only"):
 
         @T.ir_module
         class Module:

@@ -1,4 +1,4 @@
-"""Lookups: an index out of memory has a binder with a range, from the script through every analysis to machine code."""
+"""Test indirect indices, loaded indices bound to a variable with a range, in script, analyses and machine code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_prints_and_parses_back() -> None:
     assert structural.equal(func, again) and script(again) == str(func)
 
 
-def test_names_of_lookup_variables_do_not_matter_and_extents_do() -> None:
+def test_variable_names_do_not_matter_and_extents_do() -> None:
     assert structural.digest(gather("at")) == structural.digest(gather("row")) and structural.equal(gather("at"), gather("row"))
     other = parse(str(gather()).replace("I[v_i]), 7,", "I[v_i]), 6,"))
     assert structural.digest(other) != structural.digest(gather())
@@ -61,9 +61,9 @@ def test_names_of_lookup_variables_do_not_matter_and_extents_do() -> None:
         ("lambda at: Twice[at, v_j]", "3", "the last argument of T.lookup is a lambda of one variable"),
         ("lambda at: Twice[at, v_j]", "lambda at, b: Twice[at, v_j]", "a lambda of one variable"),
         ("lambda at: Twice[at, v_j]", "lambda at=1: Twice[at, v_j]", "a lambda of one variable"),
-        ("lambda at: Twice[at, v_j]", "lambda v_j: Twice[v_j, v_j]", "`v_j` is the name of something else"),
+        ("lambda at: Twice[at, v_j]", "lambda v_j: Twice[v_j, v_j]", "the name `v_j` is already in use"),
         ("lambda at: Twice[at, v_j]", "lambda at: Twice[ta, v_j]", "unknown name `ta`"),
-        ('T.cast("int64", I[v_i])', "I[v_i]", "the value of a lookup is int64, got int32"),
+        ('T.cast("int64", I[v_i])', "I[v_i]", "the value of T.lookup must be int64, got int32"),
     ],
 )
 def test_the_parser_refuses(old: str, new: str, message: str) -> None:
@@ -83,11 +83,11 @@ def test_the_verifier_refuses() -> None:
         return func.with_(body=transform(func.body, {IndirectIndex: lambda n, _: new}))
 
     verify(with_(lookup))
-    with pytest.raises(ScriptError, match="a lookup binds a IndirectVar, got a Var"):
+    with pytest.raises(ScriptError, match="an indirect index binds an IndirectVar, got a Var"):
         verify(with_(lookup.with_(var=Var("at"))))
-    with pytest.raises(ScriptError, match="the value of a lookup must be int64, got float32"):
+    with pytest.raises(ScriptError, match="the value of an indirect index must be int64, got float32"):
         verify(with_(lookup.with_(value=const(1.0, "float32"))))
-    with pytest.raises(ScriptError, match="is bound around it already"):
+    with pytest.raises(ScriptError, match="is already bound outside of it"):
         verify(with_(lookup.with_(body=lookup)))
     with pytest.raises(ScriptError, match="uses the variable other, which nothing binds"):
         verify(with_(lookup.with_(extent=poly(Var("other")))))
@@ -101,14 +101,14 @@ def test_the_tensor_expression_refuses_what_is_no_index() -> None:
         te.lookup(const(1, "int32"), 4, lambda v: const(0.0, "float32"))
 
 
-def test_a_copy_binds_variables_of_its_own() -> None:
+def test_a_copy_renews_its_variables() -> None:
     func = gather()
     copy = func.with_(body=fresh_copy(func.body))
     first, second = [{n.var for n in walk(f.body) if type(n) is IndirectIndex} for f in (func, copy)]
     assert first.isdisjoint(second) and structural.equal(func, copy)
 
 
-def test_what_is_read_is_all_of_the_range() -> None:
+def test_the_footprint_covers_the_whole_range() -> None:
     block = blocks_under(gather().body)[-1]
     load = next(a for a in reads(block) if a.buffer.name == "Twice")
     (low, extent), (column, one) = region(block, load.indices, {})
@@ -120,7 +120,7 @@ def test_the_interpreter_checks_the_range() -> None:
     out = np.zeros((PICKED, WIDE), np.float32)
     got = interpret.run(gather(), [x, index, out])[-1]
     assert np.array_equal(got, 2 * x[index])
-    with pytest.raises(Exception, match="a lookup gave 9, and its extent is 7"):
+    with pytest.raises(Exception, match="the indirect index 9 is out of range: its extent is 7"):
         interpret.run(gather(), [x, np.array([0, 9, 0, 0, 0], np.int32), out])
 
 
@@ -139,7 +139,7 @@ def scheduled(how: str) -> PrimFunc:
         s.vectorize(j)
     elif how == "parallel":
         s.parallel(i)
-    elif how == "lanes of rows":  # the looked-up index differs from lane to lane
+    elif how == "lanes of rows":  # the indirect index differs between lanes
         s.reorder([j, i])
         s.vectorize(i)
     elif how == "computed at":
@@ -158,7 +158,7 @@ def test_compiled_code_gathers(how: str) -> None:
     assert np.array_equal(out, 2 * x[index])
 
 
-def test_two_lookups_with_one_variable_do_not_share_an_address() -> None:
+def test_two_indirect_indices_with_one_variable_do_not_share_an_address() -> None:
     x, index = data()
     tensor, picked = te.placeholder((TABLE,), name="X"), te.placeholder((PICKED,), "int64", "I")
     y = te.compute((PICKED - 1,), lambda i: te.lookup(picked[i], TABLE, lambda v: tensor[v]), "Y")
@@ -170,13 +170,13 @@ def test_two_lookups_with_one_variable_do_not_share_an_address() -> None:
     assert np.array_equal(out, x[index[:-1], 0])
 
 
-def test_no_space_is_made_of_it() -> None:
+def test_no_search_space_is_generated() -> None:
     with pytest.raises(BuildError, match="gather looks indices up in memory"):
         generate(gather(), Target("llvm -mcpu=znver5 -num-cores=2"))
 
 
-def test_two_lookups_that_share_their_body_have_values_of_their_own() -> None:
-    """A block that is inlined at two places gives two lookups of one variable and one body."""
+def test_two_indirect_indices_that_share_their_body_have_separate_values() -> None:
+    """A block inlined twice gives two indirect indices with the same variable and body."""
     f = parse("""
 @T.prim_func
 def f(I: T.Buffer((8,), "int64"), X: T.Buffer((12,), "int32"), C: T.Buffer((8,), "int32")):

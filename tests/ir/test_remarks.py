@@ -1,4 +1,4 @@
-"""Programs that are hardly meant: refused where they have no meaning, described where they have another one."""
+"""Test the diagnosis of programs that are probably mistakes: undefined programs are rejected, unusual ones get remarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunesmith.support.errors import ScriptError
 
 
 def matmul(kinds: str, init: str, own: bool = False, value: str = "C[vi] + A[vi, vk]", after: str = "") -> tunesmith.Schedule:
-    """Sums of rows, written in one of many ways."""
+    """Row sums in many variants."""
     lines = ["@T.prim_func", 'def f(A: T.Buffer((4, 8), "float32"), D: T.Buffer((4,), "float32")):']
     buffer = "C" if own else "D"
     lines += ['    C = T.alloc_buffer((4,), "float32")'] if own else []
@@ -42,7 +42,7 @@ def test_a_buffer_that_is_only_ever_updated_is_refused() -> None:
     with pytest.raises(ScriptError, match="nothing initialises C"):
         tunesmith.tune(func, "llvm", 1, None, progress=False)
     refuse_uninitialised(matmul("SR", "0.0", own=True).func)
-    # Initialised by hand: the load is not always done.
+    # Initialised explicitly: the load is conditional.
     refuse_uninitialised(matmul("SR", "", own=True, value="T.select(vk == 0, T.float32(0), C[vi]) + A[vi, vk]").func)
 
 
@@ -52,7 +52,10 @@ def test_a_reduction_without_init_accumulates_into_the_argument() -> None:
     module = tunesmith.build(schedule, "llvm")
     assert isinstance(module, tunesmith.CompiledModule)
     (remark,) = module.remarks
-    assert remark.startswith("f: block B: it adds to what the caller's D holds") and "with T.init(): D[vi] = 0.0" in remark
+    assert (
+        remark.startswith("f: block B: it accumulates into the previous contents of the argument D")
+        and "with T.init(): D[vi] = 0.0" in remark
+    )
     a, d = np.ones((4, 8), np.float32), np.full(4, 5, np.float32)
     module(a, d)
     assert d.tolist() == [13.0] * 4, "which is legal"
@@ -75,14 +78,14 @@ def test_a_spatial_axis_that_reduces_is_named() -> None:
     assert labels(matmul("SS", "", value="T.float32(1)")) == [], "each iteration writes the same"
 
 
-def test_show_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_reports_remarks(capsys: pytest.CaptureFixture[str]) -> None:
     from tunesmith.driver.show import show_workload
 
     shown = show_workload(matmul("SR", "").func, target="llvm -mcpu=znver4 -num-cores=2", space=False)
-    assert "! block B: it adds to what the caller's D holds" in str(shown) and shown.data["remarks"]
+    assert "! block B: it accumulates into the previous contents of the argument D" in str(shown) and shown.data["remarks"]
 
 
-def test_operators_are_as_they_should_be() -> None:
+def test_operators_have_no_remarks() -> None:
     for text in SUITES.get("operators"):
         assert checked(workload(text).func) == [], text
 
@@ -106,7 +109,7 @@ def f(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
             v = T.axis.spatial({extent}, i)
             C[v] = {value}
 """)
-    message = "no call determines the size n: it is no parameter, .* `n: T.int64`, or write a number\nin function f"
+    message = "no argument determines the size n: it is neither a parameter .* `n: T.int64`, or write a number\nin function f"
     for refuse in (checked, tunesmith.build, tunesmith.compile, lambda f: tunesmith.build(tunesmith.Schedule(f))):
         with pytest.raises(ScriptError, match=message):
             refuse(func)

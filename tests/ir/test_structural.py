@@ -1,4 +1,4 @@
-"""Structural equality, the place of the first difference, and the digest."""
+"""Test structural equality, the path of the first difference, and the digest."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_different_programs_differ(programs: ModuleType) -> None:
     assert not any(equal(a, b) for a in funcs for b in funcs if a is not b)
 
 
-# ---- what matters and what does not
+# ---- structural and non-structural parts
 
 
 def _simple(
@@ -120,7 +120,7 @@ def test_names_of_loops_buffers_and_function_do_not_matter() -> None:
         ({"scale": 3.0}, "/i/j/B.value.b: 2.0 of float32 != 3.0 of float32"),
     ],
 )
-def test_each_part_matters_and_its_place_is_named(change: dict[str, Any], message: str) -> None:
+def test_each_part_matters_and_its_path_is_reported(change: dict[str, Any], message: str) -> None:
     _differ(_simple(), _simple(**change), message)
 
 
@@ -162,7 +162,7 @@ def test_params_are_the_same_when_name_and_domain_are(programs: ModuleType) -> N
 
 
 def test_loops_are_matched_one_to_one() -> None:
-    """for i: for j: A[i, j] against A[i, i] and A[j, i]: no variable may stand for two."""
+    """for i: for j: A[i, j] against A[i, i] and A[j, i]: no variable may match two variables."""
     a = Buffer("A", (4, 4))
 
     def made(order: str) -> PrimFunc:
@@ -176,7 +176,7 @@ def test_loops_are_matched_one_to_one() -> None:
 
 
 def test_a_shared_body_is_different_under_swapped_loops() -> None:
-    """The very same object is not equal to itself when its variables are bound to other loops."""
+    """The same object is not equal to itself if its variables are bound to other loops."""
     a, i, j = Buffer("A", (4, 4)), Var("i"), Var("j")
     body = store(a, (i, j), const(0, "float32"))
     f, g = [PrimFunc("f", (a,), (), nest([(u, 4), (v, 4)], body)) for u, v in ((i, j), (j, i))]
@@ -278,7 +278,7 @@ def test_allocated_buffers_are_binders() -> None:
 
 
 def _doubled(times: int, *, shared: bool) -> PrimFunc:
-    """B[i] = A[i] * 2**times as sums of an expression with itself, or with a copy of it."""
+    """B[i] = A[i] * 2**times, as sums of an expression with itself or with a copy."""
     a, b, i = Buffer("A", (4,)), Buffer("B", (4,)), Var("i")
 
     def grow(n: int) -> Any:
@@ -296,10 +296,10 @@ def test_shared_expressions_mean_the_same_as_copies() -> None:
 
 
 def test_shared_expressions_are_walked_once() -> None:
-    """Two to the sixty nodes as a tree."""
+    """The expanded tree has 2**60 nodes."""
     _same(_doubled(60, shared=True), _doubled(60, shared=True))
     assert not equal(_doubled(60, shared=True), _doubled(61, shared=True))
-    with pytest.raises(ScriptError, match="nodes, written out as a tree"):
+    with pytest.raises(ScriptError, match="nodes, expanded as a tree"):
         verify(_doubled(60, shared=True))
 
 
@@ -312,14 +312,14 @@ def test_modules_compare_by_name(programs: ModuleType) -> None:
 
 
 def test_a_field_with_its_default_changes_no_digest() -> None:
-    """Spelled or not, a default is the same program; hence a new field with a default keeps every stored key."""
+    """An explicit default is the same program, so that a new field with a default preserves every stored key."""
     loop = For(_I, poly(4), Evaluate(_ONE_F))
     _same(loop, For(_I, poly(4), Evaluate(_ONE_F), "serial", None, ()))
     _same(BufferLoad(_A, (x(_I),)), BufferLoad(_A, (x(_I),), 1, None, None))
 
 
-def test_rows_that_are_not_padded_change_no_digest() -> None:
-    """Padding came later than stored keys; it may be an expression."""
+def test_unpadded_rows_change_no_digest() -> None:
+    """Padding was added after keys were stored; it may be an expression."""
     _same(_simple(), _simple(pad=0))
     i, p = Var("i"), Param("p", (1, 2))
     tiles = [Buffer("S", (4, 8), scope="shared", pad=n) for n in (poly(p), poly(p) + 1)]
@@ -327,7 +327,7 @@ def test_rows_that_are_not_padded_change_no_digest() -> None:
     _differ(one, two, ".buffer.shape[2]: p != 1 + p")
 
 
-def test_what_threads_wait_for_and_exchange_matters() -> None:
+def test_barriers_and_shuffles_matter() -> None:
     one, two = Call("shuffle_xor_1", (_ONE_F,), "float32"), Call("shuffle_xor_2", (_ONE_F,), "float32")
     _differ(one, two, ".name: 'shuffle_xor_1' != 'shuffle_xor_2'")
     _same(barrier(), barrier())
@@ -339,7 +339,7 @@ def test_what_threads_wait_for_and_exchange_matters() -> None:
     )
 
 
-def test_what_has_no_digest_is_refused() -> None:
+def test_objects_without_digest_are_refused() -> None:
     with pytest.raises(InternalError, match="no digest is defined for int"):
         digest(3)  # type: ignore[arg-type]
 
@@ -406,7 +406,7 @@ print("parametric", digest(f))
 
 
 def test_digests_are_the_same_in_another_process(programs: ModuleType) -> None:
-    """With another hash seed, other serial numbers of variables, and Params created the other way round."""
+    """With another hash seed, other serial numbers of variables, and Params created in reverse order."""
     path = [p for p in sys.path if p]
     out = subprocess.run(
         [sys.executable, "-c", _PRINT_DIGESTS, str(Path(programs.__file__ or ""))],
@@ -423,13 +423,13 @@ def test_digests_are_the_same_in_another_process(programs: ModuleType) -> None:
 
 
 def test_the_digest_of_a_known_program_is_fixed(programs: ModuleType) -> None:
-    """Records are found by digest: a change here makes every stored log unreadable."""
+    """Records are looked up by digest: a change here makes every stored log unreadable."""
     assert digest(programs.matmul(5, 7, 6).func) == "f0334e49e75ac20336efe365047905a4"
     assert digest(floordiv(poly(Param("p", (1, 2, 4))) + 3, 4)) == "717b9507b7b407b2794dc713fd931b9d"
 
 
-def test_functions_of_which_different_parameters_are_constant_are_different() -> None:
-    """The attribute has names, and names of parameters are not structural: the places count."""
+def test_functions_with_different_constant_parameters_are_different() -> None:
+    """The attribute contains parameter names, which are not structural: the positions are compared."""
     text = """
 @T.prim_func
 def f(A: T.Buffer((4, 4), "float32"), B: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
@@ -445,7 +445,7 @@ def f(A: T.Buffer((4, 4), "float32"), B: T.Buffer((4, 4), "float32"), C: T.Buffe
     assert equal(f, parse(text.replace("A", "X"))) and digest(f) == digest(parse(text.replace("A", "X")))
 
 
-def test_digests_of_functions_whose_constants_follow_their_first_parameter_are_those_of_old_logs() -> None:
+def test_digests_with_constants_after_the_first_parameter_match_old_logs() -> None:
     assert digest(workload("matmul(m=4,n=8,k=16)").func) == "fc371d4f8a16cc50bdac038f21afc946"
     assert digest(workload("dense(m=7,n=9,k=5,activation=relu)").func) == "0fd059efc0dab8160df5f7d570a8496d"
     assert digest(workload("layer_norm(m=3,n=11)").func) == "dcfd04f23530ed230c966d223ae53345"

@@ -1,4 +1,4 @@
-"""The verifier: every program of the tests passes, every way to be malformed is refused with its place, nothing else is raised."""
+"""Test the verifier: valid programs pass, every kind of malformed program is rejected with its path, no other exception is raised."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_nodes_of_lowered_programs_pass() -> None:
 
 
 def test_blocks_inside_blocks_pass() -> None:
-    """Inner bindings speak of the outer block's iteration variables and of loops inside it."""
+    """Inner bindings use the iteration variables of the outer block and loops inside it."""
     a = Buffer("A", (4, 4))
     i, vi, vj, k = (Var(n) for n in ("i", "vi", "vj", "k"))
     inner = Block("inner", (Iter(vj, poly(16), "S"),), (x(vi) * 4 + k,), (), None, BufferStore(a, (poly(0), x(vj)), const(0, "float32")))
@@ -74,7 +74,7 @@ def test_blocks_inside_blocks_pass() -> None:
 
 @pytest.mark.parametrize("axis", ["threadIdx.x", "threadIdx.y", "threadIdx.z"])
 def test_threads_inside_threads_share_their_work(axis: str) -> None:
-    """Of one axis and of others, in any depth; blocks and virtual threads may not (see the refusals)."""
+    """Nested loops may be bound to the same threadIdx axis at any depth; block axes and virtual threads may not (see the refusals)."""
     a, s = Buffer("A", (4,)), Buffer("S", (4,), scope="shared", pad=2)
     i, j, k = Var("i"), Var("j"), Var("k")
     inner = For(j, poly(4), For(k, poly(4), BufferStore(s, (x(k),), a[j]), "thread", axis), "thread", axis)
@@ -121,7 +121,7 @@ def _twice() -> Stmt:
 _LOOSE = Var("z")
 _REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _func(_block()).body, "verify takes a PrimFunc, got For"),
-    (lambda: PrimFunc("", (), (), _store(_ZERO)), "a function has a name that is not empty, got ''"),
+    (lambda: PrimFunc("", (), (), _store(_ZERO)), "the name of a function must be text and not empty, got ''"),
     (lambda: _func(_store(_ZERO), 3), "a parameter is a Buffer or a Var, got the int 3"),
     (lambda: _func(_store(_ZERO), Param("p", (1, 2))), "a scalar parameter must be a Var, got a Param"),
     (lambda: _func(_store(_ZERO), _LOOSE, _LOOSE), "the variable z is bound twice"),
@@ -156,7 +156,7 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
         r"the thread tag blockIdx.x is bound by two nested loops\nin function f, at /i/j",
     ),
     # blocks
-    (lambda: _func(_block(name="")), "a block has a name that is not empty"),
+    (lambda: _func(_block(name="")), "the name of a block must be text and not empty"),
     (lambda: _func(Seq((_block(), fresh_copy(_block())))), "two blocks are named C"),
     (
         lambda: _func(For(Var("i"), poly(4), For(Var("j"), poly(4), _store(_ZERO), "thread", "vthread.x"), "thread", "vthread.x")),
@@ -199,7 +199,7 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _func(_store(BufferLoad(_A, (poly(0),)))), "the load of A has 1 indices and the buffer 2 dimensions"),
     (
         lambda: _func(BufferStore(Buffer("X", (8,)), (poly(0),), _ZERO)),
-        "the store to X uses a buffer that is no parameter and not allocated here",
+        "the store to X uses a buffer that is neither a parameter nor allocated here",
     ),
     (lambda: _func(BufferStore(None, (poly(0),), _ZERO)), "the store to None uses a buffer"),  # type: ignore[arg-type]
     (lambda: _func(BufferStore(_B, (0,), _ZERO)), "an index of the store to B must be an index expression"),  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ _REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _func(Allocate(_ZERO, _store(_ZERO))), "a buffer was expected, got a Const"),  # type: ignore[arg-type]
     (
         lambda: (lambda b: _func(Seq((Allocate(b, _store(_ZERO)), BufferStore(b, (poly(0),), _ZERO)))))(Buffer("L", (4,))),
-        "the store to L uses a buffer that is no parameter and not allocated here",
+        "the store to L uses a buffer that is neither a parameter nor allocated here",
     ),
     (lambda: _func(_store(const(0, "float64"))), "a value of float64 is stored to B: float32"),
     (lambda: _func(BufferStore(_B, (poly(0),), _ZERO, ONE)), "the store to B is scalar and has a stride or a mask"),
@@ -268,7 +268,7 @@ _S = Buffer("S", ())
 
 
 @pytest.mark.parametrize("case", range(len(_REFUSED)))
-def test_refusals_say_what_and_where(case: int) -> None:
+def test_refusals_report_the_error_and_its_path(case: int) -> None:
     make, message = _REFUSED[case]
     made = make()
     with pytest.raises(ScriptError, match=message):
@@ -276,7 +276,7 @@ def test_refusals_say_what_and_where(case: int) -> None:
 
 
 def test_fuzz_any_mix_of_nodes_is_accepted_or_refused() -> None:
-    """Random trees with wrong children in wrong places: never another exception than ScriptError."""
+    """Random trees with misplaced children raise no exception other than ScriptError."""
     accepted = refused = 0
     for seed in range(3000):
         rng = stream(seed, "fuzz", "verify")

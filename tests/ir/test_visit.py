@@ -1,4 +1,4 @@
-"""Blocks and accesses are what a walk over all nodes finds, and are found once for each block."""
+"""Test that blocks and accesses agree with a walk over all nodes, and are cached per block."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_blocks_and_accesses_are_those_of_a_walk(name: str) -> None:
     assert path_to_block(body, "none") is None
 
 
-def test_what_is_known_of_a_block_goes_with_it() -> None:
+def test_cached_accesses_are_dropped_with_their_block() -> None:
     s = Schedule(workload("relu(shape=8)").func)
     block = s.block(s.get_block(s.blocks()[0].name))
     copy = block.with_(name="copy")

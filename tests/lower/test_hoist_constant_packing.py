@@ -150,6 +150,6 @@ def twice(W: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
 
 
 def test_constants_are_parameters() -> None:
-    with pytest.raises(ScriptError, match=r"`constants` names V, which is no buffer parameter"):
+    with pytest.raises(ScriptError, match=r"`constants` names V, which is not a buffer parameter"):
         verify(dense().with_(attrs=(("constants", "V W"),)))
     assert dense().constants == ("W",)

@@ -124,7 +124,7 @@ def test_programs_with_deep_expressions_are_refused() -> None:
         value = Binary("add", value, Const(1.0, "float32"))
     deep = func.with_(body=func.body.with_(body=block.with_(body=store.with_(value=value))))  # type: ignore[call-arg]
     for refused in (lambda: verify(deep), lambda: tunesmith.build(deep)):
-        with pytest.raises(ScriptError, match=r"the value stored to B has \d+ nodes, written out as a tree, and depth 122; at most"):
+        with pytest.raises(ScriptError, match=r"the value stored to B has \d+ nodes, expanded as a tree, and depth 122; the limits"):
             refused()
 
 

@@ -11,7 +11,7 @@ from tunesmith.codegen.backends.backend import BACKENDS, Backend, backend_of, ch
 from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target.attributes import TARGET_KINDS
+from tunesmith.ir.target.attributes import KINDS
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.search.space.rules_table import find_rules
@@ -34,7 +34,7 @@ def test_all_parts_of_a_manifest_exist(kind: str) -> None:
 
 
 def test_every_kind_of_target_has_a_backend() -> None:
-    assert set(BACKENDS.names()) == set(TARGET_KINDS.names())
+    assert set(BACKENDS.names()) == set(KINDS)
 
 
 def test_a_kind_without_code_generator_says_what_to_do() -> None:

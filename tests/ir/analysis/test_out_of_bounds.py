@@ -1,4 +1,4 @@
-"""Programs that certainly leave a buffer are refused with the iteration that does; those that guards or data may save are not."""
+"""Test that provable out-of-bounds accesses are rejected with a witness, and that guarded or data-dependent accesses are not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize("statement", REFUSED)
-def test_what_is_certainly_out_of_bounds_is_refused(statement: str) -> None:
+def test_provable_out_of_bounds_accesses_are_refused(statement: str) -> None:
     with pytest.raises(ScriptError) as caught:
         tunesmith.build(parse(program(statement)))
     assert REFUSED[statement] in str(caught.value)
@@ -54,7 +54,7 @@ def test_what_is_certainly_out_of_bounds_is_refused(statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ACCEPTED)
-def test_what_may_be_in_bounds_is_accepted(statement: str) -> None:
+def test_possibly_in_bounds_accesses_are_accepted(statement: str) -> None:
     check_out_of_bounds(parse(program(statement)))
 
 
@@ -93,7 +93,7 @@ def f(A: T.Buffer((4, 0), "int32"), B: T.Buffer((4, 8), "int32"), C: T.Buffer((4
     )
 
 
-def test_sizes_that_come_with_the_call_are_left_to_the_run() -> None:
+def test_dynamic_shapes_are_checked_at_run_time() -> None:
     check_out_of_bounds(
         parse("""
 @T.prim_func

@@ -1,4 +1,4 @@
-"""Arrays of candidates: the same numbers as `evaluate` gives one by one, and refusals that name the column."""
+"""Test vectorized evaluation over configurations: it agrees with `evaluate`, and errors name the column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def random_poly(rng: np.random.Generator, depth: int) -> Poly:
     return MAKE[op](x, maximum(y, 1))
 
 
-def test_random_expressions_equal_one_by_one() -> None:
+def test_random_expressions_agree_with_evaluate() -> None:
     rng = stream(0, "array_eval")
     polys = [random_poly(rng, 3) for _ in range(150)]
     rows = rng.integers(1, 50, (CHUNK + 37, 3))
@@ -54,7 +54,7 @@ def test_negative_numbers_round_to_minus_infinity() -> None:
     assert compile_polys(p, (A, B))(np.array([[1, 6]])).tolist() == [[-4, 5, -3]]
 
 
-def test_division_by_zero_is_zero_and_says_nothing() -> None:
+def test_division_by_zero_is_zero_without_a_warning() -> None:
     zero = Param("z", (0, 1))
     p = [floordiv(7, zero), mod(7, zero), ceildiv(7, zero)]
     assert compile_polys(p, (zero,))(np.array([[0], [1]])).tolist() == [[0, 0, 0], [7, 0, 7]]
@@ -66,13 +66,13 @@ def test_no_rows_and_no_expressions() -> None:
 
 
 def test_an_unknown_variable_is_named() -> None:
-    with pytest.raises(ScriptError, match=r"holds i, which is no column of the rows; columns are a, b"):
+    with pytest.raises(ScriptError, match=r"contains i, which is not a column of the rows; columns are a, b"):
         compile_polys([poly(A) + Var("i")], (A, B))
-    with pytest.raises(ScriptError, match=r"holds c, which is no column"):
+    with pytest.raises(ScriptError, match=r"contains c, which is not a column"):
         compile_polys([floordiv(7, C)], (A,))
 
 
 def test_rows_of_another_width_are_refused() -> None:
     f = compile_polys([poly(A)], (A, B))
-    with pytest.raises(ScriptError, match=r"rows of 2 columns are needed, \[N, 2\], got an array of shape \[5, 3\]"):
+    with pytest.raises(ScriptError, match=r"expected rows of 2 columns, \[N, 2\], got an array of shape \[5, 3\]"):
         f(np.zeros((5, 3), int))

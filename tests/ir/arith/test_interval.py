@@ -1,4 +1,4 @@
-"""Symbolic and numeric intervals: cases of index code, soundness under fuzzing, and naturality of the symbolic one."""
+"""Test symbolic and numeric intervals: typical index code, soundness by fuzzing, and naturality of the symbolic interval."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_ends_are_free_of_the_relaxed_variables() -> None:
         assert not {i, j} & (low.vars | high.vars)
 
 
-def test_it_is_not_a_proof_that_shortens_a_remainder() -> None:
-    """i < 4 could be proved here, and the answer is min(3, 4 - 1) all the same, by folding and not by deciding."""
+def test_remainders_are_not_shortened_by_proofs() -> None:
+    """i < 4 is provable here, but the result is min(3, 4 - 1) by folding, not by a decision."""
     assert interval(mod(x(i), p), {i: poly(3)})[1] == minimum(3, x(p) - 1)
     assert interval(mod(x(i), 4), {i: poly(3)}) == (ZERO, poly(3))
 
 
 class _NonNegative:
-    """Random expressions in which everything is >= 0, as in indices: sums, products, divisions, min, max."""
+    """Random nonnegative expressions, as in indices: sums, products, divisions, min, max."""
 
     def __init__(self, seed: int, *, natural: bool = False) -> None:
         self.rng = stream(seed, "fuzz", "interval")
@@ -107,7 +107,7 @@ class _NonNegative:
 
 
 def test_interval_is_sound() -> None:
-    """Every value that is taken lies between the ends, for random expressions, ranges and Params."""
+    """All values are between the ends, for random expressions, ranges and Params."""
     for case in range(400):
         grow = _NonNegative(case)
         e = grow.grow(3) - grow.grow(2) * grow.integer(0, 1)
@@ -121,7 +121,7 @@ def test_interval_is_sound() -> None:
 
 
 def test_interval_is_natural() -> None:
-    """Ends first and numbers for the Params then, or the other way round: the same normal forms."""
+    """Taking ends and substituting numbers for Params give the same normal forms in either order."""
     operations = set()
     for case in range(1500):
         grow = _NonNegative(case, natural=True)
@@ -135,8 +135,8 @@ def test_interval_is_natural() -> None:
     assert operations == {"floordiv", "mod", "ceildiv", "min", "max"}
 
 
-def test_the_naturality_fuzz_catches_a_branch_on_what_can_be_proved() -> None:
-    """An interval that keeps x for x mod d when x < d is provable differs between the two orders."""
+def test_the_naturality_fuzz_detects_a_branch_on_provability() -> None:
+    """An interval that replaces x mod d by x if x < d is provable differs between the two orders."""
 
     def proving(e: Poly, tops: Mapping[Var, Poly]) -> Poly:
         atom = e.as_atom()
@@ -150,7 +150,7 @@ def test_the_naturality_fuzz_catches_a_branch_on_what_can_be_proved() -> None:
     assert substitute(interval(e, tops)[1], row) == interval(substitute(e, row), {i: poly(3)})[1]
 
 
-def test_naturality_ends_where_numbers_let_mod_absorb_a_coefficient() -> None:
+def test_naturality_fails_if_numbers_let_mod_absorb_a_coefficient() -> None:
     e, row = mod(x(i) * q, p), {p: poly(2), q: poly(4)}
     assert substitute(interval(e, {i: poly(5)})[1], row) == ONE
     assert interval(substitute(e, row), {i: poly(5)})[1] == ZERO
@@ -162,7 +162,7 @@ _R: dict[Var, Range] = {i: (0, 7), j: (0, 15), k: (0, 3), o: (2, 5)}
 
 
 def _attained(e: Poly, ranges: Mapping[Var, Range]) -> Range:
-    """The exact bounds, by trying everything."""
+    """The exact bounds, by enumeration."""
     names = sorted(e.vars, key=lambda v: v.key)
     values = [
         evaluate(e, dict(zip(names, point, strict=True)))
@@ -212,7 +212,7 @@ def test_a_square_is_not_negative() -> None:
 
 
 def test_bounds_are_sound() -> None:
-    """For random expressions of either sign and ranges that may be negative."""
+    """For random expressions of any sign and ranges that may be negative."""
     tight = 0
     for case in range(600):
         grow = _NonNegative(case)
@@ -242,7 +242,7 @@ def test_a_variable_without_a_range_is_named() -> None:
 
 
 def test_divisors_of_any_sign_are_bounded() -> None:
-    """Every value lies within the bounds, also where the divisor is 0 or negative, and each quotient's are attained."""
+    """All values are within the bounds, also for zero and negative divisors, and the bounds of quotients are attained."""
     for make, ends in itertools.product((floordiv, mod, ceildiv), itertools.product((-4, -1, 0, 2, 4), repeat=4)):
         xs, ds = sorted(ends[:2]), sorted(ends[2:])
         low, high = bounds(make(i, o), {i: (xs[0], xs[1]), o: (ds[0], ds[1])})
@@ -252,7 +252,7 @@ def test_divisors_of_any_sign_are_bounded() -> None:
 
 
 class _AnySign(_NonNegative):
-    """Random expressions whose parts, and divisors, may be negative or 0."""
+    """Random expressions whose parts and divisors may be negative or 0."""
 
     def grow(self, depth: int) -> Poly:
         e = super().grow(depth)
@@ -265,7 +265,7 @@ class _AnySign(_NonNegative):
         return e
 
 
-def test_interval_is_sound_of_what_may_be_negative() -> None:
+def test_interval_is_sound_for_possibly_negative_expressions() -> None:
     for case in range(600):
         grow = _AnySign(case)
         e = grow.grow(3)
@@ -278,6 +278,6 @@ def test_interval_is_sound_of_what_may_be_negative() -> None:
             assert lowest <= evaluate(e, {**row, i: a, j: b}) <= highest, (e, tops, row, a, b)
 
 
-def test_a_remainder_of_what_may_be_negative_reaches_up_to_its_divisor() -> None:
+def test_a_remainder_of_a_possibly_negative_expression_reaches_its_divisor() -> None:
     assert interval(mod(x(i) - 8, 4), {i: poly(7)}) == (ZERO, poly(3))
     assert interval(mod(x(i) - 3, 16), {i: poly(2)}) == (ZERO, poly(15))

@@ -1,4 +1,4 @@
-"""Range-based simplification: what it finds in index code, and that it never changes a value."""
+"""Test range-based simplification: results on index code, and preservation of values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_index_code_gets_simpler(before: Poly, after: Poly) -> None:
     assert simplify(before, _R) == after
 
 
-def test_nothing_to_do_returns_the_same_object() -> None:
+def test_unchanged_expressions_return_the_same_object() -> None:
     e = floordiv(x(i) * 3 + j, 5) + minimum(i, j)
     assert simplify(e, _R) is e
 
@@ -66,8 +66,8 @@ def test_a_variable_without_a_range_is_refused() -> None:
         simplify(poly(Var("w")) + i, _R)
 
 
-class _Code:
-    """Random expressions of the kind that tiling, fusing and packing make, with random ranges."""
+class _IndexCode:
+    """Random expressions like those from tiling, fusing and packing, with random ranges."""
 
     def __init__(self, seed: int) -> None:
         self.rng = stream(seed, "fuzz", "simplify")
@@ -106,10 +106,10 @@ class _Code:
         return points[:: max(1, len(points) // 25)] + points[-1:]
 
 
-def test_values_never_change_and_a_second_time_does_nothing() -> None:
+def test_values_are_preserved_and_simplification_is_idempotent() -> None:
     smaller = 0
     for seed in range(1500):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         e = code.grow(3)
         s = simplify(e, code.ranges)
         for env in code.points():
@@ -119,11 +119,11 @@ def test_values_never_change_and_a_second_time_does_nothing() -> None:
     assert smaller > 500
 
 
-def test_every_rule_fires_and_is_right_alone() -> None:
-    """Each line of the table, applied by itself wherever it fits, keeps the value."""
+def test_every_rule_applies_and_is_sound_alone() -> None:
+    """Each rule of the table, applied alone, preserves the value."""
     fired = dict.fromkeys([r.text for r in RULES], 0)
     for seed in range(1500):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         facts = Facts(code.ranges)
         for a in _ops(code.grow(3)):
             for rule in RULES:
@@ -135,11 +135,11 @@ def test_every_rule_fires_and_is_right_alone() -> None:
     assert min(fired.values()) >= 5, fired
 
 
-def test_the_fuzz_catches_a_wrong_rule() -> None:
-    """x // d -> c with the bucket of the lowest value alone is wrong, and some point of the fuzz shows it."""
+def test_the_fuzz_detects_a_wrong_rule() -> None:
+    """x // d -> c with the bucket of the lowest value only is wrong, and a point of the fuzz detects it."""
     wrong = 0
     for seed in range(200):
-        code = _Code(seed)
+        code = _IndexCode(seed)
         facts = Facts(code.ranges)
         for a in _ops(code.grow(3)):
             if a.op == "floordiv" and a.args[1].const is not None:

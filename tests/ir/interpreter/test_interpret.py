@@ -1,4 +1,4 @@
-"""The interpreter: programs against numpy, every statement, what it checks while it runs, and each thing it refuses."""
+"""Test the interpreter: programs against numpy, every statement, run-time checks, and rejected programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_matmul_in_other_types(programs: ModuleType, dtype: str, out: str | None
 
 
 def test_imperfect_tiles_of_every_size(programs: ModuleType) -> None:
-    """Rows of a parametric program, biased to 1, the extents, and beyond."""
+    """Configurations of a parametric program, biased to 1, the extents, and larger values."""
     params = programs.tile_params()
     program = programs.tiled_matmul(5, 7, 3, *params)
     arrays = program.arrays(3)
@@ -70,7 +70,7 @@ def test_imperfect_tiles_of_every_size(programs: ModuleType) -> None:
         np.testing.assert_array_equal(done[-1], program.reference(*arrays))
 
 
-def test_arrays_by_name_in_place_of_order(programs: ModuleType) -> None:
+def test_arrays_by_name_instead_of_order(programs: ModuleType) -> None:
     program = programs.matmul(3, 4, 5)
     a, b = program.arrays()
     np.testing.assert_array_equal(run(program.func, {"B": b, "A": a})[2], a @ b)
@@ -93,7 +93,7 @@ def test_symbolic_shapes_take_values() -> None:
 
 
 def test_more_loops_than_python_nests() -> None:
-    """Forty loops, a guard at each level: Python compiles twenty nested loops and a hundred levels of indentation."""
+    """Forty loops with a guard each: Python compiles at most twenty nested loops and a hundred levels of indentation."""
     loops = [Var(f"i{n}") for n in range(40)]
     total = sum((x(v) for v in loops), poly(0))
     a = Buffer("A", (41,), "int32")
@@ -120,7 +120,7 @@ def test_every_loop_kind_runs_all_iterations(kind: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ["blockIdx.x", "blockIdx.y", "vthread.x"])
-def test_block_indices_and_virtual_threads_run_one_after_the_other(tag: str) -> None:
+def test_block_indices_and_virtual_threads_run_sequentially(tag: str) -> None:
     a, i = Buffer("A", (4,), "int64"), Var("i")
     done = _run(For(i, poly(4), store(a, (i,), x(i)), "thread", tag), params=(a,), check_races=True)
     np.testing.assert_array_equal(done[0], [0, 1, 2, 3])
@@ -128,9 +128,7 @@ def test_block_indices_and_virtual_threads_run_one_after_the_other(tag: str) -> 
 
 def test_threads_of_a_block_are_refused() -> None:
     a, i = Buffer("A", (4,), "int64"), Var("i")
-    with pytest.raises(
-        InterpretError, match=r"the loop i is bound to threadIdx.x; threads of a block run together and wait for each other"
-    ):
+    with pytest.raises(InterpretError, match=r"the loop i is bound to threadIdx.x, and threads of a block synchronize"):
         _run(For(i, poly(4), store(a, (i,), x(i)), "thread", "threadIdx.x"), params=(a,))
 
 
@@ -175,7 +173,7 @@ def test_allocations_start_poisoned_each_time() -> None:
     assert np.isnan(_run(nest([(i, 3)], body), params=(a,))[0]).all()
 
 
-# ---- what was never written shows
+# ---- undefined memory
 
 
 def test_unwritten_memory_is_poison() -> None:
@@ -188,7 +186,7 @@ def test_unwritten_memory_is_poison() -> None:
     assert done[2].all()
 
 
-def test_a_forgotten_init_is_seen(programs: ModuleType) -> None:
+def test_a_missing_init_poisons_the_result(programs: ModuleType) -> None:
     program = programs.matmul(2, 2, 2)
     func = program.func.with_(body=transform(program.func.body, {Block: lambda n, _: n.with_(init=None)}))
     assert np.isnan(run(func, program.arrays())[-1]).all()
@@ -197,7 +195,7 @@ def test_a_forgotten_init_is_seen(programs: ModuleType) -> None:
 # ---- accesses and bindings are checked
 
 
-def test_a_load_out_of_range_is_refused_with_its_place() -> None:
+def test_a_load_out_of_range_is_refused_with_its_location() -> None:
     a, b, i, vi = Buffer("A", (3, 4)), Buffer("B", (5,)), Var("i"), Var("vi")
     made = Block("copy", (Iter(vi, poly(5), "S"),), (x(i),), (), None, store(b, (vi,), a[x(vi), 0]))
     message = r"load of A\[3, 0\] is out of range: the shape is \(3, 4\)\nin function f, at /i/copy, where i = 3, vi = 3"
@@ -215,7 +213,7 @@ def test_a_store_out_of_range_is_refused(index: int) -> None:
 
 
 def test_a_binding_out_of_range_is_refused(programs: ModuleType) -> None:
-    """A tile that does not divide, without its guard."""
+    """A tile size that does not divide the extent, without its guard."""
     program = programs.tiled_matmul(4, 4, 4, 2, 3, 2)
     func = program.func.with_(body=transform(program.func.body, {Block: lambda n, _: n.with_(predicate=n.predicate[:1])}))
     message = (
@@ -261,7 +259,7 @@ def test_iterations_that_write_the_same_element_race(kind: str) -> None:
     i = Var("i")
     message = (
         rf"a race in the {kind} loop i of function f: "
-        r"A\[0\] is written in iteration 0 and written in iteration 1, which may run at the same time"
+        r"A\[0\] is written in iteration 0 and written in iteration 1, which may run concurrently"
     )
     with pytest.raises(InterpretError, match=message):
         _races(kind, floordiv(x(i), 2), i=i)
@@ -270,7 +268,7 @@ def test_iterations_that_write_the_same_element_race(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parallel", "vectorized"])
-def test_iterations_that_read_what_another_writes_race(kind: str) -> None:
+def test_iterations_that_read_an_element_another_writes_race(kind: str) -> None:
     i = Var("i")
     with pytest.raises(InterpretError, match=r"A\[1\] is written in iteration 0 and read in iteration 1"):
         _races(kind, x(i) + 1, x(i), i=i)
@@ -293,7 +291,7 @@ def test_reductions_inside_one_iteration_do_not_race(programs: ModuleType) -> No
         run(func.with_(body=i.with_(body=j.with_(body=k.with_(kind="vectorized")))), program.arrays(), check_races=True)
 
 
-def test_lanes_of_vector_accesses_race_too() -> None:
+def test_lanes_of_vector_accesses_race() -> None:
     a, i = Buffer("A", (16,)), Var("i")
     for step, fails in ((4, False), (3, True)):
         body = For(i, poly(3), BufferStore(a, (x(i) * step,), BufferLoad(a, (x(i) * step,), 4)), "parallel")
@@ -305,7 +303,7 @@ def test_lanes_of_vector_accesses_race_too() -> None:
             run(func, [np.zeros(16, np.float32)], check_races=True)
 
 
-def test_scratch_of_a_thread_does_not_race_and_keeps_nothing() -> None:
+def test_thread_private_scratch_does_not_race_and_is_reset() -> None:
     i = Var("i")
     _races("parallel", poly(0), i=i, scope="workspace")
     with pytest.raises(InterpretError, match="a race in the vectorized loop i"):
@@ -317,7 +315,7 @@ def test_scratch_of_a_thread_does_not_race_and_keeps_nothing() -> None:
     assert np.isnan(run(func, [], check_races=True)[0]).all()
 
 
-def test_intermediates_of_a_parallel_loop_may_come_from_an_earlier_iteration_outside() -> None:
+def test_intermediates_of_a_parallel_loop_may_come_from_an_outer_iteration() -> None:
     i, j, out, kept = Var("i"), Var("j"), Buffer("O", (2, 3)), Buffer("K", (3,))
     first = If(less_than(x(i), 1), store(kept, (j,), const(4, "float32")))
     body = For(i, poly(2), For(j, poly(3), seq([first, store(out, (i, j), kept[x(j)])]), "parallel"))
@@ -331,7 +329,7 @@ def test_memory_allocated_inside_an_iteration_does_not_race() -> None:
 
 
 def test_races_are_found_inside_outlined_loops() -> None:
-    """Deep nests go on in Python functions of their own; trackers go with them."""
+    """Deep nests are outlined to separate Python functions, which also track accesses."""
     a, i = Buffer("A", (1,)), Var("i")
     body = For(i, poly(2), nest([(Var(f"l{n}"), 1) for n in range(30)], store(a, (0,), const(1, "float32"))), "parallel")
     with pytest.raises(InterpretError, match=r"a race in the parallel loop i"):
@@ -345,7 +343,7 @@ def test_wrong_arguments_are_refused(programs: ModuleType) -> None:
     program = programs.matmul(2, 3, 4)
     a, b = program.arrays()
     for arrays, message in (
-        ([b, a], r"the buffer A is float32 of shape \(2, 4\), held in float32, and got an array of float32 with shape \(4, 3\)"),
+        ([b, a], r"the buffer A is float32 of shape \(2, 4\), stored as float32, and got an array of float32 with shape \(4, 3\)"),
         ([a.astype(np.float64), b], r"got an array of float64 with shape \(2, 4\)"),
         ([a, b, a, b], r"has 3 buffer parameters \(A, B, C\) and got 4 arrays"),
         ({"A": a, "X": b}, "no parameter is named X; buffer parameters are A, B, C"),
@@ -358,10 +356,10 @@ def test_wrong_arguments_are_refused(programs: ModuleType) -> None:
     assert issubclass(InterpretError, RunError)
 
 
-def test_missing_and_impossible_values_are_refused(programs: ModuleType) -> None:
+def test_missing_and_invalid_values_are_refused(programs: ModuleType) -> None:
     params = programs.tile_params()
     program = programs.tiled_matmul(4, 4, 4, *params)
-    with pytest.raises(InterpretError, match="the Param tj has no value: nothing binds it here and `values` does not hold it"):
+    with pytest.raises(InterpretError, match="the Param tj has no value: it is not bound here and not in `values`"):
         run(program.func, program.arrays(), {params[0]: 1, params[2]: 1})
     with pytest.raises(InterpretError, match="the value 99 is not in the domain of the Param ti"):
         run(program.func, program.arrays(), {params[0]: 99})
@@ -384,7 +382,7 @@ _I = Var("i")
         (Seq((nest([(_I, 2)], Evaluate(ONE)), store(_OUT, (_I,), const(0, "float32")))), "the variable i has no value"),
         (store(_OUT, (0,), const(0, "int32")), "a value of int32 is stored to A: float32"),
         (BufferStore(_OUT, (), const(0, "float32")), "0 indices into A: float32"),
-        (store(Buffer("B", (4,)), (0,), const(0, "float32")), "1 indices into B: float32.*, which is not that kind of memory here"),
+        (store(Buffer("B", (4,)), (0,), const(0, "float32")), "1 indices into B: float32.*, which is not allocated here with that rank"),
         (Iter(_I, ONE, "S"), "Iter is not a statement that can be interpreted"),
         (Evaluate(Evaluate(ONE)), "Evaluate is not a value that can be interpreted"),  # type: ignore[arg-type]
         (BufferStore(_OUT, (0,), const(0, "float32")), "an index expression was expected in f, got int"),  # type: ignore[arg-type]
@@ -392,7 +390,7 @@ _I = Var("i")
         (Block("B", (Iter(_I, ONE, "S"),), (), (), None, Evaluate(ONE)), "block B has 1 iteration variables and 0 bindings"),
     ],
 )
-def test_malformed_programs_are_refused_here_too(body: Any, message: str) -> None:
+def test_malformed_programs_are_refused(body: Any, message: str) -> None:
     with pytest.raises(InterpretError, match=message):
         run(PrimFunc("f", (_OUT,), (), body), [])
 

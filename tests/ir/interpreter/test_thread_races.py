@@ -1,4 +1,4 @@
-"""Threads in step: the races, the threads that part, and everything else that is refused."""
+"""Test errors of threads in lockstep: races, divergence at barriers, and all other rejected programs."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_a_race_names_buffer_index_threads_and_statements() -> None:
     )
 
 
-def test_a_read_before_a_write_races_whoever_of_the_readers_it_was() -> None:
-    """All threads read the cell; the writer is one of them, and the first, the last or one between."""
+def test_a_read_before_a_write_races_for_every_reader() -> None:
+    """All threads read the cell; the writer is the first, the last or another thread."""
     for writer in (0, 3, 7):
         refused(
             f"""
@@ -104,7 +104,7 @@ def late(A: T.Buffer((8,), "float32")):
         )
 
 
-def test_several_threads_that_store_to_one_cell_race_also_with_one_value() -> None:
+def test_stores_of_the_same_value_to_one_cell_race() -> None:
     refused(
         """
 def same(A: T.Buffer((8,), "float32")):
@@ -166,7 +166,7 @@ def blocks(A: T.Buffer((2,), "float32"), B: T.Buffer((2,), "float32")):
 
 
 def test_a_block_reads_what_it_has_read_and_another_writes() -> None:
-    """The first reader is remembered though the writer's own block reads the cell after it."""
+    """The first reader is remembered even if the writer's block reads the cell later."""
     refused(
         """
 def blocks(A: T.Buffer((1,), "float32"), B: T.Buffer((2,), "float32")):
@@ -181,7 +181,7 @@ def blocks(A: T.Buffer((1,), "float32"), B: T.Buffer((2,), "float32")):
     )
 
 
-def test_private_memory_and_barriers_order_what_would_race() -> None:
+def test_private_memory_and_barriers_prevent_races() -> None:
     func = kernel("""
 def turns(A: T.Buffer((4,), "float32")):
     for tx in T.thread_binding(4, "threadIdx.x"):
@@ -214,7 +214,7 @@ def unwritten(A: T.Buffer((4,), "float32")):
     refused(lanes, r"R\[0\] \(local\) is read by thread 1, which has not written it")
 
 
-def test_shared_lanes_that_nobody_wrote_are_refused() -> None:
+def test_undefined_shared_lanes_are_refused() -> None:
     refused(
         """
 def unwritten(A: T.Buffer((4,), "float32")):
@@ -228,7 +228,7 @@ def unwritten(A: T.Buffer((4,), "float32")):
     )
 
 
-# ---- threads that part
+# ---- divergence
 
 
 def test_a_barrier_in_a_divergent_branch_is_refused() -> None:
@@ -245,7 +245,7 @@ def part(A: T.Buffer((8,), "float32")):
     )
 
 
-def test_a_barrier_in_a_divergent_loop_is_refused_and_in_a_common_one_is_not() -> None:
+def test_a_barrier_is_refused_in_a_divergent_loop_and_accepted_in_a_uniform_one() -> None:
     text = """
 def part(A: T.Buffer((8,), "float32")):
     for tx in T.thread_binding(8, "threadIdx.x"):
@@ -257,7 +257,7 @@ def part(A: T.Buffer((8,), "float32")):
     np.testing.assert_array_equal(run_threads(kernel(text.format(extent="tx // 8 + 2")), [])[0], np.ones(8))
 
 
-def test_a_branch_that_all_threads_take_may_wait() -> None:
+def test_a_barrier_in_a_uniform_branch_is_accepted() -> None:
     func = kernel("""
 def together(A: T.Buffer((8,), "float32")):
     for tx in T.thread_binding(8, "threadIdx.x"):
@@ -282,7 +282,7 @@ def part(A: T.Buffer((96,), "float32")):
     refused(text.format(limit=60), r"shuffle_xor_2 is reached by thread 32 and not by thread 60; a shuffle needs all threads of a warp")
 
 
-def test_a_shuffle_with_threads_that_are_not_there_is_refused() -> None:
+def test_a_shuffle_with_missing_threads_is_refused() -> None:
     text = """
 def short(A: T.Buffer((40,), "float32")):
     for tx in T.thread_binding(40, "threadIdx.x"):
@@ -305,8 +305,8 @@ def far(A: T.Buffer((4, 4), "float32")):
 """
 
     def far(statement: str, access: str, bx: int, tx: int, i: int) -> None:
-        place = rf"in function far, at /bx/tx/i, where bx = {bx}, tx = {tx}, i = {i}, in thread {tx} of block \({bx}, 0, 0\)"
-        with pytest.raises(InterpretError, match=rf"{access} is out of range: the shape is \(4, 4\)\n{place}"):
+        location = rf"in function far, at /bx/tx/i, where bx = {bx}, tx = {tx}, i = {i}, in thread {tx} of block \({bx}, 0, 0\)"
+        with pytest.raises(InterpretError, match=rf"{access} is out of range: the shape is \(4, 4\)\n{location}"):
             run_threads(kernel(text.format(statement=statement)), [], check_races=False)
 
     far("A[bx, tx + bx + i] = T.float32(1)", r"store to A\[0, 4\]", 0, 3, 1)
@@ -316,7 +316,7 @@ def far(A: T.Buffer((4, 4), "float32")):
     far("if bx * 4 + tx > 5 - i:\n                    A[0, 0] = A[bx, tx + bx + i]", r"load of A\[1, 4\]", 1, 3, 0)
 
 
-def test_guarded_threads_may_point_out_of_range() -> None:
+def test_guarded_threads_may_have_indices_out_of_range() -> None:
     func = kernel("""
 def edge(A: T.Buffer((5,), "float32"), B: T.Buffer((5,), "float32")):
     for tx in T.thread_binding(8, "threadIdx.x"):
@@ -352,7 +352,7 @@ def disagree(A: T.Buffer((8,), "float32")):
         for ty in T.thread_binding({n}, "threadIdx.x"):
             A[ty] = T.float32(1)
 """
-    refused(text.format(n=4), "the loop tx gives threadIdx.x the extent 8, and the loop ty of the same kernel 4")
+    refused(text.format(n=4), "extents of threadIdx.x differ in one kernel: 8 in the loop tx, 4 in the loop ty")
     np.testing.assert_array_equal(run_threads(kernel(text.format(n=8)), [])[0], np.ones(8))
 
 
@@ -400,6 +400,6 @@ def test_arguments_are_matched_as_by_the_serial_interpreter() -> None:
         run_threads(REVERSED, [numbers(32)])
 
 
-def test_the_serial_interpreter_points_here() -> None:
+def test_the_serial_interpreter_refers_to_run_threads() -> None:
     with pytest.raises(InterpretError, match="use ir.interpreter.threads.run_threads"):
         run(REVERSED, [numbers(64)])

@@ -1,4 +1,4 @@
-"""Threads in step: kernels as script text, each right one with its barriers dropped in turn, and everything that is refused."""
+"""Test threads in lockstep: correct kernels, the same kernels with each barrier removed, and agreement with the serial interpreter."""
 
 from __future__ import annotations
 
@@ -165,12 +165,12 @@ RIGHT: dict[str, tuple[PrimFunc, list[np.ndarray], np.ndarray]] = {
 BARRIERS = [(name, n) for name, (func, _, _) in RIGHT.items() for n in range(sum(map(is_barrier, walk(func.body))))]
 
 
-# ---- what programs compute
+# ---- results of programs
 
 
 @pytest.mark.parametrize("check_races", [True, False])
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_kernels_compute_their_reference(name: str, check_races: bool) -> None:
+def test_correct_kernels_compute_their_reference(name: str, check_races: bool) -> None:
     func, inputs, wanted = RIGHT[name]
     verify(func)
     kept = [a.copy() for a in inputs]
@@ -187,7 +187,7 @@ def test_every_barrier_is_needed(name: str, n: int) -> None:
         run_threads(without_barrier(func, n), inputs)
 
 
-def test_threads_in_step_are_right_without_the_barriers_that_their_loops_will_get() -> None:
+def test_lockstep_is_correct_before_barriers_are_inserted() -> None:
     func, inputs, wanted = RIGHT["cooperative"]
     np.testing.assert_array_equal(run_threads(without_barrier(func, 0), inputs, check_races=False)[-1], wanted)
 
@@ -202,7 +202,7 @@ def swap(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
     np.testing.assert_array_equal(run_threads(func, [a])[1], a[np.arange(32) ^ 4] + 100)
 
 
-def test_linear_indices_of_two_dimensional_blocks_make_warps() -> None:
+def test_warps_follow_the_linear_index_of_two_dimensional_blocks() -> None:
     func = kernel("""
 def swap(A: T.Buffer((4, 16), "float32"), B: T.Buffer((4, 16), "float32")):
     for ty in T.thread_binding(4, "threadIdx.y"):
@@ -228,7 +228,7 @@ def place(A: T.Buffer((2, 3, 2, 3, 2, 4), "int32")):
 
 
 def test_divergent_loops_and_branches() -> None:
-    """Threads do different numbers of iterations, and take both sides of an if in turn."""
+    """Threads run different numbers of iterations and take different sides of an if."""
     func = kernel("""
 def count(A: T.Buffer((7,), "int64"), B: T.Buffer((7,), "int64")):
     for tx in T.thread_binding(7, "threadIdx.x"):
@@ -326,7 +326,7 @@ def twice(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
 
 
 def test_only_the_chosen_side_of_a_select_is_evaluated() -> None:
-    """By threads, by lanes, and both at once: loads and divisions that are undefined stand in the other side."""
+    """Per thread, per lane, and both: the other side contains undefined loads and divisions."""
     a, b, c, tx = Buffer("A", (6,), "int32"), Buffer("B", (8,), "int32"), Buffer("C", (16,), "int32"), Var("tx")
     x = poly(tx)
     seven = const(7, "int32")
@@ -344,7 +344,7 @@ def test_only_the_chosen_side_of_a_select_is_evaluated() -> None:
     np.testing.assert_array_equal(pairs, [1, 2, 2, 1, 1, *[9] * 11])
 
 
-def test_lookups_differ_between_threads() -> None:
+def test_indirect_indices_differ_between_threads() -> None:
     a, rows, out, tx, at = Buffer("A", (5,)), Buffer("R", (4,), "int64"), Buffer("B", (4,)), Var("tx"), IndirectVar("at")
     value = IndirectIndex(at, poly(5), rows[tx], a[at])
     func = PrimFunc("f", (a, rows, out), (), For(tx, poly(4), If(less_than(tx, 3), store(out, (tx,), value)), "thread", "threadIdx.x"))
@@ -352,7 +352,7 @@ def test_lookups_differ_between_threads() -> None:
     table = np.array([4, 0, 2, 99])
     done = run_threads(func, [numbers(5), table, np.zeros(4, F32)])[2]
     np.testing.assert_array_equal(done, [*numbers(5)[[4, 0, 2]], 0])
-    with pytest.raises(InterpretError, match=r"a lookup gave 5, and its extent is 5\n.*tx = 1, in thread 1"):
+    with pytest.raises(InterpretError, match=r"the indirect index 5 is out of range: its extent is 5\n.*tx = 1, in thread 1"):
         run_threads(func, [numbers(5), np.array([0, 5, 0, 0])])
 
 
@@ -376,7 +376,7 @@ def rows(A: T.Buffer((6, 4), "float32"), B: T.Buffer((6,), "float32")):
     np.testing.assert_array_equal(run_threads(func, [a])[1], a.sum(axis=1) + a[0].max())
 
 
-def test_shared_memory_begins_poisoned_in_each_block() -> None:
+def test_shared_memory_is_poisoned_at_the_start_of_each_block() -> None:
     func = kernel("""
 def leak(A: T.Buffer((2, 4), "float32")):
     for bx in T.thread_binding(2, "blockIdx.x"):
@@ -433,7 +433,7 @@ def test_programs_without_threads_mean_the_same(programs: ModuleType, name: str)
 
 
 def in_threads(func: PrimFunc) -> PrimFunc:
-    """The first loop of each nest is bound to threads of a block, the second one to blocks, where both are parallel."""
+    """The program with the first loop of each nest bound to threads and the second to blocks, if both are parallel."""
 
     def bind(s: Any) -> Stmt:
         parallel = _spatial(s) and _spatial(s.body)
@@ -461,7 +461,7 @@ def test_loops_bound_to_threads_mean_the_same(programs: ModuleType, name: str) -
 
 @pytest.mark.parametrize("n", [0, 3, 5, 8])
 def test_every_stage_of_lowering_means_the_same(schedules: ModuleType, n: int) -> None:
-    """Schedules of the CPU rules, whose programs end in vectors, masks, guards and expanded functions."""
+    """Schedules of the CPU rules, which lower to vectors, masks, guards and expanded intrinsics."""
     text = schedules.WORKLOADS[n]
     case = schedules.rule_cases(text)[-1]
     row = schedules.biased_rows(case.sketch, case.workload.func, 1, stream(n, "threads", text))[0]

@@ -1,4 +1,4 @@
-"""The interpreter's values: what every expression means, in each type, for one lane and for many, and what has no meaning."""
+"""Test the interpreter's values: semantics of every expression, by type, for scalars and vectors, and undefined operations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _run(body: Stmt, *arrays: Any, params: tuple[Any, ...], allocs: tuple[Buffer
 
 
 def _value(e: Expr, *inputs: tuple[Buffer, np.ndarray], shape: tuple[int, ...] = (1,)) -> np.ndarray:
-    """What `e` is, through a store to an output of its type."""
+    """The value of `e`, through a store to an output of its type."""
     lanes = int(e.dtype.partition("x")[2] or 1)
     out = Buffer("out", (max(lanes, shape[0]),), e.dtype.partition("x")[0])
     done = _run(BufferStore(out, (poly(0),), e), *[a for _, a in inputs], params=(*[b for b, _ in inputs], out))
@@ -143,13 +143,13 @@ def test_comparisons_and_logic() -> None:
 
 
 def test_logic_evaluates_both_sides() -> None:
-    """Only Select guards: a load that lowering would run must not run out of range here either."""
+    """Only Select guards: a load that lowered code executes must not be out of range here either."""
     a = Buffer("A", (2,), "bool")
     with pytest.raises(InterpretError, match=r"load of A\[2\] is out of range"):
         _value(Binary("and", const(False, "bool"), a[2]), (a, np.zeros(2, bool)))
 
 
-def test_select_evaluates_the_chosen_side_alone() -> None:
+def test_select_evaluates_only_the_chosen_side() -> None:
     a, b, i = Buffer("A", (3,)), Buffer("B", (5,)), Var("i")
     inside = Binary("and", less_than(0, i), less_than(i, 4))
     body = store(b, (i,), select(inside, a[x(i) - 1], -1.0))
@@ -157,8 +157,8 @@ def test_select_evaluates_the_chosen_side_alone() -> None:
     np.testing.assert_array_equal(done[1], [-1, 5, 6, 7, -1])
 
 
-def test_vector_select_evaluates_each_lane_of_the_chosen_side_alone() -> None:
-    """Lanes 0 and 5 of the load are out of range and not chosen; the scalar in the other side would be, if it ran at all."""
+def test_vector_select_evaluates_only_the_chosen_side_of_each_lane() -> None:
+    """Lanes 0 and 5 of the load are out of range and not chosen; the scalar of the other side is out of range and never evaluated."""
     a, b = Buffer("A", (4,)), Buffer("B", (6,))
     outside = Binary("or", IsNegative(poly(-1), 6, ONE), IsNegative(poly(4), 6, poly(-1)))
     value = Select(outside, Broadcast(const(9, "float32"), 6), BufferLoad(a, (poly(-1),), 6))
@@ -213,14 +213,14 @@ def test_casts(to: str, value: Any, dtype: str, wanted: Any) -> None:
     assert _value(Cast(to, const(value, dtype)))[0] == wanted
 
 
-def test_a_cast_of_nan_to_an_integer_warns_nobody() -> None:
+def test_a_cast_of_nan_to_an_integer_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _value(Cast("int32", const(math.nan, "float32")))
 
 
 @pytest.mark.parametrize("name", [n for n, i in INTRINSICS.items() if not i.reduces and not i.effect and n not in ("reinterpret", "isnan")])
-def test_intrinsics_mean_what_their_table_says(name: str) -> None:
+def test_intrinsics_agree_with_their_table(name: str) -> None:
     known = INTRINSICS[name]
     args = [np.float32(0.5), np.float32(2), np.float32(-0.75)][: known.arity]
     with np.errstate(all="ignore"):
@@ -277,7 +277,7 @@ def test_an_evaluated_expression_is_checked() -> None:
 
 
 class _Random:
-    """A random expression that can be written for one lane, at loop variable i, or for eight."""
+    """A random expression, either scalar at loop variable i or a vector of eight lanes."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -315,7 +315,7 @@ def test_fuzz_scalar_and_vector_evaluation_agree() -> None:
 
 
 def test_shared_expressions_are_evaluated_once_in_each_statement() -> None:
-    """Two to the sixty additions as a tree; what one side of a Select computed is computed again in the other."""
+    """2**60 additions as a tree; the sides of a Select do not share computed values."""
     a, b = Buffer("A", (2,), "int64"), Buffer("B", (2,), "int64")
     e: Expr = a[0]
     for _ in range(60):

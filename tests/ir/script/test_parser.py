@@ -1,4 +1,4 @@
-"""Parsed programs: the round trip of everything that prints, and what people type besides."""
+"""Test the parser: round trips of everything that prints, and other notations that users write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPE = "float32"
 
 
 def assert_round_trip(f: PrimFunc | IRModule) -> None:
-    """Text and program determine each other."""
+    """Assert that printing and parsing are inverse to each other."""
     text = script(f)
     again = parse(text)
     assert structural.difference(again, f) is None, text
@@ -36,7 +36,7 @@ def assert_round_trip(f: PrimFunc | IRModule) -> None:
 
 
 def assert_means(text: str, other: str) -> None:
-    """Two bodies of a function of A: float32[8, 8], K: int64[8] and the size n describe one program."""
+    """Assert that two bodies of a function of A: float32[8, 8], K: int64[8] and the size n are the same program."""
     assert structural.difference(parse(function(text)), parse(function(other))) is None
 
 
@@ -82,7 +82,7 @@ _SIZES: list[Var] = [_V["n"], *_P]
 
 @st.composite
 def polys(draw: st.DrawFn, depth: int = 3) -> Poly:
-    """Index expressions, made by the constructors."""
+    """Index expressions, built by the constructors."""
     if depth == 0 or draw(st.booleans()):
         return poly(draw(st.sampled_from(_ATOMS) | st.integers(-9, 300)))
     a: Poly = draw(polys(depth=depth - 1))
@@ -158,7 +158,7 @@ def values(draw: st.DrawFn, dtype: str = "float32", depth: int = 3) -> Expr:
 
 
 def enclosed(body: Stmt) -> PrimFunc:
-    """`body` with every variable of these tests bound."""
+    """A function with `body`, in which all variables of these tests are bound."""
     for v in "kji":
         body = For(_V[v], poly(8), body)
     return PrimFunc("f", (_A, *_B.values(), *_SIZES), (), body)
@@ -181,7 +181,7 @@ def test_value_round_trip(case: tuple[str, Expr]) -> None:
 
 @st.composite
 def statements(draw: st.DrawFn, depth: int = 3) -> Stmt:
-    """Statements of every kind, as lowered programs have them."""
+    """Statements of every kind, as in lowered programs."""
     kind = draw(st.sampled_from(["for", "if", "seq", "allocate", "vector", "evaluate", "barrier", "store"])) if depth else "store"
     index = polys(depth=1).filter(stable)
 
@@ -221,7 +221,7 @@ def test_statement_round_trip(s: Stmt) -> None:
 
 @pytest.mark.parametrize("pad", [0, 3, poly(Param("p", (1, 2))) * 2])
 def test_padded_rows_round_trip(pad: Poly | int) -> None:
-    """Allocated by the function, and in its body."""
+    """For allocations of the function and of its body."""
     i = Var("i")
     tile, own = Buffer("S", (4, 8), scope="shared", pad=pad), Buffer("L", (2, 4), scope="local", pad=pad)
     body = Allocate(own, Seq((store(tile, (i, i), load(own, 0, 1)), store(own, (0, i), load(tile, i, 0)))))
@@ -258,7 +258,7 @@ def test_block_in_a_block() -> None:
     assert_round_trip(PrimFunc("f", (_A,), (), For(i, poly(8), outer)))
 
 
-# ---- what people type ------------------------------------------------------------------------------------------------
+# ---- notations of users ----------------------------------------------------------------------------------------------
 
 
 @T.prim_func
@@ -282,7 +282,7 @@ def test_the_decorator_reads_the_source() -> None:
 
 def test_the_decorator_sees_closures_and_locals() -> None:
     m = np.int64(6)
-    rows = 4  # stands in an annotation only, so Python makes no closure for it
+    rows = 4  # used in an annotation only, so Python creates no closure cell for it
 
     @T.prim_func(name="scale-rows")
     def f(A: T.Buffer((rows, m)), n: T.int64, B: "T.Buffer((n + 1,))"):  # noqa: UP037
@@ -415,7 +415,7 @@ def test_an_allocation_reaches_to_the_end_of_its_body() -> None:
     assert isinstance(inner, Allocate) and isinstance(inner.body, Seq) and len(inner.body.stmts) == 2
 
 
-def test_index_conditions_become_lt0() -> None:
+def test_index_conditions_become_is_negative() -> None:
     f = parse(function("if n + 3 < 8:\n    A[0, 0] = 0"))
     assert isinstance(f, PrimFunc) and isinstance(f.body, If) and isinstance(f.body.cond, IsNegative)
     (n,) = [p for p in f.params if isinstance(p, Var)]
@@ -428,14 +428,14 @@ def test_select_reads_back_with_its_guard() -> None:
     assert_round_trip(f)
 
 
-def test_words_of_the_namespace_exist_and_say_that_they_are_read() -> None:
+def test_words_of_the_namespace_exist_and_raise_when_called() -> None:
     from tunesmith.ir.script import syntax
     from tunesmith.support.errors import ScriptError
 
     for name in syntax.__all__:
         assert getattr(T, name) is not None
     for name in ("grid", "block", "exp", "select"):
-        with pytest.raises(ScriptError, match=rf"T\.{name} has a meaning only inside a function under @T.prim_func"):
+        with pytest.raises(ScriptError, match=rf"T\.{name} may be used only in functions decorated with @T.prim_func"):
             getattr(T, name)(1)
     with pytest.raises(AttributeError, match=r"the script has no T\.nonsense"):
         _ = T.nonsense

@@ -1,4 +1,4 @@
-"""Printed programs: the spelling of every node, names, and an order that does not depend on how the program was made."""
+"""Test the printer: notation of every node, names, and independence of the creation order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Golden = Callable[..., None]
 
 
 def matmul(order: str = "ijk") -> PrimFunc:
-    """A tiled matmul with a guard; `order` is the order in which its variables are created."""
+    """A tiled matmul with a guard; `order` is the creation order of its variables."""
     v = {n: Var(n) for n in order}
     inner = {n: Var(n + "_1") for n in reversed(order)}
     blocks = {n: Var("v" + n) for n in order}
@@ -52,7 +52,7 @@ def test_schedulable_program(assert_golden: Golden) -> None:
     assert_golden(script(matmul()))
 
 
-def test_order_of_creation_does_not_show() -> None:
+def test_creation_order_does_not_matter() -> None:
     assert script(matmul("ijk")) == script(matmul("kji")) == script(matmul("jik"))
 
 
@@ -106,7 +106,7 @@ def test_module(assert_golden: Golden) -> None:
 
 
 def test_module_of_something_else_is_refused() -> None:
-    with pytest.raises(ScriptError, match=r"function 'g' of the module is a str; only a PrimFunc has a script form"):
+    with pytest.raises(ScriptError, match=r"function 'g' of the module is a str, which has no script form"):
         script(IRModule({"g": "not TIR"}))
 
 
@@ -222,7 +222,7 @@ def test_names_become_identifiers(name: str, printed: str) -> None:
     assert script(parse(script(f))) == script(f)
 
 
-def test_params_are_declared_in_order_of_use_whatever_their_order_of_creation() -> None:
+def test_params_are_declared_in_order_of_use() -> None:
     def program(first: str) -> str:
         made = {n: Param(n, range(1, 20)) for n in (first, *({"s", "t", "u"} - {first}))}
         a, i = Buffer("A", (poly(made["u"]),)), Var("i")
@@ -236,7 +236,7 @@ def test_params_are_declared_in_order_of_use_whatever_their_order_of_creation() 
     assert declared == ["u", "s", "t"]
 
 
-def test_equal_names_are_told_apart_by_their_company() -> None:
+def test_equal_names_are_distinguished_by_their_cofactors() -> None:
     def program(swap: bool) -> str:
         p, q = Param("t", [1, 2]), Param("t", [1, 2])
         if swap:
@@ -248,7 +248,7 @@ def test_equal_names_are_told_apart_by_their_company() -> None:
     assert "A[i + t * 3 + t_1 * 5]" in program(False)
 
 
-def test_a_size_that_is_no_parameter_is_declared() -> None:
+def test_a_size_that_is_not_a_parameter_is_declared() -> None:
     n = Var("n")
     a = Buffer("A", (poly(n),))
     text = script(PrimFunc("f", (a,), (), store(a, (poly(n) - 1,), const(0, "float32"))))
@@ -282,13 +282,13 @@ def test_underline_of_something_absent_changes_nothing() -> None:
     assert script(matmul(), [Var("i")]) == script(matmul())
 
 
-def test_a_name_used_outside_its_scope_prints_all_the_same() -> None:
+def test_a_name_used_outside_its_scope_is_printed() -> None:
     a, i = Buffer("A", (4,)), Var("i")
     loop = For(i, poly(4), store(a, (i,), const(0, "float32")))
     assert script(Seq((loop, store(a, (i,), const(0, "float32"))))).splitlines()[-1] == "A[i] = T.float32(0.0)"
 
 
-def test_sequences_that_seq_would_not_make() -> None:
+def test_sequences_that_seq_does_not_create() -> None:
     a = Buffer("A", (4,))
     s = [store(a, (n,), const(0, "float32")) for n in range(3)]
     text = script(Seq((Seq((s[0], s[1])), s[2])))
@@ -301,7 +301,7 @@ def test_a_long_signature_has_a_line_for_each_parameter() -> None:
     assert lines[1:3] == ["def f(", '    buffer_0: T.Buffer((128, 128), "float32"),'] and lines[6] == "):"
 
 
-def test_what_has_no_script_form_is_refused() -> None:
+def test_objects_without_script_form_are_refused() -> None:
     @node
     class Strange(Stmt):
         n: int
@@ -315,13 +315,13 @@ def test_what_has_no_script_form_is_refused() -> None:
         script(Strange(1))
     with pytest.raises(ScriptError, match="the expression Odd has no script form"):
         script(Odd(1, "float32"))
-    with pytest.raises(ScriptError, match="int has no script form; a PrimFunc, IRModule, statement or expression has"):
+    with pytest.raises(ScriptError, match="int has no script form; expected a PrimFunc, IRModule, statement or expression"):
         script(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["T", "range", "class", "a.b", "0", "", "naïve", "A"])
-def test_buffers_keep_their_names_and_so_do_the_blocks_and_buffers_that_are_named_after_them(name: str) -> None:
-    """A trace names what a step made after the buffers of the program; a record's program has been through its text."""
+def test_buffer_names_and_names_derived_from_them_survive_parsing(name: str) -> None:
+    """Traces derive names from the buffers of the program, and the program of a record has been printed and parsed."""
     x, y = te.placeholder((6, 4), name="x"), te.placeholder((6, 4), name="A")
     plain = te.create_prim_func([x, y, te.compute((6, 4), lambda i, j: x[i, j] + y[i, j], "out")], "f")
     renamed = {b: b.like() for b in plain.buffers if b.name != "A"}

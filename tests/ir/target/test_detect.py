@@ -1,4 +1,4 @@
-"""Detection: read from a made-up /proc and /sys, so that every case is the same on every machine."""
+"""Test detection on fake /proc and /sys trees, so that the tests are independent of the machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_hidden_instructions_change_the_name(machine: Path) -> None:
     assert (host.mcpu, host.vector_bits) == ("znver3", 256)
 
 
-def test_no_third_level_is_not_made_up(machine: Path) -> None:
+def test_a_missing_third_level_is_reported_as_none(machine: Path) -> None:
     for cpu in range(8):
         (machine / f"sys/devices/system/cpu/cpu{cpu}/cache/index3/size").unlink()
     assert detect_host(machine, range(8), "x86_64").l3_bytes == 0
@@ -83,7 +83,7 @@ def test_an_empty_system_still_gives_a_target(tmp_path: Path) -> None:
         ({}, None),
         ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
         ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
-        # The tightest limit on the way up counts.
+        # The tightest limit of all ancestors applies.
         ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "200000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 2.0),
         ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "400000 100000", "sys/fs/cgroup/a/b/cpu.max": "300000 100000"}, 3.0),
         (

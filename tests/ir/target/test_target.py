@@ -1,4 +1,4 @@
-"""Targets: text, JSON, tags, defaults, identity, and every refusal."""
+"""Test targets: text, JSON, tags, defaults, identity, and every refusal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunesmith.support.errors import TargetError
 ZEN5 = "llvm -mcpu=znver5 -num-cores=2"
 
 
-def test_text_names_a_machine_that_is_not_here() -> None:
+def test_text_describes_another_machine() -> None:
     target = Target(ZEN5)
     assert (target.kind, target.mcpu, target.num_cores, target.mtriple) == ("llvm", "znver5", 2, "x86_64-unknown-linux-gnu")
     assert (target.vector_bits, target.vector_registers, target.cache_line) == (512, 32, 64)
@@ -64,7 +64,7 @@ def test_peak_follows_width_clock_and_datapath() -> None:
     assert Target("llvm -mcpu=znver4 -num-cores=1 -clock-ghz=3.0").peak_gflops == 2 * 2 * 8 * 3.0
 
 
-def test_mattr_takes_registers_away_and_is_canonical() -> None:
+def test_mattr_removes_registers_and_is_canonical() -> None:
     target = Target("llvm -mcpu=znver5 -num-cores=2 -mattr=-avx512f,+sha,-sha")
     assert target.mattr == "-avx512f,-sha"
     assert (target.vector_bits, target.vector_registers) == (256, 16)
@@ -97,7 +97,7 @@ def test_cuda_from_architecture_alone_has_every_limit() -> None:
     assert special.key != target.key
 
 
-def test_a_card_fixes_size_and_rates() -> None:
+def test_a_card_sets_size_and_rates() -> None:
     h100, h200 = Target("nvidia/h100"), Target("nvidia/h200")
     assert h200.arch == h100.arch == "sm_90"
     assert h200.dram_gbs > h100.dram_gbs
@@ -163,7 +163,7 @@ def test_identity_survives_text(name: str, cores: int, bits: int | None) -> None
     assert Target(str(target)).key == target.key
 
 
-def test_identity_leaves_out_what_is_measured() -> None:
+def test_identity_excludes_measured_facts() -> None:
     plain = Target(ZEN5)
     measured = plain.with_attributes(peak_gflops=501.0, peak_gflops_core=252.0, dram_gbs=43.0, l3_bytes=16 << 20)
     assert measured != plain
@@ -177,7 +177,7 @@ def test_identity_leaves_out_what_is_measured() -> None:
     }
     assert plain.key != plain.with_attributes(num_cores=4).key
     assert plain.key != Target("c -mcpu=znver5 -num-cores=2").key
-    # Spelled out or left out, a default is the same target.
+    # An explicit default is the same target as an omitted one.
     assert Target(ZEN5 + " -vector-bits=512 -mtriple=x86_64-unknown-linux-gnu").key == plain.key
 
 
@@ -286,7 +286,7 @@ def test_bare_cuda_is_the_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(target_defaults, "nvidia_gpus", _gpus(NvidiaGpu("NVIDIA H200", "9.0", 141 << 30, "580.1")))
     assert Target("cuda") == Target("nvidia/h200") == Target.detect("cuda")
     monkeypatch.setattr(target_defaults, "nvidia_gpus", _gpus(NvidiaGpu("NVIDIA H100 PCIe", "9.0", 80 << 30, "580.1")))
-    with pytest.raises(TargetError, match=r"'NVIDIA H100 PCIe' is not in the table of cards\. Say -arch=sm_90 -num-cores=N"):
+    with pytest.raises(TargetError, match=r"'NVIDIA H100 PCIe' is not in the table of cards\. Use -arch=sm_90 -num-cores=N"):
         Target("cuda")
     assert Target("cuda -num-cores=114").num_cores == 114
     monkeypatch.setattr(target_defaults, "nvidia_gpus", _gpus())
@@ -301,12 +301,12 @@ def test_native_of_another_architecture_is_refused() -> None:
         Target(f"llvm -mtriple={other}-unknown-linux-gnu")
 
 
-def test_detection_names_by_features_first() -> None:
+def test_detection_prefers_features_over_model_numbers() -> None:
     spr = CPUS["sapphirerapids"].features
     match = best_match
     assert match("x86_64", "GenuineIntel", spr, 6, 0x8F) == "sapphirerapids"
     assert match("x86_64", "GenuineIntel", spr, 6, 0xAD) == "graniterapids"
-    # A hypervisor that reports an older model hides no instructions; one that hides instructions decides the name.
+    # A hypervisor may report another model with all instructions, or hide instructions, which changes the name.
     assert match("x86_64", "GenuineIntel", spr, 6, 0xA7) == "sapphirerapids"
     assert match("x86_64", "GenuineIntel", spr - {"gfni"}, 6, 0x8F) == "cooperlake"
     assert match("x86_64", "GenuineIntel", CPUS["haswell"].features, 6, 0x4F) == "broadwell"

@@ -1,4 +1,4 @@
-"""Kinds and tags of targets from outside: what they are made of, and what is refused."""
+"""Test registered target kinds and tags: attributes of the base kind, identity, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.support.registry import Registry
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registries of this test alone, with a kind and a tag."""
+    """Separate registries with a kind and a tag."""
     kinds: Registry[TargetKind] = Registry(TARGET_KINDS.kind)
     kinds.register("sim", TargetKind("llvm", {"num_cores": 3}))
     kinds.register("card", TargetKind("cuda", {"model": "h200"}))
@@ -30,7 +30,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, registry)
 
 
-def test_a_kind_has_the_attributes_of_the_one_it_is_like() -> None:
+def test_a_kind_has_the_attributes_of_its_base() -> None:
     t = Target("sim -mcpu=x86-64-v3")
     assert (t.kind, t.base, t.is_cpu, t.num_cores, t.vector_bits) == ("sim", "llvm", True, 3, 256)
     assert attributes_of("sim") == attributes_of("llvm")
@@ -63,5 +63,5 @@ def test_refusals() -> None:
         Target({"kind": "sin"})
     with pytest.raises(TargetError, match=r"unknown tag 'lab/bax'. Known tags: .*lab/box. Did you mean 'lab/box'"):
         Target.from_tag("lab/bax")
-    with pytest.raises(TargetError, match="the target kind 'odd' is like 'vulkan', which is not one of llvm, c, cuda, opencl"):
+    with pytest.raises(TargetError, match="the target kind 'odd' is based on 'vulkan', which is not one of llvm, c, cuda, opencl"):
         Target("odd")
