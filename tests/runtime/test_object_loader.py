@@ -59,7 +59,7 @@ def test_closed(vadd_object: bytes) -> None:
     loaded = load_object(vadd_object)
     loaded.close()
     loaded.close()
-    with pytest.raises(RunError, match="'vadd' is asked of an object that has been closed"):
+    with pytest.raises(RunError, match="'vadd' cannot be looked up in an object that has been closed"):
         loaded.address("vadd")
 
 

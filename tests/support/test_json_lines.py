@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "write", full_disk)
     with pytest.raises(RecordError, match=r"cannot append to .*: No space left on device. Check"):
         append(path, [{"n": 2, "pad": "x" * 3}])
-    monkeypatch.inverse()
+    monkeypatch.undo()
     assert path.read_bytes() == before
 
 

@@ -20,7 +20,7 @@ TYPES = ("float16", "float32", "float64", "bool", "int8", "uint8", "int16", "int
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_numpy_shares_the_memory(dtype: str) -> None:
-    before = len(dlpack._lent)
+    before = len(dlpack._exported)
     x = np.arange(6).reshape(2, 3).astype(dtype)
     array = DeviceArray.from_numpy(cpu(), x)
     seen = np.from_dlpack(array)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def test_numpy_shares_the_memory(dtype: str) -> None:
     assert back.numpy().tolist() == x[::-1].tolist(), "who looks at the memory keeps it"
     del back
     gc.collect()
-    assert len(dlpack._lent) == before
+    assert len(dlpack._exported) == before
 
 
 def test_torch_shares_the_memory_also_of_bfloat16() -> None:
@@ -58,14 +58,14 @@ def test_tensors_with_the_mark_of_a_negation_are_refused() -> None:
 
 def test_capsules() -> None:
     array = DeviceArray.from_numpy(cpu(), np.zeros((0, 3), np.float32))
-    before = len(dlpack._lent)
+    before = len(dlpack._exported)
     assert array.__dlpack_device__() == (1, 0)
     for version, name in ((None, '"dltensor"'), ((0, 8), '"dltensor"'), ((1, 0), '"dltensor_versioned"'), ((1, 2), '"dltensor_versioned"')):
         capsule = array.__dlpack__(max_version=version)
-        assert name in repr(capsule) and len(dlpack._lent) == before + 1
+        assert name in repr(capsule) and len(dlpack._exported) == before + 1
         del capsule  # that nobody has consumed
         gc.collect()
-        assert len(dlpack._lent) == before
+        assert len(dlpack._exported) == before
     assert np.from_dlpack(array).shape == (0, 3)  # type: ignore[arg-type]
     scalar = DeviceArray.from_numpy(cpu(), np.array(3, np.int32))
     copied = np.from_dlpack(scalar, copy=True) if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else np.from_dlpack(scalar).copy()  # type: ignore

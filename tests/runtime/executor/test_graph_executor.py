@@ -269,7 +269,7 @@ MALFORMED: list[tuple[tuple[object, ...], object, str]] = [
     (("inputs", 0, 2, 0), True, "extent 0: expected an integer from 0 to .*, got True"),
     (("outputs", 1, 0), "y", "two outputs of one name: y, y"),
     (("arena",), -1, "arena: expected an integer"),
-    (("arena",), 2**61, "bytes for its intermediate tensors, which cannot be had"),
+    (("arena",), 2**61, "bytes for its intermediate tensors, which cannot be allocated"),
     (("arena",), 0, "there is no arena 0|tensor 1 of the program: a tensor of 24 bytes"),
     (("tensors", 1, 0), "stack", "'stack' is no place"),
     (("tensors", 1, 1), 64, "there is no arena 64|does not fit"),

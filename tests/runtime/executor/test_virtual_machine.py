@@ -238,7 +238,7 @@ def test_malformed_code(at: int, ins: object, message: str) -> None:
         (7, ["alloc", 3, "bool", ["n"]], "the condition of block 0 of the program is not one bool"),
         (10, ["alloc", 4, "float32", [["add", "n", -9]]], r"has the negative extents \[-6\] where the inputs have n = 3"),
         (10, ["alloc", 4, "float32", [["mul", 2**61, "n"]]], "does not fit 64 bits where n = 3"),
-        (10, ["alloc", 4, "float32", [2**59]], "bytes for its intermediate tensors, which cannot be had"),
+        (10, ["alloc", 4, "float32", [2**59]], "bytes for its intermediate tensors, which cannot be allocated"),
         (15, ["call", "negate", [2], [0], []], "writes to input 0, which may only be read"),
         (15, ["copy", 2, 3], "is a copy between tensors that differ"),
         (15, ["copy", 0, 2], "writes to input 0, which may only be read"),
