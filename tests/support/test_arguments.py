@@ -1,4 +1,4 @@
-"""Counts are integers, and budgets are finite."""
+"""Counts are integers, and positive numbers are finite."""
 
 from __future__ import annotations
 
