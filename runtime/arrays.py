@@ -142,10 +142,10 @@ def storage(value: object, dtype: str) -> np.ndarray:
         RunError: the value is not an array, or has another element type; the message does not name the argument.
     """
     array = value if type(value) is np.ndarray else _imported(value)
-    wanted = storage_dtype(dtype)
+    expected = storage_dtype(dtype)
     if dtype == "bfloat16" and array.dtype.name == "bfloat16":
         array = array.view(np.uint16)  # the type was added to numpy by a package
-    if array.dtype != wanted or (wanted is _UINT16 and _name_of(value) != dtype):
+    if array.dtype != expected or (expected is _UINT16 and _name_of(value) != dtype):
         raise RunError(f"expected {dtype}, got {_name_of(value)}. Convert it first: executors never convert elements")
     flags = array.flags
     if not (flags.c_contiguous and flags.aligned):
@@ -165,7 +165,7 @@ def _imported(value: object) -> np.ndarray:
         kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
         raise RunError(f"expected an array (numpy, torch or any other with DLPack), got a value of type {kind}")
     if is_negated(value):
-        raise negation(f"expected {_name_of(value)} as memory holds it", value)
+        raise negation(f"expected {_name_of(value)} without a lazy negation", value)
     try:
         return np.from_dlpack(_Recoded(value, _UINT) if _name_of(value) == "bfloat16" else value)
     except Exception as error:  # libraries raise exceptions of any type

@@ -73,7 +73,7 @@ def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
 def _read(data: bytes | mmap) -> ElfSymbols:
     _, kind, machine, _, _, _, table, _, _, _, _, size, count, _ = _HEADER.unpack_from(data)
     sections = [_SECTION.unpack_from(data, table + i * size) for i in range(count)]
-    wanted = _DYNSYM if kind == LIBRARY else _SYMTAB
+    symbol_section = _DYNSYM if kind == LIBRARY else _SYMTAB
     defined: set[str] = set()
     needed: set[str] = set()
     name_of_machine = MACHINES.get(machine, f"machine {machine}")
@@ -88,7 +88,7 @@ def _read(data: bytes | mmap) -> ElfSymbols:
         if section == _DYNAMIC_SECTION:
             entries = [_DYNAMIC.unpack_from(data, at) for at in range(offset, offset + length, entry)]
             libraries += [_text(data, sections[link][4] + value) for tag, value in entries if tag == _NEEDED_LIBRARY]
-        if section != wanted:
+        if section != symbol_section:
             continue
         names = sections[link][4]
         for at in range(offset, offset + length, entry):

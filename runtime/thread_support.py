@@ -1,4 +1,4 @@
-"""Generate the LLVM IR functions with which compiled code queries the thread count of a parallel loop, and their shared state.
+"""Generate LLVM IR functions with which compiled code queries the thread count of a parallel loop.
 
 `i32 tunesmith_threads_v1(i32 most)` returns a number from 1 to `most`: the limit in the state if set, else the OpenMP default
 (`omp_set_num_threads`, OMP_NUM_THREADS, or the processors of the process).  It returns 0 in a forked child whose parent may have started

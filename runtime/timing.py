@@ -185,15 +185,15 @@ def interleaved(
     policy = policy or TimingPolicy()
     if not calls:
         return {}
-    wanted = policy.repeats if rounds is None else rounds
-    if wanted < 1:
-        raise UserError(f"cannot time {wanted} rounds: pass at least 1")
+    required = policy.repeats if rounds is None else rounds
+    if required < 1:
+        raise UserError(f"cannot time {required} rounds: pass at least 1")
     deadline = time.perf_counter() + policy.limit_s * len(calls)
     numbers = {name: _warm_up(call, policy, deadline) for name, call in calls.items()}
     quiet: list[_Window] = []
     best: _Window | None = None
-    while sum(len(window.rounds) for window in quiet) < wanted:
-        window = _window(calls, numbers, policy, wanted, deadline)
+    while sum(len(window.rounds) for window in quiet) < required:
+        window = _window(calls, numbers, policy, required, deadline)
         if window.foreign < policy.quiet_fraction:
             quiet.append(window)
         elif best is None or window.foreign < best.foreign:
@@ -241,12 +241,12 @@ def _warm_up(call: Callable[[], object], policy: TimingPolicy, deadline: float) 
 
 
 def _window(
-    calls: Mapping[str, Callable[[], object]], numbers: Mapping[str, int], policy: TimingPolicy, wanted: int, deadline: float
+    calls: Mapping[str, Callable[[], object]], numbers: Mapping[str, int], policy: TimingPolicy, required: int, deadline: float
 ) -> _Window:
     """The rounds of one window, and the load of other processes meanwhile."""
     names = list(calls)
     watch = policy.quiet_fraction < math.inf
-    length, least = (policy.window_s, min(_WINDOW_SAMPLES, wanted)) if watch else (0.0, wanted)
+    length, least = (policy.window_s, min(_WINDOW_SAMPLES, required)) if watch else (0.0, required)
     before = CpuClock.now() if watch else None
     start = time.perf_counter()
     rounds: list[dict[str, float]] = []

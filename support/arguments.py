@@ -1,4 +1,4 @@
-"""Validate numeric arguments when they are passed, so that NaN, fractions and bools are rejected before their first use."""
+"""Validate numeric arguments on entry, so that NaN, fractions and bools are rejected before their first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_count(name: str, value: object, least: int = 1, what: str = "") -> int:
     """
     found = None if isinstance(value, bool) else _index(value)
     if found is None or found < least:
-        raise _refusal(name, value, what, f"an integer >= {least} is wanted")
+        raise _refusal(name, value, what, f"expected an integer >= {least}")
     return found
 
 
@@ -37,7 +37,7 @@ def as_positive(name: str, value: object, what: str = "") -> float:
     except OverflowError:
         found = math.inf
     if not 0 < found < math.inf:
-        raise _refusal(name, value, what, "a positive, finite number is wanted")
+        raise _refusal(name, value, what, "expected a positive, finite number")
     return found
 
 
@@ -48,6 +48,6 @@ def _index(value: object) -> int | None:
         return None
 
 
-def _refusal(name: str, value: object, what: str, wanted: str) -> UserError:
+def _refusal(name: str, value: object, what: str, expected: str) -> UserError:
     shown = f"{value!r:.200}"
-    return UserError(f"{name}={shown}: {f'{what}, not {shown}' if what else wanted}")
+    return UserError(f"{name}={shown}: {f'{what}, not {shown}' if what else expected}")

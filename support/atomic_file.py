@@ -62,7 +62,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     if place.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
     if os.path.lexists(place) and not place.is_file():
-        raise OSError(errno.EINVAL, "what is there is no regular file, and would be lost", os.fspath(path))
+        raise OSError(errno.EINVAL, "it exists, is no regular file, and would be lost", os.fspath(path))
     return place
 
 

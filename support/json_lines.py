@@ -82,7 +82,7 @@ def check_journal(path: str | os.PathLike[str]) -> None:
         RecordError: the path exists and is not a regular file, is not a valid file name, or names a Python file.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise RecordError(f"{path!r:.200} cannot be a log: the path of a file is wanted")
+        raise RecordError(f"{path!r:.200} cannot be a log: expected the path of a file")
     _refuse_python(path)
     try:
         mode = os.stat(path).st_mode
@@ -198,7 +198,7 @@ def spans(
 def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
     """Open the journal, to read lines at the offsets that `spans` yields.  RecordError if it does not exist or cannot be read."""
     if not isinstance(path, (str, os.PathLike)):  # open() would take an int as a file descriptor
-        raise RecordError(f"cannot read {path!r:.200}: the path of a file is wanted")
+        raise RecordError(f"cannot read {path!r:.200}: expected the path of a file")
     _refuse_python(path)
     try:
         return open(path, "rb")  # closed by the caller
@@ -213,7 +213,7 @@ def _refuse_python(path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if isinstance(name, str) and name.endswith(".py"):
         raise RecordError(
-            f"{name} is a Python file, and a log is wanted. A workload in the file is named {name}:NAME, NAME a function of it"
+            f"{name} is a Python file, not a log. To name a workload in the file, write {name}:NAME, where NAME is a function of it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Load `path.py:name`: user-defined samplers, models and workloads on the command line, without installing a package."""
+"""Load `path.py:name`: user-defined samplers, models and workloads that are not installed as a package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Register named objects (primitives, passes, backends, samplers, cost models, rules), imported lazily and extended by plugins.
+"""Register primitives, passes, backends, samplers, cost models and rules by name, with lazy import and plugins.
 
 A name maps to a value, or to a dotted path `"package.module:Name"` that is imported on the first lookup, so that
 importing a table of names is cheap.  Other distributions add names through the entry point group `tunesmith.<kind>`.

@@ -35,7 +35,7 @@ def recorded_seed(seed: int) -> int:
     """The seed as an int that fits in a record.  UserError unless it fits in 64 bits, signed or unsigned."""
     value = _integer(seed, "the seed")
     if not -(1 << 63) <= value < 1 << 64:
-        raise UserError(f"records hold seeds of 64 bits, from -2^63 to 2^64 - 1, and {value} is none: choose a smaller one")
+        raise UserError(f"records hold seeds of 64 bits, from -2^63 to 2^64 - 1, got {value}: choose a smaller one")
     return value
 
 

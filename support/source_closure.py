@@ -1,4 +1,4 @@
-"""Find the source files of a Python program: the file and the modules that it imports, outside of installed packages.
+"""Find the source files of a Python file: itself and the modules it imports, outside of installed packages.
 
 Cached results (replays of a method) are keyed by the digest of these files, so that an edited helper module counts as another method.
 Import statements anywhere in a file are parsed, not executed; modules imported by computed names are not found.

@@ -60,5 +60,7 @@ def described(error: BaseException) -> tuple[str, bool]:
 
 def _is_installed(file: str) -> bool:
     """Whether a Python file belongs to tunesmith, to an installed package or to Python."""
-    ours = {m.__file__ for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tunesmith" and hasattr(m, "__file__")}
-    return file.startswith("<") or file in ours or any(Path(file).is_relative_to(root) for root in sysconfig.get_paths().values())
+    library_files = {
+        m.__file__ for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tunesmith" and hasattr(m, "__file__")
+    }
+    return file.startswith("<") or file in library_files or any(Path(file).is_relative_to(root) for root in sysconfig.get_paths().values())

@@ -487,9 +487,9 @@ def checker_text(memory: Memory = HOST) -> str:
     return text if memory == HOST else _DEFINE.sub("define internal i32 @", text)
 
 
-def _accepted(result: str, number: str, wanted: tuple[int, ...]) -> str:
+def _accepted(result: str, number: str, accepted: tuple[int, ...]) -> str:
     """`accept RESULT: NUMBER` in LLVM IR: whether a device type is one of the accepted ones."""
-    first, *others = wanted
+    first, *others = accepted
     lines = [f"  {result}{'.0' if others else ''} = icmp eq i32 {number}, {first}"]
     for i, other in enumerate(others, 1):
         lines.append(f"  {result}.is.{i} = icmp eq i32 {number}, {other}")

@@ -1,4 +1,4 @@
-"""Helpers for hand-written LLVM IR: string constants, and a macro line that raises an error through TVM-FFI."""
+"""Expand macros of hand-written LLVM IR: string constants, and lines that raise an error through TVM-FFI."""
 
 from __future__ import annotations
 

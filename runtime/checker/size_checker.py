@@ -1,4 +1,4 @@
-"""Generate the argument checks of functions with dynamic shapes: LLVM IR for the module of `runtime.checker.argument_checker`.
+"""Generate the LLVM IR argument checks of functions with dynamic shapes, for the module of `argument_checker`.
 
 Such a function takes its tensors followed by its sizes, ints.  Its entry point calls
 

@@ -1,4 +1,4 @@
-"""Arrays in device memory: a shape, a type and an allocation, which is freed with the array."""
+"""Represent arrays in device memory: a shape, a type and an allocation, which is freed with the array."""
 
 from __future__ import annotations
 

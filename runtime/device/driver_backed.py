@@ -177,18 +177,18 @@ class DriverDeviceAPI(DeviceAPI):
         self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
     ) -> None:
         check_copy(source, target, nbytes, source_offset, target_offset)
-        ours = [a.device for a in (source, target) if a.device.kind == self.kind]
+        devices = [a.device for a in (source, target) if a.device.kind == self.kind]
         for allocation in (source, target):
-            if allocation.device.kind not in (self.kind, "cpu") or not ours:
+            if allocation.device.kind not in (self.kind, "cpu") or not devices:
                 what = f"from {source.device} to {target.device}"
                 raise RunError(f"devices of kind {self.kind} cannot copy {what}: copy through the host, with {allocation.device}.api")
         if not nbytes:
             return
-        if source.handle == target.handle and len(ours) == 2 and abs(source_offset - target_offset) < nbytes:
+        if source.handle == target.handle and len(devices) == 2 and abs(source_offset - target_offset) < nbytes:
             what = f"{nbytes} bytes from offset {source_offset} to {target_offset} of one allocation"
             raise RunError(f"cannot copy {what}: the ranges overlap")
         # The stream belongs to the source device, or to the target device if the source is the host.
-        index = ours[0].index
+        index = devices[0].index
         queue = self._stream(index, stream)
         with self._on(index, f"copy of {nbytes} bytes"):
             if source.device.kind != self.kind:
@@ -218,12 +218,12 @@ class DriverDeviceAPI(DeviceAPI):
         if stream == 0:
             raise RunError("the default stream cannot be dropped")
         self.synchronise(index, stream)
-        queue, ours = self._streams.take(index, stream)
+        queue, owned = self._streams.take(index, stream)
         for block in self._pool.drain(index, stream):
             self.free(block)
         with self._foreign_lock:
             self._foreign = {k: v for k, v in self._foreign.items() if v != stream}
-        if ours:
+        if owned:
             with self._on(index, "free_stream"):
                 self.driver.free_stream(queue)
 
@@ -288,9 +288,9 @@ class DriverDeviceAPI(DeviceAPI):
                 raise RunError(f"cannot launch {kernel} on {self.kind}({index}): argument {i} is memory of {there}. Copy it first")
         with self._on(index, f"launch of {kernel} with a grid of {grid}, blocks of {block} and {shared_bytes} bytes of shared memory"):
             found = self.driver.kernel(loaded, kernel)
-            wanted, given = self.driver.parameter_count(found), len(arguments)
-            if wanted is not None and wanted != given + self._extra_arguments(shared_bytes):
-                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {wanted} arguments, and {given} are given")
+            expected, given = self.driver.parameter_count(found), len(arguments)
+            if expected is not None and expected != given + self._extra_arguments(shared_bytes):
+                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {expected} arguments, and {given} are given")
             self.driver.launch(found, grid, block, shared_bytes, [a.handle for a in arguments], queue)
 
     def _extra_arguments(self, shared_bytes: int) -> int:

@@ -217,8 +217,8 @@ class Executor(ABC):
 
     def _set(self, arrays: Sequence[object]) -> None:
         if len(arrays) != len(self.inputs):
-            wanted = ", ".join(map(str, self.inputs)) or "none"
-            raise RunError(f"the program takes {len(self.inputs)} input(s), got {len(arrays)}. They are: {wanted}")
+            expected = ", ".join(map(str, self.inputs)) or "none"
+            raise RunError(f"the program takes {len(self.inputs)} input(s), got {len(arrays)}. They are: {expected}")
         self._given = [self._accepted(i, a) for i, a in enumerate(arrays)]
         self._alias_free = False
 
