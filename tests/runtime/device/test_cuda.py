@@ -193,6 +193,6 @@ class TestFakeDriver(DeviceConformance):
         array = DeviceArray(cuda(), (4,), "float32")
         api.launch(0, code, "fault", [], (1, 1, 1), (1, 1, 1))
         for call in (lambda: api.synchronise(0), lambda: api.free(block), lambda: api.unload_code(0, code), lambda: api.load_code(0, TOYS)):
-            with pytest.raises(DeviceLost, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access.*start another"):
+            with pytest.raises(DeviceLost, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access.*start a new process"):
                 call()
         del array  # without an error
