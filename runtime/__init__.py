@@ -1,1 +1,1 @@
-"""Rank 1: devices, compiled modules, threads and timing: what a deployed program needs.  Knows no IR."""
+"""Layer 1: run deployed programs: devices, compiled modules, threads and timing.  Does not depend on the IR."""

@@ -1,7 +1,7 @@
-"""Arrays of callers, memory of executors, and what compiled functions take: three views of the same bytes, without copies.
+"""Convert between caller arrays, executor memory and tensors of compiled functions without copies.
 
-Executors hold numpy arrays, the *storage*.  numpy has no bfloat16, so that its storage is uint16, and the true type is told to
-DLPack only.  DLPack refuses read-only arrays, though operands are never written: they pass through a second array at their address.
+Executors hold numpy arrays, the *storage*.  numpy has no bfloat16: its storage is uint16, and only DLPack gets the true type.
+DLPack refuses read-only arrays, although operands are never written: they are passed as a second array at the same address.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+"""In bytes: the size of a cache line and of the widest vector."""
 
 _UINT16 = np.dtype("uint16")
 _UINT, _BFLOAT = 1, 4
 _CODE_OFFSET = 20
-"""Of the type code in a `DLTensor`, which a capsule named dltensor starts with."""
+"""Offset of the type code in the `DLTensor` at the start of a capsule named dltensor."""
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
 class _Recoded:
-    """An array whose elements DLPack calls by another type code of the same size."""
+    """An array exported through DLPack with another type code of the same size."""
 
     __slots__ = ("_array", "_code")
 
@@ -49,12 +49,12 @@ class _Recoded:
 
 @cache
 def storage_dtype(dtype: str) -> np.dtype:
-    """The numpy type that holds elements of a scalar type."""
+    """The numpy type that stores elements of a scalar type."""
     return _UINT16 if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def nbytes(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor."""
+    """Size of a tensor in bytes."""
     return math.prod(shape) * dt.nbytes(dtype)
 
 
@@ -64,20 +64,20 @@ def aligned(size: int) -> int:
 
 
 def empty(size: int) -> np.ndarray:
-    """Uninitialised bytes at an aligned address.  RunError if there is not so much memory."""
+    """Uninitialised bytes at an aligned address.  RunError if the memory cannot be allocated."""
     try:
         block = np.empty(size + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise RunError(f"the program needs {size} bytes for its intermediate tensors, which cannot be had: {error}") from error
+        raise RunError(f"the program needs {size} bytes for its intermediate tensors, which cannot be allocated: {error}") from error
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + size]
 
 
 def placed(memory: np.ndarray, offset: int, dtype: str, shape: Sequence[int]) -> np.ndarray:
-    """The storage of a tensor that lies in a block of bytes.
+    """The storage of a tensor at an offset of a block of bytes.
 
     Raises:
-        RunError: it does not lie in there.
+        RunError: the tensor exceeds the block.
     """
     size = nbytes(dtype, shape)
     if not 0 <= offset <= memory.nbytes - size:
@@ -86,14 +86,14 @@ def placed(memory: np.ndarray, offset: int, dtype: str, shape: Sequence[int]) ->
 
 
 def writable(array: np.ndarray) -> np.ndarray:
-    """The same elements in an array that says it may be written, and is never to be written."""
+    """The same elements in an array that is flagged writable; it must not be written."""
     if array.flags.writeable:
         return array
     return np.asarray(_Unlocked(array)) if array.nbytes else array.copy()
 
 
 class _Unlocked:
-    """The memory of a read-only array, in the words of numpy's array interface."""
+    """The memory of a read-only array, as a writable numpy array interface."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._keep = array
@@ -101,8 +101,10 @@ class _Unlocked:
 
 
 def passable(value: object) -> object:
-    """What DLPack passes in the place of a numpy array that it refuses, a read-only one or one of a package's bfloat16, and that will not
-    be written if it is read-only; any other value as it is."""
+    """A DLPack-compatible alias of a numpy array that DLPack refuses (read-only, or bfloat16 of a package); other values unchanged.
+
+    The alias of a read-only array must not be written.
+    """
     if not isinstance(value, np.ndarray):
         return value
     dtype = value.dtype.name
@@ -113,12 +115,12 @@ def passable(value: object) -> object:
 
 
 def at_address(address: int, size: int, keep: object) -> np.ndarray:
-    """Bytes that lie somewhere in this process; `keep` lives as long as they are used."""
+    """Memory of this process as an array of bytes, which keeps `keep` alive."""
     return np.asarray(_Memory(address, size, keep))
 
 
 class _Memory:
-    """Bytes at an address, in the words of numpy's array interface."""
+    """Bytes at an address, as a numpy array interface."""
 
     def __init__(self, address: int, size: int, keep: object) -> None:
         self._keep = keep
@@ -126,24 +128,24 @@ class _Memory:
 
 
 def tensor(array: np.ndarray, dtype: str) -> tvm_ffi.Tensor:
-    """What a compiled function takes: a view of storage."""
+    """A view of storage, as an argument of a compiled function."""
     return tvm_ffi.from_dlpack(_Recoded(array, _BFLOAT) if dtype == "bfloat16" else array)
 
 
 def storage(value: object, dtype: str) -> np.ndarray:
-    """The storage of a caller's array: its own memory if that is contiguous, else one contiguous copy.
+    """The storage of a caller's array: its own memory if contiguous, else a contiguous copy.
 
     Args:
         value: a numpy, torch or other DLPack array in CPU memory.
-        dtype: what its elements must be.
+        dtype: the required element type.
     Raises:
-        RunError: it is no array, or has another element type; the message does not say which array.
+        RunError: the value is not an array, or has another element type; the message does not name the argument.
     """
     array = value if type(value) is np.ndarray else _imported(value)
-    wanted = storage_dtype(dtype)
+    expected = storage_dtype(dtype)
     if dtype == "bfloat16" and array.dtype.name == "bfloat16":
-        array = array.view(np.uint16)  # a package has added the type to numpy
-    if array.dtype != wanted or (wanted is _UINT16 and _name_of(value) != dtype):
+        array = array.view(np.uint16)  # the type was added to numpy by a package
+    if array.dtype != expected or (expected is _UINT16 and _name_of(value) != dtype):
         raise RunError(f"expected {dtype}, got {_name_of(value)}. Convert it first: executors never convert elements")
     flags = array.flags
     if not (flags.c_contiguous and flags.aligned):
@@ -156,16 +158,16 @@ def _name_of(value: object) -> str:
 
 
 def _imported(value: object) -> np.ndarray:
-    """A numpy array over the memory of any other array."""
+    """A numpy array that shares the memory of an array of any library."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     if not hasattr(value, "__dlpack__"):
         kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
         raise RunError(f"expected an array (numpy, torch or any other with DLPack), got a value of type {kind}")
     if is_negated(value):
-        raise negation(f"expected {_name_of(value)} as memory holds it", value)
+        raise negation(f"expected {_name_of(value)} without a lazy negation", value)
     try:
         return np.from_dlpack(_Recoded(value, _UINT) if _name_of(value) == "bfloat16" else value)
-    except Exception as error:  # each library raises what it likes
+    except Exception as error:  # libraries raise exceptions of any type
         kind = f"{type(value).__module__}.{type(value).__name__}"
         raise RunError(f"this {kind} cannot be read through DLPack as CPU memory: {error}") from error

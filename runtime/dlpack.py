@@ -1,4 +1,4 @@
-"""DLPack capsules, read and written: an array of any library, its type and its memory, without importing the library.
+"""Read and write DLPack capsules: exchange arrays with any library without importing it.
 
 Offsets are those of `DLTensor` in the stable C ABI of DLPack 0.x: {data 0, device type 8, id 12, ndim 16, type code 20, bits 21, lanes 22,
 shape 24, strides 32, byte_offset 40}.
@@ -13,10 +13,10 @@ from typing import Any
 CPU, CUDA, OPENCL = 1, 2, 4
 """Device types."""
 KINDS = {"cpu": CPU, "cuda": CUDA, "opencl": OPENCL}
-"""Device types of our kinds of devices."""
+"""Device kinds of tunesmith -> device types."""
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
-"""Names of capsules, which keep a pointer to them."""
+"""Capsule names; module constants, because a capsule keeps only a pointer to its name."""
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
@@ -57,15 +57,15 @@ class _ManagedVersioned(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """An array as DLPack tells it.
+    """An array as described by DLPack.
 
     Attributes:
-        address: of its first element.
-        device: DLPack's device type and index.
-        dtype: as in `support.dtype`; `complex64` and others that are none of ours as their library would say it.
+        address: address of the first element.
+        device: DLPack device type and index.
+        dtype: as in `support.dtype`; unsupported types such as `complex64` as their library spells them.
         shape: extents.
-        strides: in elements; None where the array is contiguous and says no more.
-        owner: keeps the memory.
+        strides: in elements; None if the array is contiguous and its strides are omitted.
+        owner: keeps the memory alive.
     """
 
     address: int
@@ -77,14 +77,14 @@ class TensorView:
 
 
 def read(array: Any, stream: int | None = None) -> TensorView:
-    """The array, whose memory lives as long as the view.
+    """A view of the array, which keeps its memory alive.
 
     Args:
         array: has `__dlpack__`.
-        stream: of CUDA arrays, in DLPack's numbers (1 is the default stream): what was started for the array is done before what is put
-            into this stream from now on.
+        stream: for CUDA arrays, the DLPack stream number (1 is the default stream): work pending on the array completes before any work
+            enqueued on this stream afterwards.
     Raises:
-        whatever the array's library raises when it cannot be passed.
+        Any exception of the array's library, if the array cannot be exported.
     """
     capsule = array.__dlpack__() if stream is None else array.__dlpack__(stream=stream)
     t = _Tensor.from_address(_pointer(capsule, b"dltensor"))
@@ -98,26 +98,26 @@ def read(array: Any, stream: int | None = None) -> TensorView:
 
 
 _API = ctypes.PyDLL(None)
-_lent: dict[int, tuple[object, ...]] = {}
-"""What keeps exported tensors, by the address of their description, until their consumer calls the deleter."""
+_exported: dict[int, tuple[object, ...]] = {}
+"""Address of a managed tensor -> objects that keep it alive until its consumer calls the deleter."""
 
 
-def _give_back(address: int, _lent: dict[int, tuple[object, ...]] = _lent) -> None:
-    _lent.pop(address, None)
+def _release(address: int, _exported: dict[int, tuple[object, ...]] = _exported) -> None:
+    _exported.pop(address, None)
 
 
-def _capsule_gone(capsule: int, _lent: dict[int, tuple[object, ...]] = _lent, api: Any = _API) -> None:
-    """Of a capsule without a consumer: a consumer renames it."""
+def _destroy_capsule(capsule: int, _exported: dict[int, tuple[object, ...]] = _exported, api: Any = _API) -> None:
+    """Release a capsule that was never consumed; a consumer would have renamed it."""
     for name in (b"dltensor", b"dltensor_versioned"):
         if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), name):
             api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-            _lent.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
+            _exported.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
 
 
-_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_give_back)
-_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_release)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
 for _callback in (_deleter, _destructor):
-    # Consumers may outlive this module when the process ends, and then call what must still be there.
+    # Consumers may outlive this module at process exit and call these functions then.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 
@@ -126,12 +126,12 @@ def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, .
     """A capsule of a contiguous array.
 
     Args:
-        address: of its first element.
-        device: DLPack's device type and index.
+        address: address of the first element.
+        device: DLPack device type and index.
         dtype: a scalar type as in `support.dtype`.
         shape: extents.
-        owner: keeps the memory; it is kept as long as the consumer, or the capsule if there is none, needs it.
-        versioned: as DLPack 1.0 describes arrays, and not as 0.x.
+        owner: keeps the memory alive; referenced until the consumer releases the array, or the capsule if there is no consumer.
+        versioned: use the struct of DLPack 1.0 instead of 0.x.
     """
     extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps = [1]
@@ -144,13 +144,13 @@ def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, .
     code, bits = _typed(dtype)
     managed.tensor = _Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0)
     managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
-    _lent[ctypes.addressof(managed)] = (managed, extents, strides, owner)
+    _exported[ctypes.addressof(managed)] = (managed, extents, strides, owner)
     name = _VERSIONED if versioned else _PLAIN
     return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
 def _typed(dtype: str) -> tuple[int, int]:
-    """DLPack's code and bits of a type."""
+    """DLPack type code and bits of a type."""
     if dtype == "bool":
         return 6, 8
     word = dtype.rstrip("0123456789")
@@ -159,7 +159,7 @@ def _typed(dtype: str) -> tuple[int, int]:
 
 
 def contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Whether elements follow each other in row-major order; strides of extents 1 do not count."""
+    """Whether the layout is compact and row-major; strides of extents 1 are ignored."""
     if strides is None or 0 in shape:
         return True
     step = 1

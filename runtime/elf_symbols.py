@@ -1,7 +1,7 @@
-"""What an object file or shared library defines and needs, read from its ELF symbol table.
+"""Read the symbols that an object file or shared library defines and needs from its ELF symbol table.
 
-LLVM aborts the process when it links an object whose symbols it cannot find, and TVM-FFI cannot list the functions
-of a library: both questions are answered here, before either is asked.
+LLVM aborts the process when it links an object with an undefined symbol, and TVM-FFI cannot list the functions
+of a library: both are checked here first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SYMTAB, _RELA, _DYNAMIC_SECTION, _DYNSYM = 2, 4, 6, 11
 _NEEDED_LIBRARY = 1
 _ALLOCATED = 2
 _ABSOLUTE_32 = {"x86_64": (10, 11)}
-"""Relocations by which code says "somewhere in the first 2 or 4 GB": R_X86_64_32 and R_X86_64_32S."""
+"""Relocations to absolute 32-bit addresses, R_X86_64_32 and R_X86_64_32S: they require the lowest 4 or 2 GB."""
 _GLOBAL, _WEAK = 1, 2
 _DEFAULT = 0
 
@@ -29,7 +29,7 @@ OBJECT, LIBRARY = 1, 3
 """File types: a relocatable object, and a shared library."""
 
 MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
-"""ELF machine numbers with the names that `platform.machine()` has for them."""
+"""ELF machine numbers -> names of `platform.machine()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class ElfSymbols:
 
     Args:
         kind: OBJECT or LIBRARY.
-        machine: the processor it is for, as `platform.machine()` says it.
+        machine: the target processor, as named by `platform.machine()`.
         defined: names other files can refer to, sorted.
-        needed: names that another file must define, sorted; weak references, which may stay unresolved, left out.
+        needed: names that another file must define, sorted; weak references, which may stay unresolved, are omitted.
         movable: the code runs at any address (always true of a library).
-        libraries: names of the libraries that a library asks the loader for, in order; none of an object.
+        libraries: names of the libraries that a library depends on (DT_NEEDED), in order; empty for an object.
     """
 
     kind: int
@@ -57,10 +57,10 @@ def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
     """The symbols of an ELF file (64 bit, little endian).
 
     Args:
-        data: the whole file, best mapped if it is large.
-        what: how an error message calls it.
+        data: the whole file; large files are best memory-mapped.
+        what: name of the file in error messages.
     Raises:
-        RunError: the bytes are not such a file, or are damaged.
+        RunError: the bytes are not an ELF file of this kind, or are damaged.
     """
     if data[:6] != b"\x7fELF\x02\x01":
         raise RunError(f"{what} is not a 64-bit little-endian ELF file (it starts with {data[:4]!r}). Build it for this machine")
@@ -73,7 +73,7 @@ def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
 def _read(data: bytes | mmap) -> ElfSymbols:
     _, kind, machine, _, _, _, table, _, _, _, _, size, count, _ = _HEADER.unpack_from(data)
     sections = [_SECTION.unpack_from(data, table + i * size) for i in range(count)]
-    wanted = _DYNSYM if kind == LIBRARY else _SYMTAB
+    symbol_section = _DYNSYM if kind == LIBRARY else _SYMTAB
     defined: set[str] = set()
     needed: set[str] = set()
     name_of_machine = MACHINES.get(machine, f"machine {machine}")
@@ -88,15 +88,15 @@ def _read(data: bytes | mmap) -> ElfSymbols:
         if section == _DYNAMIC_SECTION:
             entries = [_DYNAMIC.unpack_from(data, at) for at in range(offset, offset + length, entry)]
             libraries += [_text(data, sections[link][4] + value) for tag, value in entries if tag == _NEEDED_LIBRARY]
-        if section != wanted:
+        if section != symbol_section:
             continue
         names = sections[link][4]
         for at in range(offset, offset + length, entry):
-            name, info, other, home, _, _ = _SYMBOL.unpack_from(data, at)
+            name, info, other, section_index, _, _ = _SYMBOL.unpack_from(data, at)
             if info >> 4 not in (_GLOBAL, _WEAK) or not name:
                 continue
             text = _text(data, names + name)
-            if home:
+            if section_index:
                 if other & 3 == _DEFAULT:
                     defined.add(text)
             elif info >> 4 == _GLOBAL:
@@ -105,7 +105,7 @@ def _read(data: bytes | mmap) -> ElfSymbols:
 
 
 def _text(data: bytes | mmap, start: int) -> str:
-    """The text that ends with a zero byte."""
+    """The zero-terminated string at an offset."""
     end = data.find(b"\0", start)
     if end < 0:
         raise ValueError("a name has no end")

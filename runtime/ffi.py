@@ -1,5 +1,7 @@
-"""TVM-FFI, imported without torch: on its own it imports torch wherever that is installed, which takes every process a second, starts
-threads and loads another OpenMP runtime.  Who has imported torch already loses nothing, and tensors pass through DLPack in any case.
+"""Import TVM-FFI without torch.
+
+TVM-FFI imports torch wherever it is installed, which takes a second per process, starts threads and loads another OpenMP runtime.
+If torch is already imported, nothing changes; tensors are passed through DLPack in any case.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 
 
 def _without_torch(name: str) -> ModuleType:
-    """The module, which finds no torch while it is imported unless it is there already."""
+    """Import the module with torch hidden, unless torch is already imported."""
     if name in sys.modules or "torch" in sys.modules:
         return importlib.import_module(name)
     modules = cast("dict[str, ModuleType | None]", sys.modules)
-    modules["torch"] = None  # an import of it now fails as if it was not installed
+    modules["torch"] = None  # importing it now fails as if it were not installed
     try:
         return importlib.import_module(name)
     finally:

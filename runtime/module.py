@@ -1,11 +1,11 @@
-"""Compiled functions in this process: `module["name"](a, b, c)` with numpy, torch or any other DLPack arrays.
+"""Load and call compiled functions: `module["name"](a, b, c)` with numpy, torch or other DLPack arrays.
 
-A module comes from object bytes (just compiled, no file involved) or from a shared library on disk.  Either way a call
-goes straight from Python to the entry point through TVM-FFI; a module and its functions keep the code alive.
+A module is loaded from object bytes in memory or from a shared library on disk.  In both cases a call passes directly
+from Python to the entry point through TVM-FFI; a module and its functions keep the code alive.
 
-A library may hold a whole model, an executable, besides; loading it gives the executor.  A file may also be a program for a device, which
-is no library: loading it gives a `DeviceModule`.  That needs neither a compiler nor the rest of
-tunesmith: LLVM is imported only where object bytes are loaded.
+A library may also contain a whole model, an executable; loading it returns the executor.  A file with a device program is not a
+library; loading it returns a `DeviceModule`.  Loading files needs neither a compiler nor the rest of tunesmith: LLVM is imported only
+to load object bytes.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from tunesmith.support.temporary_folder import temporary_folder
 
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
-"""What TVM-FFI itself keeps under the prefix."""
+"""Symbols with the prefix that are reserved by TVM-FFI."""
 _EXECUTORS: Mapping[str, type[GraphExecutor] | type[VirtualMachine] | type[AotExecutor]] = {
     "graph": GraphExecutor,
     "vm": VirtualMachine,
     "aot": AotExecutor,
 }
-"""What runs executables of each kind."""
+"""Kind of executable -> executor class."""
 
 
 class CompiledFunction:
     """A function of a module.  Call it with one array for each parameter; results are written to the output arrays.
 
-    Threads may call it at the same time; the interpreter lock is released meanwhile.
+    Thread safe; calls release the interpreter lock.
     """
 
     __slots__ = ("ffi", "name", "parameters")
@@ -65,18 +65,17 @@ class CompiledFunction:
     def __init__(self, name: str, ffi: tvm_ffi.Function) -> None:
         self.name = name
         self.ffi = ffi
-        """The same function without the translation of errors: what TVM-FFI code takes."""
+        """The TVM-FFI function, which raises untranslated errors."""
         self.parameters: Sequence[tuple[str, bool]] = ()
-        """Of each parameter its name, and whether the function writes it; nothing where that is not known, as of a library."""
+        """Name of each parameter and whether the function writes it; empty if unknown, as for functions of a library."""
 
     def __call__(self, *arguments: object) -> object:
         """Run the function.
 
         Raises:
-            RunError: an argument is not what the function takes: the message names it, with what was wanted and
-                what was given.
+            RunError: an argument is invalid; the message names the argument, the expected and the actual value.
         """
-        if "torch" in modules:  # in line, as calls are short: 0.2 us for each torch tensor, 0.04 us for a numpy array beside it
+        if "torch" in modules:  # inlined, because calls are short: 0.2 us per torch tensor, 0.04 us per numpy array
             for argument in arguments:
                 if (kind := type(argument)) is not ndarray and MARKABLE[kind] and argument.is_neg():  # type: ignore[attr-defined]
                     raise self._negation(arguments)
@@ -89,13 +88,13 @@ class CompiledFunction:
         return CompiledFunction.__call__(self, *again)
 
     def bind(self, *arguments: object) -> Callable[[], object]:
-        """A call with these arguments, prepared once: for callers that run the function many times on the same memory.
+        """Prepare a call with these arguments, for callers that run the function many times on the same memory.
 
-        Repeated calls take 0.1 us, where an unprepared numpy array costs 0.2 us each time, a torch tensor 0.35 us.  The arguments are
-        checked again by each call.  Those on a GPU are not prepared: their library is asked for its current stream at each call.
+        A prepared call takes 0.1 us; an unprepared numpy array adds 0.2 us per call, a torch tensor 0.35 us.  Each call checks the
+        arguments again.  GPU arrays are not prepared, because each call queries the current stream of their library.
 
         Raises:
-            RunError: an argument cannot be passed; from the call, it is not what the function takes.
+            RunError: an argument cannot be passed; from the call, an argument is invalid.
         """
         function, refusal, prepared = self.ffi, self.refusal, self.prepared(*arguments).args
 
@@ -108,7 +107,7 @@ class CompiledFunction:
         return call
 
     def prepared(self, *arguments: object) -> partial[object]:
-        """As `bind`, but the call raises what TVM-FFI raises: `refusal` makes a RunError of it."""
+        """As `bind`, but the call raises untranslated TVM-FFI errors; `refusal` converts them to RunError."""
         if any(is_negated(a) for a in arguments):
             raise self._negation(arguments)
         try:
@@ -120,22 +119,24 @@ class CompiledFunction:
         return self.prepared(*again)
 
     def passable(self, arguments: Sequence[object]) -> list[object] | None:
-        """Arguments for a second try of a call that did not reach the function, as DLPack refuses numpy arrays that are read-only or of a
-        package's bfloat16; None if none of them is, or if one may be written and is read-only."""
+        """Replacement arguments for a call that DLPack rejected because of numpy arrays that are read-only or of a package's bfloat16.
+
+        None if no argument needs a replacement, or if a read-only array may be written by the function.
+        """
         try:
             found = [a if self._is_locked(i, a) else passable(a) for i, a in enumerate(arguments)]
-        except Exception:  # numpy raises what it likes; the refusal of the call names the array
+        except Exception:  # numpy raises exceptions of any type; the error of the call names the array
             return None
         locked = any(self._is_locked(i, a) for i, a in enumerate(arguments))
         return None if locked or all(a is b for a, b in zip(found, arguments, strict=True)) else found
 
     def _is_locked(self, i: int, argument: object) -> bool:
-        """Whether it is a read-only array of a parameter that may be written."""
+        """Whether argument `i` is a read-only array for a parameter that may be written."""
         is_written = self.parameters[i][1] if i < len(self.parameters) else True
         return is_written and isinstance(argument, ndarray) and not argument.flags.writeable
 
     def refusal(self, arguments: Sequence[object], error: Exception) -> RunError:
-        """The error with the argument it is about.  DLPack refuses read-only and exotic arrays before the function sees them."""
+        """The error as a RunError that names the argument.  DLPack refuses read-only and unsupported arrays before the function runs."""
         for i, argument in enumerate(arguments):
             if not hasattr(argument, "__dlpack__"):
                 continue
@@ -152,7 +153,7 @@ class CompiledFunction:
     def _locked(self, i: int) -> str:
         if i < len(self.parameters):
             return f" ({self.parameters[i][0]}) is a read-only array, and the function writes it. Pass a writable copy"
-        why = "whether the function writes it is known of functions that were compiled here, not of loaded ones"
+        why = "only functions compiled in this process record which parameters they write"
         return f" is a read-only array, which DLPack cannot pass. Pass a writable copy: {why}"
 
     def _negation(self, arguments: Sequence[object]) -> RunError:
@@ -172,14 +173,14 @@ class Module:
 
     @classmethod
     def from_object(cls, data: bytes) -> Module:
-        """Load ELF object bytes that hold entry points (`codegen.llvm.host_entry`).
+        """Load ELF object bytes that contain entry points (`codegen.llvm.host_entry`).
 
-        The memory is given back when the module and all its functions are gone.
+        The memory is freed when the module and all its functions are deleted.
 
         Raises:
-            RunError: the bytes are no object for this machine, hold no entry point, or need what is nowhere defined.
+            RunError: the bytes are not an object for this machine, contain no entry point, or need an undefined symbol.
         """
-        from tunesmith.runtime.object_loader import load_object  # imports llvmlite, which a process without a compiler need not have
+        from tunesmith.runtime.object_loader import load_object  # imports llvmlite, which is optional at run time
 
         loaded = load_object(data)
         functions = {}
@@ -197,7 +198,7 @@ class Module:
         """The function `name`.
 
         Raises:
-            RunError: there is no such function.
+            RunError: the module has no such function.
         """
         if not isinstance(name, str):
             raise RunError(f"a function is named by a string, got {type(name).__name__}. The module has: {', '.join(self._functions)}")
@@ -207,14 +208,14 @@ class Module:
         return found
 
     def time(self, name: str, *arguments: object, policy: TimingPolicy | None = None) -> Samples:
-        """Time one function on these arguments, which it overwrites as any call would.
+        """Time one function on these arguments; its outputs are overwritten as in any call.
 
         Args:
-            name: the function.
+            name: name of the function.
             arguments: its arguments.
-            policy: how to time; by default `TimingPolicy()`.
+            policy: timing parameters; by default `TimingPolicy()`.
         Raises:
-            RunError: there is no such function, or it does not take the arguments.
+            RunError: the module has no such function, or an argument is invalid.
         """
         function = self[name]
         function(*arguments)
@@ -225,17 +226,17 @@ class Module:
 
 
 def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
-    """Load a shared library with TVM-FFI functions: one that tunesmith exported, or any other; or a program for a device that was saved.
+    """Load a shared library with TVM-FFI functions, exported by tunesmith or any other tool, or a saved device program.
 
-    A library stays loaded for the rest of the process.  Replace a library on disk by renaming a new file over it, as `export_library` does:
-    the new one is then loaded beside the old one; a file that is overwritten in place changes what has been loaded from it.
+    A library stays loaded until the process ends.  Replace a library on disk by renaming a new file over it, as `export_library` does:
+    the new library is then loaded in addition to the old one.  Overwriting the file in place changes code that is already loaded.
 
     Returns:
-        Its functions, of a program on the first device of its kind; of a library that holds a model, the executor that runs it.  All have
-        `functions` and `[name]`.
+        A module for a library with functions, the executor for a library with a model, or a module on the first device of the kind for a
+        device program.  All of them have `functions` and `[name]`.
     Raises:
-        RunError: there is no such file, it is no shared library of this machine, or it holds no TVM-FFI function; or the parameters that
-            should lie beside it are not there, or not those that it was exported with.
+        RunError: the file does not exist, is not a shared library for this machine, or contains no TVM-FFI function; or its parameter
+            file is missing or does not belong to it.
     """
     if not isinstance(path, (str, PathLike)) or isinstance(fspath(path), bytes):
         raise RunError(f"a library is loaded from a path, a text or a Path, not from {path!r:.200}")
@@ -264,10 +265,10 @@ def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
 
 
 def load_executable(executable: Executable) -> Executor:
-    """The executor that runs an executable in this process.
+    """Load an executable into this process and return its executor.
 
     Raises:
-        RunError: its code is not for this machine, a library that it needs is not installed, or its program is malformed.
+        RunError: its code is not for this machine, a required library is not installed, or its program is malformed.
     """
     for name in executable.libraries:
         load_library(name)
@@ -278,7 +279,7 @@ def load_executable(executable: Executable) -> Executor:
 
 
 def _native(executable: Executable, objects: Sequence[bytes]) -> Functions:
-    """The functions of a model that was compiled ahead of time, all of it in one object."""
+    """The functions of a model compiled ahead of time into one object."""
     from tunesmith.runtime.object_loader import load_object  # as in `Module.from_object`
 
     if len(objects) != 1:
@@ -291,15 +292,15 @@ def _by_name(modules: Sequence[Module]) -> Functions:
 
 
 _loaded: dict[str, tuple[int, int, int]] = {}
-"""Device, inode and time of change of the file that was loaded from each path."""
+"""Path -> device, inode and modification time of the file loaded from it."""
 
 
 @contextlib.contextmanager
 def _unambiguous(file: Path) -> Iterator[Path]:
-    """The path by which to load a library.
+    """The path from which to load a library.
 
-    The system's loader knows libraries by their paths, and would give what it has loaded before although another file is there now: that
-    one is loaded from a copy.
+    The system loader identifies libraries by path, and would return the old library after the file was replaced: a replaced file is
+    loaded from a copy.
     """
     found = file.stat()
     now = (found.st_dev, found.st_ino, found.st_mtime_ns)
@@ -311,7 +312,7 @@ def _unambiguous(file: Path) -> Iterator[Path]:
 
 
 def _load(path: Path, file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:
-    """The library.  What the system's loader does not find of the libraries that it needs may belong to an installed package."""
+    """Load the library.  Dependencies that the system loader does not find are searched in installed packages."""
     try:
         return tvm_ffi.load_module(str(path))
     except Exception as error:
@@ -335,14 +336,14 @@ def _executor(executable: Executable, functions: Functions, what: str) -> Execut
 
 
 def _is_host_array(argument: Any) -> bool:
-    """Whether DLPack passes it, and its memory is the host's."""
+    """Whether the value is a DLPack array in host memory."""
     if not hasattr(argument, "__dlpack__"):
         return False
     return not hasattr(argument, "__dlpack_device__") or int(argument.__dlpack_device__()[0]) == CPU
 
 
 def _begins_with(file: Path, start: bytes) -> bool:
-    """Whether the file begins so; those that cannot be read do not, and `_symbols` refuses them."""
+    """Whether the file begins with `start`; False for unreadable files, which `_symbols` refuses."""
     try:
         with open(file, "rb") as opened:
             return opened.read(len(start)) == start
@@ -351,7 +352,7 @@ def _begins_with(file: Path, start: bytes) -> bool:
 
 
 def _symbols(file: Path) -> ElfSymbols:
-    """The symbols of a file, of which only the pages with symbols are read."""
+    """The symbols of a file; it is memory-mapped, so that only the pages with symbols are read."""
     try:
         with open(file, "rb") as opened:
             if not file.stat().st_size:

@@ -1,8 +1,8 @@
-"""Object code in memory: ELF bytes become callable addresses in this process, without disk and without a linker.
+"""Load ELF object code from memory into this process, without a file and without a linker.
 
-One MCJIT engine holds one object and gives all its memory back when it is closed.  (ORC, the newer loader of LLVM,
-keeps about 11 KB for each object for ever; a process that measures loads many thousands.)  LLVM aborts the process
-over a symbol it cannot find, so every one is looked up here first.
+One MCJIT engine holds one object and frees all its memory when it is closed.  (ORC, the newer loader of LLVM, leaks
+about 11 KB per object; a measuring process loads many thousands.)  LLVM aborts the process on an undefined symbol,
+so all symbols are looked up here first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunesmith.support.errors import RunError
 
 
 class LoadedObject:
-    """Object code that has been loaded.  Its addresses are valid until `close`, or until nobody refers to it.
+    """Loaded object code.  Its addresses are valid until `close`, or until the last reference to it is dropped.
 
     Threads may load objects, and call the loaded code, at the same time.
     """
@@ -36,19 +36,19 @@ class LoadedObject:
         self.symbols = symbols
 
     def address(self, name: str) -> int:
-        """Where the function or variable `name` stands.
+        """The address of the function or variable `name`.
 
         Raises:
             RunError: the object does not define it, or has been closed.
         """
         if self._engine is None:
-            raise RunError(f"{name!r} is asked of an object that has been closed: load it again")
+            raise RunError(f"{name!r} cannot be looked up in an object that has been closed: load it again")
         if name not in self.symbols.defined:
             raise RunError(f"the object defines no {name!r}. It defines: {', '.join(self.symbols.defined) or 'nothing'}")
         return int(self._engine.get_global_value_address(name))
 
     def close(self) -> None:
-        """Give the memory back.  Calling an address of the object after this crashes the process."""
+        """Free the memory.  Calling an address of the object afterwards crashes the process."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -57,11 +57,11 @@ class LoadedObject:
 def load_object(data: bytes) -> LoadedObject:
     """Load an ELF object, compiled as position-independent code (`reloc="pic", codemodel="small"`), into this process.
 
-    Symbols it needs are the argument checker, the thread support, or are taken from the OpenMP runtime of `runtime.threads`, from
-    TVM-FFI, and from the libraries the process has loaded.  Takes about a millisecond.
+    Needed symbols are resolved to the argument checker, the thread support, the OpenMP runtime of `runtime.threads`, TVM-FFI, or
+    libraries loaded by the process.  Takes about a millisecond.
 
     Raises:
-        RunError: the bytes are no object for this machine, or need a symbol that is nowhere to be found.
+        RunError: the bytes are not an object for this machine, or need an undefined symbol.
     """
     symbols = read_symbols(data)
     if symbols.kind != OBJECT or symbols.machine != platform.machine():
@@ -73,7 +73,7 @@ def load_object(data: bytes) -> LoadedObject:
         raise RunError('cannot load: the object is not position-independent. Compile it with reloc="pic"')
     _bind(symbols.needed)
     machine = _target().create_target_machine(reloc="pic", codemodel="small")
-    # llvmlite's memory manager puts all sections into one block, within reach of the 32-bit distances of the small code model.
+    # llvmlite's memory manager puts all sections into one block, so that 32-bit offsets of the small code model reach them.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
     engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
@@ -82,13 +82,13 @@ def load_object(data: bytes) -> LoadedObject:
 
 @cache
 def checker_object() -> bytes:
-    """The argument checker that all entry points call, compiled for any processor of this machine's kind."""
+    """The argument checker that all entry points call, compiled for the generic processor of this architecture."""
     return _compiled(checker_text())
 
 
 @cache
 def thread_support_object() -> bytes:
-    """The functions that parallel loops ask for threads, for an object or library to be linked."""
+    """The thread-count functions called by parallel loops, for linking into an object or library."""
     return _compiled(support_text())
 
 
@@ -105,7 +105,7 @@ def _target() -> llvm.Target:
 
 
 def _bind(names: tuple[str, ...]) -> None:
-    """Tell LLVM where each of the names stands."""
+    """Register the address of each name with LLVM."""
     if _BOUND.issuperset(names):
         return
     with _BINDING:
@@ -118,13 +118,13 @@ def _bind(names: tuple[str, ...]) -> None:
 
 
 _PROCESS = ctypes.CDLL(None)
-"""Everything that the process has loaded with RTLD_GLOBAL."""
+"""All symbols of the process that were loaded with RTLD_GLOBAL."""
 _BOUND: set[str] = {"_GLOBAL_OFFSET_TABLE_"}
-_KEPT: dict[str, LoadedObject] = {}
-"""Objects that others are bound to, by a symbol of theirs: never closed."""
+_PERMANENT: dict[str, LoadedObject] = {}
+"""Symbol -> object that other objects are linked against; never closed."""
 _BINDING = threading.RLock()
-"""Held while names are bound: two threads must not both load an object of which LLVM remembers one address, and one stays loaded.
-llvmlite itself lets one thread at a time into LLVM."""
+"""Held while names are bound: of two copies of a permanent object, LLVM would register the address of one.
+llvmlite itself serialises calls into LLVM."""
 
 
 def _bound(name: str) -> bool:
@@ -134,7 +134,7 @@ def _bound(name: str) -> bool:
     if name in CHECKERS:
         address = _checker().address(name)
     elif name in SUPPORT:
-        address = _kept(STATE, lambda: _compiled(support_text(""))).address(name)
+        address = _permanent(STATE, lambda: _compiled(support_text(""))).address(name)
     elif is_openmp_symbol(name):
         address = openmp_address(name)
     else:
@@ -148,16 +148,16 @@ def _bound(name: str) -> bool:
 
 
 def _checker() -> LoadedObject:
-    """The checker in this process; it stays."""
+    """The argument checker of this process, never unloaded."""
     with _BINDING:
-        return _kept(CHECKERS[0], checker_object)
+        return _permanent(CHECKERS[0], checker_object)
 
 
-def _kept(symbol: str, make: Callable[[], bytes]) -> LoadedObject:
-    """The object that defines `symbol`, loaded once."""
-    found = _KEPT.get(symbol)
+def _permanent(symbol: str, make: Callable[[], bytes]) -> LoadedObject:
+    """The permanent object that defines `symbol`, loaded once."""
+    found = _PERMANENT.get(symbol)
     if found is None:
-        found = _KEPT[symbol] = load_object(make())
+        found = _PERMANENT[symbol] = load_object(make())
         if symbol == STATE:
             add_support(found.address(STATE), found.address(STARTED))
     return found

@@ -1,7 +1,7 @@
-"""Shared libraries that code of external code generators calls: found by name, loaded once, never unloaded.
+"""Find and load shared libraries called by external code generators; loaded once, never unloaded.
 
-A name is a file name (`libopenblas.so.0`) or a path.  File names are looked for where the system's loader looks, and then in the folders
-in which installed packages keep libraries, which the system's loader does not know.
+A name is a file name (`libopenblas.so.0`) or a path.  File names are searched on the path of the system loader, and then in the library
+folders of installed packages, which the system loader does not search.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NODELETE = getattr(os, "RTLD_NODELETE", 0)
 
 
 def load_library(name: str) -> ctypes.CDLL:
-    """The library, loaded so that code which is loaded later finds its symbols (RTLD_GLOBAL).
+    """The library, loaded so that its symbols are visible to code loaded later (RTLD_GLOBAL).
 
     Args:
-        name: a path if there is a slash in it, else a file name.
+        name: a path if it contains a slash, else a file name.
     Raises:
-        RunError: there is no such library; the message lists what was tried.
+        RunError: the library is not found; the message lists the paths tried.
     """
     tried = []
     for candidate in candidates(name):
@@ -36,7 +36,7 @@ def load_library(name: str) -> ctypes.CDLL:
 
 
 def candidates(name: str) -> Iterator[str]:
-    """What `load_library` tries: the name itself, then files of that name in `lib` folders of Python's prefix and of packages."""
+    """Paths that `load_library` tries: the name, then files of that name in the `lib` folders of Python's prefix and of packages."""
     yield name
     if "/" in name:
         return

@@ -1,14 +1,14 @@
-"""How many threads a parallel loop runs on: LLVM IR text of the functions that compiled code asks, and the state they share.
+"""Generate LLVM IR functions with which compiled code queries the thread count of a parallel loop.
 
-`i32 tunesmith_threads_v1(i32 most)` gives a number from 1 to `most`: the limit in the state if there is one, else what OpenMP would take
-(`omp_set_num_threads`, OMP_NUM_THREADS, or the processors of the process).  It gives 0 in a forked child whose parent may have started
+`i32 tunesmith_threads_v1(i32 most)` returns a number from 1 to `most`: the limit in the state if set, else the OpenMP default
+(`omp_set_num_threads`, OMP_NUM_THREADS, or the processors of the process).  It returns 0 in a forked child whose parent may have started
 threads: the OpenMP runtime would wait for threads that fork did not copy.  One thread is always allowed.
 
-A forked child is recognised by a page that the kernel fills with zeros there (MADV_WIPEONFORK, Linux 4.14), so a call costs a load and no
-system call.  `void tunesmith_threads_started_v1()` makes that page; `tunesmith_threads_v1` does so itself before it allows several threads.
+A forked child is detected by a page that the kernel zeroes on fork (MADV_WIPEONFORK, Linux 4.14), so that a call costs one load and no
+system call.  `void tunesmith_threads_started_v1()` allocates the page; `tunesmith_threads_v1` calls it before it allows several threads.
 
-The loader of objects keeps one copy in the process; an exported library holds a copy of its own.  Everything is weak, so that several
-objects with a copy link into one program, and share the state.
+The object loader keeps one copy per process; each exported library contains another copy.  All symbols are weak, so that objects with
+a copy can be linked into one program and share the state.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SUPPORT = (THREADS, STARTED, STATE)
 """All symbols that the text defines."""
 
 FORKED = -2
-"""What a kernel returns, instead of the bytes that it was refused, when `tunesmith_threads_v1` gave 0."""
+"""Return value of a kernel, in place of the number of bytes refused, if `tunesmith_threads_v1` returned 0."""
 
 FORKED_TEXT = (
     "this process was forked from one that may have started OpenMP threads, which fork does not copy, so a parallel loop would wait for "
     "them for ever. Start processes with spawn (multiprocessing.set_start_method), or run on one thread here: tunesmith.set_num_threads(1)"
 )
-"""What the error says."""
+"""The error message."""
 
 
 def support_text(linkage: str = "weak ") -> str:
-    """A module that defines the functions and the state, and needs libgomp and libc.
+    """An LLVM module that defines the functions and the state; it needs libgomp and libc.
 
     Args:
-        linkage: "weak " for objects to be linked; "" for the copy of this process.
+        linkage: "weak " for objects to be linked; "" for the copy of the object loader.
     """
     return f"""
 @{STATE} = {linkage}global {{ i32, i32, ptr }} zeroinitializer, align 8

@@ -1,12 +1,12 @@
-"""The OpenMP runtime that parallel loops of compiled code run on: found once, loaded once, never unloaded.
+"""Load the OpenMP runtime for parallel loops of compiled code, and limit and pin their threads.
 
 Compiled code calls `GOMP_parallel`.  Importing torch or xgboost does not make their copy of libgomp visible to code
-loaded later, so it is loaded here, before LLVM looks for it: RTLD_GLOBAL makes it visible, and RTLD_NODELETE keeps it
-mapped at exit, when its idle workers still spin in it (without it the interpreter crashes at exit).  A copy that the
-process already uses is preferred, so that one pool of threads serves both: import torch first, if at all.
+loaded later, so it is loaded here, before LLVM looks it up: RTLD_GLOBAL makes it visible, and RTLD_NODELETE keeps it
+mapped at exit, when its idle threads still spin in it (otherwise the interpreter crashes at exit).  A copy that is
+already loaded is preferred, so that one thread pool serves both: import torch first, if at all.
 
-A parallel loop runs on as many threads as the target has cores, and no more than `num_threads()`.  All compiled code asks
-`runtime.thread_support`, of which each library that was exported has a copy; the limit is written to every copy that is loaded.
+A parallel loop runs on as many threads as the target has cores, limited by `num_threads()`.  Compiled code calls
+`runtime.thread_support`, of which each exported library has a copy; the limit is written to every loaded copy.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _STEMS = ("libgomp", "libiomp5")
 def load_openmp() -> ctypes.CDLL:
     """The OpenMP runtime of this process, loaded on the first call.
 
-    In order: a copy that is already mapped (torch's before others), the system's `libgomp.so.1`, the copies inside
+    Search order: a copy that is already mapped (torch's before others), the system's `libgomp.so.1`, the copies inside
     the installed packages torch and xgboost, Intel's `libiomp5.so`, which has the same entry points.
 
     Raises:
-        RunError: none is found; the message holds the install line.
+        RunError: no runtime is found; the message contains the install command.
     """
     tried: list[str] = []
     for candidate in _candidates():
@@ -57,39 +57,39 @@ def load_openmp() -> ctypes.CDLL:
 
 
 def openmp_address(symbol: str) -> int | None:
-    """Address of an entry point such as `GOMP_parallel` in the runtime of this process, None when it has no such one."""
+    """Address of an entry point such as `GOMP_parallel` in the runtime of this process; None if it is not defined."""
     function = getattr(load_openmp(), symbol, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def is_openmp_symbol(symbol: str) -> bool:
-    """Whether a name that compiled code needs belongs to the OpenMP runtime."""
+    """Whether a symbol needed by compiled code belongs to the OpenMP runtime."""
     return symbol.startswith(("GOMP_", "omp_"))
 
 
 def num_threads() -> int:
-    """How many threads a parallel loop runs on at most.
+    """Maximal number of threads of a parallel loop.
 
-    What `set_num_threads` set; otherwise what OpenMP says: OMP_NUM_THREADS, or the processors that this process may use.  Compiled code
-    uses no more threads than its target has cores, whatever this says.
+    The value of `set_num_threads`, or else the OpenMP default: OMP_NUM_THREADS, or the processors that this process may use.  Compiled
+    code never uses more threads than its target has cores.
     """
     return _support.limit or int(load_openmp().omp_get_max_threads())
 
 
 thread_count = num_threads
-"""Its older name."""
+"""Older name of `num_threads`."""
 
 
 def set_num_threads(count: int | None) -> None:
-    """Limit the threads of the parallel loops of this process: of code compiled here, of loaded libraries, and of executors.
+    """Limit the threads of parallel loops in this process: in code compiled here, loaded libraries, and executors.
 
-    It holds for calls from all Python threads, from their next call on.  The results of a call are right for every number; a
-    schedule is fast on as many threads as it was tuned for.
+    The limit applies to the next call from any Python thread.  Results are correct for every number of threads; a schedule is
+    fast on the number of threads that it was tuned for.
 
     Args:
-        count: the most threads that a parallel loop runs on; None for what OpenMP says.
+        count: maximal number of threads of a parallel loop; None for the OpenMP default.
     Raises:
-        UserError: the count is no int from 1 to 2**31 - 1.
+        UserError: the count is not an int from 1 to 2**31 - 1.
     """
     if count is None:
         _support.set(0)
@@ -105,7 +105,7 @@ def set_num_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def allowed_threads(count: int) -> Iterator[None]:
-    """A `with` block in which the limit is another one."""
+    """Change the limit within a `with` block."""
     before = _support.limit
     set_num_threads(count)
     try:
@@ -115,17 +115,17 @@ def allowed_threads(count: int) -> Iterator[None]:
 
 
 def add_support(state: int, started: int) -> None:
-    """Let a copy of `runtime.thread_support`, which stays loaded, follow `set_num_threads`, and know of forks.
+    """Register a copy of `runtime.thread_support`, which must stay loaded, for thread limits and fork detection.
 
     Args:
         state: address of its state.
-        started: address of the function that notes that threads may have been started.
+        started: address of the function that records that threads may have been started.
     """
     _support.add(state, started)
 
 
-class _Support:
-    """The copies of `runtime.thread_support` in this process, by the addresses of their states."""
+class _ThreadSupportCopies:
+    """Registered copies of `runtime.thread_support`: address of the state -> address of `started`."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -146,7 +146,7 @@ class _Support:
             ctypes.c_int32.from_address(state).value = self.limit
 
     def _before_fork(self) -> None:
-        """Threads that one copy has started, or another package, are missing in the child for all."""
+        """Mark all copies if threads may run: threads started by one copy or by a package are missing in the child for all."""
         copies = list(self._copies.items())
         if not _OPENMP_USERS.isdisjoint(sys.modules) or any(ctypes.c_void_p.from_address(state + 8).value for state, _ in copies):
             for _, started in copies:
@@ -156,23 +156,22 @@ class _Support:
         self._lock = threading.Lock()
 
 
-_support = _Support()
+_support = _ThreadSupportCopies()
 _OPENMP_USERS = frozenset(("torch", "xgboost", "lightgbm", "sklearn"))
-"""Packages that start threads of the OpenMP runtime by themselves."""
+"""Packages that start OpenMP threads themselves."""
 
 
 def pin_threads(count: int | None = None, wait: str | None = None) -> dict[str, str]:
-    """Environment variables for a process that measures: one thread a core, each staying on its core.
+    """Environment variables of a measuring process: one thread per core, pinned to its core.
 
-    The OpenMP runtime reads them once, while it is loaded: set them before the process starts.  On the 2-core machine
-    where this was measured an idle pool wakes up in 4-7 ms unpinned and 0.15 ms pinned; a pool in use forks and joins
-    in 0.7 us either way.
+    The OpenMP runtime reads them once, when it is loaded: set them before the process starts.  On a 2-core machine an
+    idle pool woke up in 4-7 ms unpinned and 0.15 ms pinned; a pool in use forks and joins in 0.7 us either way.
 
     Args:
-        count: threads a parallel loop runs on; by default the cores this process may use.
-        wait: OMP_WAIT_POLICY.  None keeps the runtime's own (spin for some milliseconds, then sleep), which is best
-            for measuring: "active" takes a core from everybody else for as long as the process lives, "passive" makes
-            each parallel loop 100 times as dear.
+        count: threads of a parallel loop; by default the cores this process may use.
+        wait: OMP_WAIT_POLICY.  None keeps the default of the runtime (spin for some milliseconds, then sleep), which is
+            best for measuring: "active" occupies a core until the process ends, "passive" makes each parallel loop
+            100 times as expensive.
     Raises:
         UserError: a count below 1, or an unknown policy.
     """
@@ -186,7 +185,7 @@ def pin_threads(count: int | None = None, wait: str | None = None) -> dict[str, 
 
 
 def _candidates() -> Iterator[str]:
-    """Names and paths to try, best first."""
+    """Names and paths to try, in order of preference."""
     mapped = [path for path in _mapped() if path.name.startswith(_STEMS)]
     yield from (str(path) for path in sorted(mapped, key=lambda path: "torch" not in path.parts))
     yield "libgomp.so.1"
@@ -202,7 +201,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _mapped() -> list[Path]:
-    """Files mapped into this process, in the order of their addresses; none where the system does not tell."""
+    """Files mapped into this process, in the order of their addresses; empty if the system has no /proc/self/maps."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

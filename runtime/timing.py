@@ -1,8 +1,8 @@
-"""Timing that can be trusted on a machine others use too: samples are taken in windows, and only quiet ones count.
+"""Time functions reliably on a shared machine: samples are taken in windows, and only quiet windows count.
 
-A window is quiet while everything that is not this process (its threads and finished children count as it) used less
-than a few percent of one core, as `/proc/stat` tells; samples of other windows are dropped and taken again.  This
-is what makes medians of different minutes comparable; when no quiet window comes, the result says so.
+A window is quiet if other processes used less than a few percent of one core in it, according to `/proc/stat` (threads
+and finished children of this process count as this process).  Samples of other windows are discarded and repeated, so
+that medians measured at different times are comparable.  If there was no quiet window, the result is marked as not clean.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tunesmith.support.errors import RunError, UserError
 
 _STAT = Path("/proc/stat")
 _PAUSE_S = 0.15
-"""Rest after a noisy window: what disturbs usually lasts longer than a few milliseconds."""
+"""Pause after a noisy window: disturbances usually last longer than a few milliseconds."""
 _HICCUP_S = 0.05
 """Longer than any interruption by the scheduler."""
 _WINDOW_SAMPLES = 3
-"""Samples a window has at least, however long one takes."""
+"""Minimal number of samples in a window, independent of their duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimingPolicy:
-    """How a function is timed.  A value that is stored with the samples.
+    """Parameters of a timing.  Stored with the samples.
 
     Args:
-        warmup: untimed calls first.
-        min_repeat_ms: a sample is the mean of so many calls in a row that they take this long together.
-        number: calls in a sample; None chooses it from `min_repeat_ms`.
-        repeats: clean samples wanted; a window that was begun is finished, so that there may be more.
-        quiet_fraction: a window counts when foreign processes used less than this part of one core in it.
-            `math.inf` takes what comes, and exactly as much as is wanted.
-        window_s: length of a window, at least.  Below 0.1 s the clock of `/proc/stat`, 10 ms, makes windows look noisy.
-        limit_s: time after which the best that was seen is given, clean or not.
+        warmup: number of untimed calls at the start.
+        min_repeat_ms: minimal duration of a sample, which is the mean over consecutive calls.
+        number: calls in a sample; None derives it from `min_repeat_ms`.
+        repeats: clean samples required; a started window is finished, so that there may be more.
+        quiet_fraction: a window counts if other processes used less than this fraction of one core in it.
+            `math.inf` accepts all samples, and takes exactly `repeats`.
+        window_s: minimal length of a window.  Below 0.1 s the resolution of `/proc/stat`, 10 ms, makes windows look noisy.
+        limit_s: time limit, after which the best samples so far are returned, clean or not.
     """
 
     warmup: int = 3
@@ -71,12 +71,12 @@ class TimingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What was measured.
+    """Measured times of a function.
 
     Args:
-        seconds: seconds of one call, one entry a sample, in the order taken; never empty.
-        clean: all samples come from quiet windows.
-        foreign: mean part of one core that other processes used in the windows the samples come from.
+        seconds: seconds per call, one entry per sample, in the order taken; never empty.
+        clean: all samples are from quiet windows.
+        foreign: mean fraction of one core that other processes used in the windows of the samples.
         number: calls in each sample.
     """
 
@@ -107,7 +107,7 @@ class Samples:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        """`12.3 us (min 11.9, p90 12.8, 21 samples of 163 calls)`, in a fitting unit."""
+        """`12.3 us (min 11.9, p90 12.8, 21 samples of 163 calls)`, in us, ms or s."""
         scale, unit = (1e6, "us") if self.median < 1e-3 else (1e3, "ms") if self.median < 1 else (1.0, "s")
         quiet = "" if self.clean else f"; noisy: others used {self.foreign:.0%} of a core"
         return (
@@ -118,7 +118,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """CPU time used so far: `now()` reads it, and two readings tell what others did in between."""
+    """A reading of CPU time; the difference of two readings gives the load of other processes in between."""
 
     wall: float
     everybody: float
@@ -129,7 +129,7 @@ class CpuClock:
         """Wall time, CPU seconds of the whole machine (stolen time included), and those of this process.
 
         Raises:
-            RunError: the system does not tell (no `/proc/stat`).
+            RunError: the system has no readable `/proc/stat`.
         """
         try:
             with _STAT.open() as file:
@@ -144,7 +144,7 @@ class CpuClock:
         return CpuClock(time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), busy)
 
     def foreign(self, later: CpuClock) -> float:
-        """CPU seconds that anything but this process used until `later`, as a fraction of one core."""
+        """CPU time used by other processes until `later`, as a fraction of one core."""
         others = (later.everybody - self.everybody) - (later.own - self.own)
         return max(0.0, others / max(1e-9, later.wall - self.wall))
 
@@ -152,14 +152,14 @@ class CpuClock:
 def measure(call: Callable[[], object], policy: TimingPolicy | None = None) -> Samples:
     """Time one callable.
 
-    A sample is the mean over `number` calls in a row.  The loop around them is Python's and its cost is part of the
-    sample: about 20 ns a call, and what the call itself costs (a TVM-FFI function with prepared arguments 0.1 us).
+    A sample is the mean over `number` consecutive calls.  It includes the overhead of the Python loop, about 20 ns per
+    call, and of the call (0.1 us for a TVM-FFI function with prepared arguments).
 
     Args:
-        call: what to time; called many times.
-        policy: how; by default `TimingPolicy()`.
+        call: the function to time; called many times.
+        policy: timing parameters; by default `TimingPolicy()`.
     Raises:
-        RunError: quiet windows are wanted and the system cannot tell them.
+        RunError: quiet windows are required and the system has no `/proc/stat`.
     """
     return interleaved({"": call}, policy)[""]
 
@@ -167,33 +167,33 @@ def measure(call: Callable[[], object], policy: TimingPolicy | None = None) -> S
 def interleaved(
     calls: Mapping[str, Callable[[], object]], policy: TimingPolicy | None = None, rounds: int | None = None
 ) -> dict[str, Samples]:
-    """Time several callables in turn, so that clock drift and noise of the minute meet all of them alike.
+    """Time several callables in turn, so that clock drift and noise affect all of them equally.
 
-    A round takes one sample of each; who begins moves on by one each round.  Where there are several, a turn begins
-    with an untimed call, so that nobody pays for the caches and the sleeping threads that the one before left behind.
-    A window is judged as a whole: its rounds count for all or for none.
+    A round takes one sample of each; the order rotates by one per round.  With several callables, each sample is preceded
+    by an untimed call, which restores the caches and wakes threads after the previous callable.  A window is accepted or
+    rejected as a whole: its rounds count for all callables or for none.
 
     Args:
-        calls: what to time, by name.
-        policy: how; `limit_s` is for each callable, that is, it is multiplied by their number.
-        rounds: clean rounds wanted; by default the policy's `repeats`.
+        calls: the callables, by name.
+        policy: timing parameters; `limit_s` is per callable, that is, it is multiplied by their number.
+        rounds: clean rounds required; by default the policy's `repeats`.
     Returns:
-        Samples of each name, equally many.
+        Samples by name, the same number for each.
     Raises:
-        RunError: quiet windows are wanted and the system cannot tell them.
+        RunError: quiet windows are required and the system has no `/proc/stat`.
     """
     policy = policy or TimingPolicy()
     if not calls:
         return {}
-    wanted = policy.repeats if rounds is None else rounds
-    if wanted < 1:
-        raise UserError(f"cannot time {wanted} rounds: ask for at least 1")
+    required = policy.repeats if rounds is None else rounds
+    if required < 1:
+        raise UserError(f"cannot time {required} rounds: pass at least 1")
     deadline = time.perf_counter() + policy.limit_s * len(calls)
     numbers = {name: _warm_up(call, policy, deadline) for name, call in calls.items()}
     quiet: list[_Window] = []
     best: _Window | None = None
-    while sum(len(window.rounds) for window in quiet) < wanted:
-        window = _window(calls, numbers, policy, wanted, deadline)
+    while sum(len(window.rounds) for window in quiet) < required:
+        window = _window(calls, numbers, policy, required, deadline)
         if window.foreign < policy.quiet_fraction:
             quiet.append(window)
         elif best is None or window.foreign < best.foreign:
@@ -220,7 +220,7 @@ def _samples(windows: list[_Window], numbers: Mapping[str, int], clean: bool) ->
 
 
 def _warm_up(call: Callable[[], object], policy: TimingPolicy, deadline: float) -> int:
-    """Calls in one sample, after the untimed calls."""
+    """Run the untimed calls, then determine the number of calls in a sample."""
     for _ in range(policy.warmup):
         call()
         if time.perf_counter() > deadline:
@@ -232,21 +232,21 @@ def _warm_up(call: Callable[[], object], policy: TimingPolicy, deadline: float) 
     while True:
         taken = _sample(call, number) * number
         if least <= taken < _HICCUP_S:
-            # Long enough, or only interrupted: a sleeping thread that is woken costs milliseconds.
+            # Repeat, because an interruption may have lengthened it: waking a sleeping thread takes milliseconds.
             taken = min(taken, _sample(call, number) * number)
         if taken >= least or time.perf_counter() > deadline:
             return number
-        # One call is too short to tell, so the estimate is refined until a whole sample has been long enough.
+        # A single call is too short for a good estimate, so it is refined until a whole sample is long enough.
         number = max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7))))
 
 
 def _window(
-    calls: Mapping[str, Callable[[], object]], numbers: Mapping[str, int], policy: TimingPolicy, wanted: int, deadline: float
+    calls: Mapping[str, Callable[[], object]], numbers: Mapping[str, int], policy: TimingPolicy, required: int, deadline: float
 ) -> _Window:
-    """Rounds for as long as a window lasts, and what others did meanwhile."""
+    """The rounds of one window, and the load of other processes meanwhile."""
     names = list(calls)
     watch = policy.quiet_fraction < math.inf
-    length, least = (policy.window_s, min(_WINDOW_SAMPLES, wanted)) if watch else (0.0, wanted)
+    length, least = (policy.window_s, min(_WINDOW_SAMPLES, required)) if watch else (0.0, required)
     before = CpuClock.now() if watch else None
     start = time.perf_counter()
     rounds: list[dict[str, float]] = []
@@ -264,7 +264,7 @@ def _window(
 
 
 def _sample(call: Callable[[], object], number: int) -> float:
-    """Seconds of one call, mean over `number` of them."""
+    """Seconds per call, mean over `number` calls."""
     start = time.perf_counter()
     for _ in repeat(None, number):
         call()

@@ -1,1 +1,1 @@
-"""Rank 0: what two rooms that may not import each other both need."""
+"""Layer 0: utilities shared by packages that may not import each other."""

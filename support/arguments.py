@@ -1,4 +1,4 @@
-"""Numbers that callers give: checked at once, so that no count is NaN, half a trial, or a bool, when it is used for the first time."""
+"""Validate numeric arguments on entry, so that NaN, fractions and bools are rejected before their first use."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from tunesmith.support.errors import UserError
 
 
 def as_count(name: str, value: object, least: int = 1, what: str = "") -> int:
-    """An int from `least` on; numpy's integers are ints too.
+    """The argument as an int of at least `least`; numpy integers are accepted.
 
     Args:
-        name: of the argument.
-        value: what was given.
-        least: the least that makes sense.
-        what: what the argument is, for the message: "it is at least 1".
+        name: name of the argument, for the message.
+        value: the argument.
+        least: smallest valid value.
+        what: description of valid values for the message, for example "it is at least 1".
     Raises:
-        UserError: it is none.
+        UserError: the value is not such an integer.
     """
     found = None if isinstance(value, bool) else _index(value)
     if found is None or found < least:
-        raise _refusal(name, value, what, f"an integer >= {least} is wanted")
+        raise _refusal(name, value, what, f"expected an integer >= {least}")
     return found
 
 
 def as_positive(name: str, value: object, what: str = "") -> float:
-    """A positive finite number; the arguments are those of `as_count`.
+    """The argument as a positive finite float; the parameters are those of `as_count`.
 
     Raises:
-        UserError: it is none.
+        UserError: the value is not a positive finite number.
     """
     try:
         found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
         found = math.inf
     if not 0 < found < math.inf:
-        raise _refusal(name, value, what, "a positive, finite number is wanted")
+        raise _refusal(name, value, what, "expected a positive, finite number")
     return found
 
 
@@ -48,6 +48,6 @@ def _index(value: object) -> int | None:
         return None
 
 
-def _refusal(name: str, value: object, what: str, wanted: str) -> UserError:
+def _refusal(name: str, value: object, what: str, expected: str) -> UserError:
     shown = f"{value!r:.200}"
-    return UserError(f"{name}={shown}: {f'{what}, not {shown}' if what else wanted}")
+    return UserError(f"{name}={shown}: {f'{what}, not {shown}' if what else expected}")

@@ -1,4 +1,4 @@
-"""Write files whole or not at all: into a draft beside the file, which takes its name when everything is on the disk."""
+"""Write files atomically: to a draft in the same folder, renamed over the target after all data is on the disk."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from typing import BinaryIO
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Make `path` a file of these bytes.  On an OSError it is what it was before, and nothing else is left behind."""
+    """Write the bytes to `path` atomically.  After an OSError the old file is unchanged and no draft is left behind."""
     with replacing(path) as file:
         file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """The same of text, in UTF-8; lone surrogates, which have no place there, become escapes."""
+    """Write the text in UTF-8, atomically; lone surrogates, which UTF-8 cannot encode, become escapes."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write into, that takes the place of `path` when the block ends without an error.
+    """Open a draft for writing that replaces `path` when the block ends without an error.
 
-    Links are followed, and the file keeps its permissions.  What is no regular file, such as /dev/stdout, is written directly.
+    Links are followed, and the permissions of the old file are kept.  A path that is not a regular file, such as /dev/stdout, is
+    written directly.
 
     Raises:
-        OSError: the file cannot be written, for example for want of space; `path` is then what it was.
+        OSError: the file cannot be written, for example because the disk is full; `path` is then unchanged.
     """
     place = _resolved(path)
     if place.exists() and not place.is_file():
@@ -52,24 +53,24 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Where a file goes that programs make: links are followed.
+    """The target path for a file that another program writes; links are followed.
 
     Raises:
-        OSError: what is there is no regular file, or the path cannot name one.
+        OSError: the path exists and is not a regular file, or is not a valid file name.
     """
     place = _resolved(path)
     if place.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
     if os.path.lexists(place) and not place.is_file():
-        raise OSError(errno.EINVAL, "what is there is no regular file, and would be lost", os.fspath(path))
+        raise OSError(errno.EINVAL, "it exists, is no regular file, and would be lost", os.fspath(path))
     return place
 
 
 def put(draft: Path, place: Path) -> None:
-    """Give a file that is whole the place that `place_of` found, with the permissions of the file that it replaces.
+    """Move a complete file to the path returned by `place_of`, with the permissions of the file that it replaces.
 
     Raises:
-        OSError: it cannot be; `place` is then what it was.
+        OSError: the file cannot be moved; `place` is then unchanged.
     """
     with contextlib.suppress(FileNotFoundError):
         draft.chmod(place.stat().st_mode & 0o7777)

@@ -1,4 +1,4 @@
-"""Where a warning belongs: in the user's code, which called the library."""
+"""Attribute warnings to the line of user code that called the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 def stacklevel() -> int:
-    """The `stacklevel` with which the caller of this function warns about the line of the user's that led to it."""
+    """The `stacklevel` at which a warning of the calling function names the line of user code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tunesmith":

@@ -1,4 +1,4 @@
-"""Data types are strings, spelled as in numpy and TVM: `float32`, `int8`, `bool`, and vectors `float32x16`."""
+"""Parse and convert data types, which are strings as in numpy and TVM: `float32`, `int8`, `bool`, vectors `float32x16`."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def is_unsigned(dtype: str) -> bool:
 
 @cache
 def to_numpy(dtype: str) -> np.dtype:
-    """The numpy type that holds one lane.  bfloat16 has none in numpy: it is held in float32 by the interpreter."""
+    """The numpy type of one lane.  numpy has no bfloat16: the interpreter stores it as float32."""
     scalar = element(dtype)
     return np.dtype("float32" if scalar == "bfloat16" else scalar)
 
 
 def from_numpy(dtype: np.dtype) -> str:
-    """The data type of a numpy array's elements; ScriptError for one that we do not have (complex numbers, texts, records)."""
+    """The data type of a numpy array's elements; ScriptError for unsupported ones (complex numbers, strings, records)."""
     if dtype.name not in SCALARS:
         raise ScriptError(f"arrays of numpy type {dtype} have no dtype here. Known scalar types: {', '.join(SCALARS)}")
     return dtype.name

@@ -1,6 +1,6 @@
-"""The errors of tunesmith: whose fault it was, what happened, where, why, and what to do.
+"""Define the exceptions of tunesmith, whose messages say what is wrong, where, why, and what to do.
 
-`UserError` and its children are raised for input that a user can mend; `InternalError` for a state
+`UserError` and its subclasses are raised for input that a user can correct; `InternalError` for a state
 that only a bug in tunesmith can reach.  No other exception is raised on purpose for bad input.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class TunesmithError(Exception):
-    """Root of every error tunesmith raises on purpose."""
+    """Base class of every exception that tunesmith raises on purpose."""
 
 
 class UserError(TunesmithError):
@@ -20,14 +20,14 @@ class ScriptError(UserError):
 
 
 class ScheduleError(UserError):
-    """A scheduling primitive refused.
+    """A scheduling primitive was refused.
 
     Args:
         primitive: name of the primitive that refused.
         requirement: label of the unmet item in the primitive's `Requires:` list.
         message: the reason, one sentence.
-        where: the place, shown below the message; a callable is called only when the error is printed,
-            so that a search which catches thousands of refusals never renders one.
+        where: the location, shown below the message; a callable is called only when the error is printed,
+            so that a search that catches thousands of refusals renders none of them.
     """
 
     def __init__(self, primitive: str, requirement: str, message: str, where: object = None) -> None:
@@ -56,7 +56,7 @@ class BuildError(UserError):
 
 
 class RunError(UserError):
-    """A compiled function was called with arguments it does not take, or failed while running."""
+    """A compiled function was called with invalid arguments, or failed at run time."""
 
 
 class ModelImportError(UserError):

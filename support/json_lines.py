@@ -1,9 +1,9 @@
-"""An append-only journal of JSON lines: many writers, a crash at any moment, and no trust in what is read.
+"""Append to and read journals of JSON lines: safe with many writers, after crashes, and on untrusted input.
 
-Writers take a lock file beside the journal and add whole lines with one write.  A line torn by a crash is
-closed by the next append, so that it costs itself and nothing else; no byte that was in the file is ever
-removed.  Reading yields every line as plain data or as a `BadLine` that says what is wrong with it: a journal
-from anywhere can be opened, and nothing in it is executed.
+Writers take a lock file beside the journal and append whole lines with one write.  A line torn by a crash is
+closed by the next append, so that only this line is lost; no byte of the file is ever removed.  Reading yields
+every line as plain data or as a `BadLine` with the reason: journals of any origin can be opened, because nothing
+in them is executed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from filelock import FileLock, Timeout
 from tunesmith.support.errors import RecordError
 
 MAX_LINE_BYTES = 16 << 20
-"""Longer lines are skipped without being held in memory."""
+"""Longer lines are skipped without being read into memory."""
 MAX_DEPTH = 100
-"""Deeper nesting is refused, so that whoever walks the data recursively is safe."""
+"""Deeper nesting is refused, so that recursion over the data is safe."""
 
 _SKIP_BYTES = 1 << 20
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as int8: one level down, one level up
@@ -40,7 +40,7 @@ class BadLine:
 
     Attributes:
         reason: what is wrong, a clause without a full stop.
-        excerpt: its first bytes, printable, for a message.
+        excerpt: its first bytes, made printable, for a message.
     """
 
     reason: str
@@ -48,17 +48,17 @@ class BadLine:
 
 
 def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: bool = False, lock_seconds: float = 60.0) -> None:
-    """Add one line per object, all or none of them; the file and its folder are made when missing.
+    """Append one line per object, all or none of them; the file and its folder are created if missing.
 
     Args:
         path: the journal.
         objects: JSON data (dict, list, str, int, finite float, bool, None).
-        sync: wait until the disk has the lines (survives a loss of power, not just of the process).
+        sync: wait until the lines are on the disk (survives a power failure, not only a crash of the process).
         lock_seconds: how long to wait for other writers.
 
     Raises:
-        RecordError: an object is not JSON data, the journal cannot be written, or another process keeps the lock.
-            The journal then holds what it held before.
+        RecordError: an object is not JSON data, the journal cannot be written, or another process holds the lock.
+            The journal is then unchanged.
     """
     path = Path(path)
     check_journal(path)
@@ -76,17 +76,17 @@ def append(path: str | os.PathLike[str], objects: Iterable[object], *, sync: boo
 
 
 def check_journal(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that cannot be a journal's: devices and pipes keep nothing that could be read back, and may never end.
+    """Refuse a path that cannot be a journal: devices and pipes store nothing that could be read back, and may never end.
 
     Raises:
-        RecordError: something else than a regular file is there, no file can have this name, or it is that of a Python file.
+        RecordError: the path exists and is not a regular file, is not a valid file name, or names a Python file.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise RecordError(f"{path!r:.200} cannot be a log: the path of a file is wanted")
+        raise RecordError(f"{path!r:.200} cannot be a log: expected the path of a file")
     _refuse_python(path)
     try:
         mode = os.stat(path).st_mode
-    except OSError:  # nothing is there, or what writes or reads it will say why it cannot
+    except OSError:  # the path does not exist, or the read or write that follows reports the error
         return
     except ValueError as error:
         raise RecordError(f"{path!r:.200} cannot be a log: {error}. Give the path of a file") from error
@@ -95,10 +95,10 @@ def check_journal(path: str | os.PathLike[str]) -> None:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether a journal is there.
+    """Whether the journal exists.
 
     Raises:
-        RecordError: no file can have this name.
+        RecordError: the path is not a valid file name.
     """
     try:
         os.stat(path)
@@ -111,15 +111,15 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator[None]:
-    """Keep all writers of a journal waiting.  Not to be held while appending to the same journal.
+    """Block all writers of a journal.  Must not be held while appending to the same journal.
 
     Raises:
-        RecordError: another process keeps the lock.
+        RecordError: another process holds the lock.
     """
     check_journal(path)
     lock = FileLock(f"{os.fspath(path)}.lock", timeout=lock_seconds)
     try:
-        os.close(os.open(lock.lock_file, os.O_RDWR | os.O_CREAT, 0o666))  # the lock would try for as long as it may wait
+        os.close(os.open(lock.lock_file, os.O_RDWR | os.O_CREAT, 0o666))  # otherwise the lock would retry until the timeout
         lock.acquire()
     except Timeout as error:
         raise RecordError(
@@ -134,15 +134,15 @@ def locked(path: str | os.PathLike[str], lock_seconds: float = 60.0) -> Iterator
 
 
 def write(path: str | os.PathLike[str], lines: Iterable[bytes], *, replace: bool = False) -> None:
-    """Make a journal of given lines, at once: whoever opens the path finds all of them, or what was there before.
+    """Write a journal atomically: readers of the path see either all of the lines or the previous content.
 
     Args:
-        path: where.
-        lines: texts of lines as they stand in another journal, without line ends.
-        replace: take the place of a journal that is there.  The caller then holds its lock since before it was read.
+        path: the journal.
+        lines: lines as another journal stores them, without line ends.
+        replace: replace an existing journal.  The caller must have held its lock since before reading it.
 
     Raises:
-        RecordError: the journal is there already, or cannot be written.
+        RecordError: the journal exists already, or cannot be written.
     """
     path = Path(path)
     check_journal(path)
@@ -154,7 +154,7 @@ def write(path: str | os.PathLike[str], lines: Iterable[bytes], *, replace: bool
             file.flush()
             os.fsync(file.fileno())
         if not replace:
-            path.touch(exist_ok=False)  # fails if somebody made it meanwhile
+            path.touch(exist_ok=False)  # fails if another process has created it meanwhile
         draft.replace(path)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the path and its permissions") from error
@@ -167,41 +167,41 @@ def read(
 ) -> Iterator[tuple[int, object]]:
     """Every line that is not blank, as `(line number from 1, data or BadLine)`, in order, one line in memory at a time.
 
-    Reading takes no lock: a line that is just being written may show up as torn.
+    Reading takes no lock: a line that is being written may be reported as torn.
 
     Args:
         path: the journal.
         max_line_bytes: longer lines are bad.
-        decode: what makes data, or a BadLine, of a line's text; by default `parse`.
+        decode: converts the text of a line to data or to a BadLine; by default `parse`.
 
     Raises:
-        RecordError: the file is not there or cannot be read.
+        RecordError: the file does not exist or cannot be read.
     """
     return ((number, value) for number, _, _, value in spans(path, max_line_bytes=max_line_bytes, decode=decode))
 
 
 Span = tuple[int, int, bytes, object]
-"""A line: its number from 1, the offset of its text in the file, the text without blanks around it, the data or BadLine."""
+"""A line: its number from 1, the offset of its text in the file, the text without surrounding blanks, the data or BadLine."""
 
 
 def spans(
     path: str | os.PathLike[str], *, max_line_bytes: int = MAX_LINE_BYTES, decode: Callable[[bytes], object] | None = None
 ) -> Iterator[Span]:
-    """As `read`, with the text of each line and where it stands; the text of a line that is too long is empty.
+    """As `read`, with the text of each line and its offset; the text of a line that is too long is empty.
 
     Raises:
-        RecordError: the file is not there or cannot be read.
+        RecordError: the file does not exist or cannot be read.
     """
     return _lines(open_journal(path), max_line_bytes, decode or parse)
 
 
 def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, to read texts where `spans` told that they are.  RecordError if it is not there or cannot be read."""
-    if not isinstance(path, (str, os.PathLike)):  # a number would be a file that is open already
-        raise RecordError(f"cannot read {path!r:.200}: the path of a file is wanted")
+    """Open the journal, to read lines at the offsets that `spans` yields.  RecordError if it does not exist or cannot be read."""
+    if not isinstance(path, (str, os.PathLike)):  # open() would take an int as a file descriptor
+        raise RecordError(f"cannot read {path!r:.200}: expected the path of a file")
     _refuse_python(path)
     try:
-        return open(path, "rb")  # closed by whom it is given to
+        return open(path, "rb")  # closed by the caller
     except OSError as error:
         raise RecordError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path") from error
     except ValueError as error:  # a null in the path, or a lone surrogate
@@ -209,11 +209,11 @@ def open_journal(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _refuse_python(path: str | os.PathLike[str]) -> None:
-    """A Python file would be a log without a single good line; who names one means a workload in it."""
+    """Refuse a Python file: it holds no valid line, and was probably meant to name a workload defined in it."""
     name = os.fspath(path)
     if isinstance(name, str) and name.endswith(".py"):
         raise RecordError(
-            f"{name} is a Python file, and a log is wanted. A workload in the file is named {name}:NAME, NAME a function of it"
+            f"{name} is a Python file, not a log. To name a workload in the file, write {name}:NAME, where NAME is a function of it"
         )
 
 
@@ -235,14 +235,14 @@ def parse(line: bytes, *, max_line_bytes: int = MAX_LINE_BYTES) -> object:
 
 def _encode(path: Path, number: int, value: object) -> bytes:
     try:
-        # ASCII, so that a lone surrogate in a message of an error can be written and no editor breaks a line at U+2028.
+        # ASCII, so that lone surrogates in error messages can be written and no editor breaks a line at U+2028.
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"object {number} for {path} is not JSON data: {error}. Nothing was written") from error
 
 
 def _write(path: Path, block: bytes, sync: bool) -> None:
-    """Add `block` at the end in one piece; on failure cut the file back to what it was."""
+    """Append `block` in one piece; on failure truncate the file to its previous size."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
@@ -286,11 +286,11 @@ def _lines(file: BinaryIO, limit: int, decode: Callable[[bytes], object]) -> Ite
 
 
 def _too_deep(line: bytes) -> bool:
-    """Whether brackets outside of strings nest deeper than allowed; a few operations on all bytes, as this runs on every long line."""
+    """Whether brackets outside of strings nest deeper than allowed; vectorised over all bytes, because it runs on every long line."""
     marks = line.translate(None, _NEITHER)
     if len(marks) <= MAX_DEPTH:
         return False
-    # Without escapes, quotes that remain here belong to a string with brackets in it: only then strings are really looked for.
+    # Without escapes, quotes that remain here belong to a string that contains brackets: only then strings must be located.
     outside = marks.replace(b'""', b"")
     if b"\\" in line or b'"' in outside:
         outside = b"".join(line.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]).translate(None, _NOT_BRACKETS)

@@ -1,4 +1,4 @@
-"""What `path.py:name` names: how a sampler, a model or a workload of the user's own reaches the command line without being installed."""
+"""Load `path.py:name`: user-defined samplers, models and workloads that are not installed as a package."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.source_closure import search_path, source_closure
 
 _loaded: dict[Path, bytes] = {}
-"""Modules beside loaded files, and the digest of their source when it was run."""
+"""Modules beside loaded files -> digest of the source that was executed."""
 
 
 def names_a_file(spec: str) -> bool:
-    """Whether the text is of the form `path.py:name`, and so no registered name."""
+    """Whether the text has the form `path.py:name`, and hence is not a registered name."""
     return ".py:" in spec
 
 
 def load_from_file(spec: str) -> object:
-    """What `path.py:name` names: the file is run as Python, as if it were imported.
+    """The object named by `path.py:name`; the file is executed as if it were imported.
 
-    It is run anew for each call.  It may import the modules and packages beside it; these are run once, and again after they were
-    edited.  Only what the user has named on the command line or in a call may come here, never a text from a log, a dataset or a
-    saved model.
+    The file is executed again in each call.  It may import the modules and packages beside it; these are executed once, and again
+    after an edit.  Pass only names that the user gave on the command line or in a call, never text from a log, a dataset or a saved
+    model.
 
     Raises:
-        UserError: there is no such file, it fails, it holds no such name, or a module beside it has the name of another one that is
-            loaded already.
+        UserError: the file does not exist, fails, or does not define the name, or a module beside it has the name of a different
+            module that is already loaded.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
     if not file.is_file():
         where = "" if file.is_absolute() else f" in {Path.cwd()}"
         raise UserError(f"{spec!r}: there is no file {path}{where}. Spell it path.py:name")
-    # A name of its own for each file: two files `mine.py` in different folders are different modules.
+    # A unique name per file: two files `mine.py` in different folders are different modules.
     module_name = f"{file.stem}_{blake2b(str(file.resolve()).encode(), digest_size=4).hexdigest()}"
     module_spec = importlib.util.spec_from_file_location(module_name, file)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     with _modules_beside(spec, file.resolve()):
-        sys.modules[module_name] = module  # dataclasses look their module up
+        sys.modules[module_name] = module  # dataclasses look up their module
         try:
             module_spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
@@ -57,7 +57,7 @@ def load_from_file(spec: str) -> object:
 
 @contextmanager
 def _modules_beside(spec: str, file: Path) -> Iterator[None]:
-    """Let a file import what is beside it: before installed packages while it runs, and last afterwards, for functions that import."""
+    """Put the file's folder on the path: before installed packages while the file runs, last afterwards, for imports inside functions."""
     folder = str(file.parent)
     beside = [path for path in source_closure([file]).files if path != file and path.is_relative_to(folder)]
     edited = False
@@ -73,12 +73,12 @@ def _modules_beside(spec: str, file: Path) -> Iterator[None]:
                 f"{spec!r} imports {name}, which is {path}; but a module of that name is loaded already, from "
                 f"{getattr(known, '__file__', None) or 'Python itself'}. Give one of them another name"
             )
-        if known is not None and edited:  # all of them: others may have taken values from the edited one
+        if known is not None and edited:  # all of them: the others may hold values of the edited one
             del sys.modules[name]
     before, written = list(sys.path), sys.dont_write_bytecode
     importlib.invalidate_caches()
     sys.path[:] = search_path(folder)
-    sys.dont_write_bytecode = True  # compiled files are told apart by seconds: an edit within one would not be seen
+    sys.dont_write_bytecode = True  # .pyc files have timestamps in seconds: an edit within one second would be missed
     done = False
     try:
         yield

@@ -1,9 +1,9 @@
-"""Messages of bytes over a pair of sockets: an end that waits for whole messages, and one that never waits.
+"""Exchange byte messages over a socket pair, with one blocking and one non-blocking end.
 
-The pool of workers must not wait for a process that may be frozen in the middle of a message, so its end takes and gives as many bytes as
-there are, and looks at its deadlines in between.
+The worker pool must not block on a process that may be frozen in the middle of a message.  Its end therefore transfers only the bytes
+that are available, and the pool checks its deadlines in between.
 
-A message is its length, eight bytes, little-endian, and the bytes.
+A message is its length (eight bytes, little-endian), followed by its bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _PORTION = 1 << 20
 
 
 class MessageEnd:
-    """The end that never waits.
+    """The non-blocking end.
 
     Args:
-        end: a connected socket, which is closed with this.
-        largest: bytes of a message that is taken at most.
+        end: a connected socket, which is closed with this object.
+        largest: size limit of a received message, in bytes.
     """
 
     def __init__(self, end: socket.socket, largest: int) -> None:
@@ -34,21 +34,21 @@ class MessageEnd:
         self.closed = False
 
     def fileno(self) -> int:
-        """The file descriptor, to wait for."""
+        """The file descriptor, for a selector."""
         return self._end.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether `send` has more to do when the socket takes bytes again."""
+        """Whether bytes are queued for `send`."""
         return bool(self._unsent)
 
     def put(self, message: bytes) -> None:
-        """Send a message, now or, what the socket does not take, by `send`.  OSError if nobody is at the other end."""
+        """Send a message; bytes that the socket does not accept are queued for `send`.  OSError if the other end is closed."""
         self._unsent += [memoryview(len(message).to_bytes(_HEAD_BYTES, "little")), memoryview(message)]
         self.send()
 
     def send(self) -> None:
-        """Send what the socket takes.  OSError if nobody is at the other end."""
+        """Send as many queued bytes as the socket accepts.  OSError if the other end is closed."""
         while self._unsent:
             try:
                 sent = self._end.send(self._unsent[0])
@@ -59,11 +59,11 @@ class MessageEnd:
                 self._unsent.popleft()
 
     def take(self) -> bytearray | None:
-        """A message if the rest of it is there, else None.
+        """The next message if it is complete, else None.
 
         Raises:
             EOFError: the other end was closed.
-            ValueError: what came is no message.
+            ValueError: the bytes received are not a message.
             OSError: the socket is broken.
         """
         try:
@@ -74,7 +74,7 @@ class MessageEnd:
                 if length > self._largest:
                     raise ValueError(f"a message of {length} bytes")
                 self._body, self._filled = bytearray(length), 0
-            for _ in range(16):  # a long message is taken in portions, so that others get their turn
+            for _ in range(16):  # a long message is received in portions, so that other workers are served
                 if self._filled == len(self._body):
                     break
                 portion = memoryview(self._body)[self._filled : self._filled + _PORTION]
@@ -97,10 +97,10 @@ class MessageEnd:
 
 
 class WaitingEnd:
-    """The end that waits.
+    """The blocking end.
 
     Args:
-        descriptor: of a connected socket, which is closed with this.
+        descriptor: file descriptor of a connected socket, which is closed with this object.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -108,7 +108,7 @@ class WaitingEnd:
         self._end.setblocking(True)
 
     def put(self, message: bytes) -> None:
-        """Send a message.  OSError if nobody is at the other end."""
+        """Send a message.  OSError if the other end is closed."""
         self._end.sendall(len(message).to_bytes(_HEAD_BYTES, "little"))
         self._end.sendall(message)
 

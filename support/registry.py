@@ -1,8 +1,7 @@
-"""One kind of registry for everything that has a name: primitives, passes, backends, samplers, cost models, rules.
+"""Register primitives, passes, backends, samplers, cost models and rules by name, with lazy import and plugins.
 
-A name stands for a value, or for a dotted path `"package.module:Name"` that is imported when the name is
-first asked for, so that a table of everything costs nothing to import.  Other distributions add names
-through the entry point group `tunesmith.<kind>`.
+A name maps to a value, or to a dotted path `"package.module:Name"` that is imported on the first lookup, so that
+importing a table of names is cheap.  Other distributions add names through the entry point group `tunesmith.<kind>`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def resolve(path: str) -> object:
-    """The object that `"package.module:Name"` (or `:Name.attribute`) names; imports the module.
+    """The object named by `"package.module:Name"` (or `:Name.attribute`); imports the module.
 
     Raises:
-        UserError: the text is not such a path, or the module or the name in it is not there.
+        UserError: the text is not such a path, or the module or the name does not exist.
     """
     if not _PATH.fullmatch(path):
         raise UserError(f"{path!r} is not a dotted path. Spell it package.module:Name")
@@ -46,12 +45,12 @@ def resolve(path: str) -> object:
 
 
 class Registry(Generic[T]):
-    """Names of one kind of thing.
+    """Named objects of one kind.
 
-    Thread safe.  Iteration and `names()` are in sorted order, whatever the order of registration.
+    Thread safe.  Iteration and `names()` are in sorted order, independent of the order of registration.
 
     Args:
-        kind: what the names stand for, singular, as an error says it ("cost model").  The entry point group
+        kind: the kind in the singular, as error messages spell it ("cost model").  The entry point group
             is `tunesmith.` and the kind with spaces replaced by underscores (`tunesmith.cost_model`).
         lazy: names whose values are dotted paths, see `register_lazy`.
     """
@@ -68,18 +67,18 @@ class Registry(Generic[T]):
             self.register_lazy(name, path)
 
     def register(self, name: str, value: T) -> T:
-        """Bind `name` to `value` and return the value.  A name that is taken raises UserError."""
+        """Bind `name` to `value` and return the value.  UserError if the name is already registered."""
         with self._lock:
             self._claim(name, f"{type(value).__name__} registered in the program")
             self._values[name] = value
         return value
 
     def registers(self, name: str) -> Callable[[T], T]:
-        """The same as a decorator: `@SAMPLERS.registers("random")`."""
+        """`register` as a decorator: `@SAMPLERS.registers("random")`."""
         return lambda value: self.register(name, value)
 
     def register_lazy(self, name: str, path: str) -> None:
-        """Bind `name` to what `"package.module:Name"` holds.  The module is imported on the first `get`."""
+        """Bind `name` to the object at `"package.module:Name"`.  The module is imported on the first `get`."""
         if not _PATH.fullmatch(path):
             raise UserError(f"{self.kind} {name!r}: {path!r} is not a dotted path. Spell it package.module:Name")
         with self._lock:
@@ -90,7 +89,7 @@ class Registry(Generic[T]):
         """The value of `name`.
 
         Raises:
-            UserError: the name is unknown (the message lists the known ones and the nearest), or its path
+            UserError: the name is unknown (the message lists the known names and suggests the closest), or its path
                 cannot be imported.
         """
         with self._lock:
@@ -107,7 +106,7 @@ class Registry(Generic[T]):
             return self._values[name]
 
     def names(self) -> list[str]:
-        """All known names, entry points included, sorted.  Resolves none of them."""
+        """All known names, including entry points, sorted.  Imports none of them."""
         with self._lock:
             self._search_entry_points()
             return sorted(self._sources)
@@ -136,7 +135,7 @@ class Registry(Generic[T]):
             )
 
     def _search_entry_points(self) -> None:
-        """Take in what other distributions offer: all of it, or nothing and an error (again on the next call)."""
+        """Add the names of other distributions: either all of them, or none and an error, which is raised again on the next call."""
         if self._searched:
             return
         sources = dict(self._sources)

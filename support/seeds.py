@@ -1,8 +1,8 @@
-"""Randomness by name: every draw comes from a stream that a seed and a path of names select.
+"""Derive independent random streams from a seed and a path of names.
 
-A stream depends on nothing but its seed and names: not on the order in which streams are made, on how
-much was drawn from others, on the process, or on `PYTHONHASHSEED`.  So a search that adds a sampler, or
-runs its parts on other machines, leaves all other draws as they were.
+A stream depends only on its seed and names: not on the order in which streams are created, on draws from
+other streams, on the process, or on `PYTHONHASHSEED`.  Adding a sampler to a search, or moving parts of it to
+other machines, therefore does not change any other draw.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _DOMAIN = b"tunesmith.seeds.1"
 
 
 def derive(seed: int, *names: str | int, bits: int = 63) -> int:
-    """A non-negative integer below `2**bits` for libraries that want a seed of their own.
+    """A non-negative integer below `2**bits`, for libraries that take an integer seed.
 
     Args:
-        seed: any integer, negative or beyond 64 bits too.
-        names: the path of the stream, from the general to the particular: `derive(0, "search", digest, 3)`.
+        seed: any integer, including negative ones and those beyond 64 bits.
+        names: the path of the stream, from general to specific: `derive(0, "search", digest, 3)`.
             The number 1 and the text "1" are different names, and ("ab",) and ("a", "b") different paths.
-        bits: 1 to 128.  Some libraries take 31 or 32 bits only.
+        bits: 1 to 128.  Some libraries accept only 31 or 32 bits.
     """
     if not 1 <= bits <= 128:
         raise UserError(f"a derived seed has 1 to 128 bits, not {bits}")
@@ -32,29 +32,29 @@ def derive(seed: int, *names: str | int, bits: int = 63) -> int:
 
 
 def recorded_seed(seed: int) -> int:
-    """The seed of something whose records hold it.  UserError unless 64 bits, with or without a sign, hold it."""
+    """The seed as an int that fits in a record.  UserError unless it fits in 64 bits, signed or unsigned."""
     value = _integer(seed, "the seed")
     if not -(1 << 63) <= value < 1 << 64:
-        raise UserError(f"records hold seeds of 64 bits, from -2^63 to 2^64 - 1, and {value} is none: choose a smaller one")
+        raise UserError(f"records hold seeds of 64 bits, from -2^63 to 2^64 - 1, got {value}: choose a smaller one")
     return value
 
 
 def plain_seed(seed: int) -> int:
-    """The seed as Python's integer, as files of models hold it.  UserError if it is no integer."""
+    """The seed as a Python int, as model files store it.  UserError if it is not an integer."""
     return _integer(seed, "the seed")
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The generator of `seed` and `names`, at its start.
+    """A new generator for `seed` and `names`.
 
     It is counter-based (Philox 4x64, Salmon et al., SC 2011) with a blake2b digest of seed and names as its key:
-    streams of different names do not overlap, and making one costs no warm-up.
+    streams of different names do not overlap, and creating one needs no warm-up.
     """
     return np.random.Generator(np.random.Philox(key=_key(seed, names)))
 
 
 def _key(seed: int, names: tuple[str | int, ...]) -> int:
-    """128 bits that identify the path.  Every part goes in with its type and length: no two paths have the same text."""
+    """A 128-bit key of the path.  Each part is hashed with its type and length, so that different paths have different encodings."""
     digest = blake2b(_DOMAIN, digest_size=16)
     for part in (_integer(seed, "the seed"), *names):
         if isinstance(part, str):
@@ -66,8 +66,8 @@ def _key(seed: int, names: tuple[str | int, ...]) -> int:
 
 
 def _integer(value: object, what: str) -> int:
-    """The Python integer that an int or a numpy integer stands for."""
+    """An int or a numpy integer as a Python int."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # the refusal is the point
+        return operator.index(value)  # type: ignore[arg-type]  # a TypeError is handled below
     except TypeError:
         raise UserError(f"{what} of a random stream is an integer{'' if what == 'the seed' else ' or a text'}, not {value!r}") from None

@@ -1,7 +1,7 @@
-"""Find the source that a Python file runs: itself and each module that its import statements reach, outside of installed packages.
+"""Find the source files of a Python file: itself and the modules it imports, outside of installed packages.
 
-Results that are kept from run to run (replays of a method) are keyed by it: an edited helper module is another method.  Import
-statements are read, not executed, wherever they are in a file; modules that are imported by computed names are not found.
+Cached results (replays of a method) are keyed by the digest of these files, so that an edited helper module counts as another method.
+Import statements anywhere in a file are parsed, not executed; modules imported by computed names are not found.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ OWN = "tunesmith"
 
 @dataclass(frozen=True, slots=True)
 class SourceClosure:
-    """What a file runs.
+    """Source files and packages of a Python file.
 
     Attributes:
-        files: the file itself and the modules outside of installed packages that it reaches, sorted; absolute paths.
-        packages: top names of the installed packages that these import, sorted; `tunesmith` is one of them, wherever it is installed.
+        files: the file and the modules outside of installed packages that it reaches, sorted; absolute paths.
+        packages: top-level names of the installed packages that these import, sorted; includes `tunesmith`, wherever it is installed.
     """
 
     files: tuple[Path, ...]
     packages: tuple[str, ...]
 
     def digest(self) -> str:
-        """Of the files' contents, of the packages' versions, and of the sources of tunesmith where it is imported.
+        """Digest of the file contents, the package versions, and the sources of tunesmith if it is imported.
 
-        The folders that the files are in do not matter.
+        It does not depend on the folders of the files.
         """
         h = blake2b(digest_size=16)
         contents = sorted((path.name, path.read_bytes()) for path in self.files)
@@ -48,7 +48,7 @@ class SourceClosure:
 
 
 def source_closure(files: Iterable[Path]) -> SourceClosure:
-    """What these files run.  A file that is no Python is one without imports.
+    """The source closure of these files.  A file that is not Python has no imports.
 
     Raises:
         OSError: a file cannot be read.
@@ -74,13 +74,13 @@ def source_closure(files: Iterable[Path]) -> SourceClosure:
 
 
 def search_path(folder: str) -> list[str]:
-    """Python's path while a file of this folder runs: the folder comes before installed packages, and after the standard library."""
+    """`sys.path` for a file of this folder: the folder comes before installed packages and after the standard library."""
     first = next((i for i, p in enumerate(sys.path) if p and Path(p).resolve() in _site_folders()), len(sys.path))
     return [*sys.path[:first], folder, *sys.path[first:]]
 
 
 def imported_names(path: Path) -> list[str]:
-    """Dotted names of what a file's import statements may import; of `from a import b` both `a` and `a.b`, as b may be a module."""
+    """Dotted names that a file's import statements may import; `a` and `a.b` for `from a import b`, because b may be a module."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
@@ -96,7 +96,7 @@ def imported_names(path: Path) -> list[str]:
 
 
 def _package_of(path: Path, level: int) -> list[str]:
-    """The names of the packages that a relative import of this many dots starts from."""
+    """The package path that a relative import with `level` dots is resolved against."""
     folder, names = path.parent, list[str]()
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -105,7 +105,7 @@ def _package_of(path: Path, level: int) -> list[str]:
 
 
 def _modules(name: str, folder: str) -> list[Path]:
-    """The files of a module and of the packages that it is in, as a file of this folder would import it."""
+    """The files of a module and of its enclosing packages, resolved as for a file of this folder."""
     where = search_path(folder)
     out: list[Path] = []
     dotted = ""
@@ -123,7 +123,7 @@ def _modules(name: str, folder: str) -> list[Path]:
 
 
 def _installed(path: Path) -> bool:
-    """Whether a module belongs to an installed package, which has a version."""
+    """Whether a module belongs to an installed package, which is identified by its version."""
     return any(path.is_relative_to(folder) for folder in _site_folders())
 
 
@@ -145,7 +145,7 @@ def _version(package: str) -> str:
 
 @cache
 def _own_digest() -> bytes:
-    """Of all sources of tunesmith: between two versions that are released there are many that are not."""
+    """Digest of all tunesmith sources, because the version number does not change between releases."""
     h = blake2b(digest_size=16)
     for folder in map(Path, sys.modules[OWN].__path__):
         packages = [p.parent for p in folder.glob("*/__init__.py") if p.parent.name not in ("tests", "experiments")]

@@ -1,8 +1,8 @@
-"""Temporary folders that are removed when the process ends, also by SIGTERM.
+"""Create temporary folders that are removed when the process ends, including by SIGTERM.
 
-Python runs neither `finally` nor exit handlers when SIGTERM ends it, so batch systems and `kill` would leave the folders.  The first
-clean-up that is registered in the main thread installs a handler, unless the program has its own: it cleans up, and lets the signal end
-the process as before.
+Python runs neither `finally` blocks nor exit handlers on SIGTERM, so batch systems and `kill` would leave the folders behind.  The first
+clean-up registered in the main thread installs a signal handler, unless the program has its own: it cleans up and then lets the signal
+end the process as before.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from types import FrameType
 
 
 class CleanUp:
-    """A function that is called once: when this is called, its owner is collected, or the process exits or gets SIGTERM or SIGHUP.
+    """A function called once: on an explicit call, when its owner is collected, at process exit, or on SIGTERM or SIGHUP.
 
     Args:
-        owner: keeps this.  The function must not refer to it.
-        function: what to call.
-        arguments: of the function.
+        owner: the object whose collection triggers the call.  The function must not refer to it.
+        function: the function to call.
+        arguments: arguments of the function.
     """
 
     def __init__(self, owner: object, function: Callable[..., object], *arguments: object) -> None:
@@ -37,26 +37,26 @@ class CleanUp:
                 signal.signal(number, _terminate)
 
     def __call__(self) -> None:
-        if self._process == os.getpid():  # a forked child has the parent's
+        if self._process == os.getpid():  # a forked child must not clean up for its parent
             self._finalizer()
 
 
 class _Scope:
-    """What a `with` statement owns."""
+    """Owner of the clean-up of a `with` block."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""What `kill` and a closed terminal send."""
+"""Signals sent by `kill` and by a closed terminal."""
 _clean_ups: weakref.WeakSet[CleanUp] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str = "tunesmith-", parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
-    """A new folder, removed with all that is in it at the end of the `with` block, or of the process.
+    """Create a folder that is removed with its contents at the end of the `with` block or of the process.
 
     Args:
-        prefix: of its name.
-        parent: where it goes; by default where temporary files go.
+        prefix: prefix of the folder name.
+        parent: the parent folder; by default the system folder for temporary files.
     """
     folder = tempfile.mkdtemp(prefix=prefix, dir=parent)
     scope = _Scope()
@@ -68,12 +68,12 @@ def temporary_folder(prefix: str = "tunesmith-", parent: str | os.PathLike[str] 
 
 
 def remove_folder(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder and what is in it, as far as that is possible."""
+    """Remove a folder and its contents; errors are ignored."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Clean up what this process has registered, and end as the signal ends a process that does not handle it."""
+    """Run the clean-ups of this process, then end it by the default action of the signal."""
     for clean_up in list(_clean_ups):
         with contextlib.suppress(Exception):
             clean_up()

@@ -1,4 +1,4 @@
-"""Errors of code that a user gives to the library, a cost model, a sampler or a reference: reported with the user's own line."""
+"""Report errors of user-supplied code (cost models, samplers, references) with the line of user code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tunesmith.support.errors import TunesmithError, UserError
 
 @contextmanager
 def running(what: str) -> Iterator[None]:
-    """Run code that a user may have written: what it raises becomes a UserError that names `what` and the user's line.
+    """Convert exceptions of user-supplied code to a UserError that names `what` and the line of user code.
 
-    An exception that no frame of the user's took part in is a defect of the library, and passes.
+    An exception without a frame of user code is a defect of the library, and is not converted.
     """
     try:
         yield
@@ -32,13 +32,13 @@ def running(what: str) -> Iterator[None]:
 
 
 def check_complete(kind: object, what: str) -> None:
-    """Refuse a class that lacks methods of its contract, before anything of it is made.
+    """Refuse a class that lacks methods of its contract, before it is instantiated.
 
     Args:
-        kind: a class; anything else passes.
-        what: it is called in the message, "the sampler" for example.
+        kind: a class; any other object is accepted.
+        what: its name in the message, for example "the sampler".
     Raises:
-        UserError: methods are missing; all of them are named.
+        UserError: methods are missing; the message names all of them.
     """
     if isinstance(kind, ABCMeta) and inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
@@ -48,8 +48,10 @@ def check_complete(kind: object, what: str) -> None:
 
 
 def described(error: BaseException) -> tuple[str, bool]:
-    """An exception with the line that raised it, `ValueError: ... at model.py:7 in score`, the last of the user's lines if there is one;
-    and whether there is."""
+    """The exception with its location, `ValueError: ... at model.py:7 in score`, and whether that is a line of user code.
+
+    The location is the innermost line of user code, or else the line that raised.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not _is_installed(f.filename)]
     at = own[-1] if own else frames[-1] if frames else None
@@ -57,6 +59,8 @@ def described(error: BaseException) -> tuple[str, bool]:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file of Python code is part of tunesmith, of an installed package or of Python."""
-    ours = {m.__file__ for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tunesmith" and hasattr(m, "__file__")}
-    return file.startswith("<") or file in ours or any(Path(file).is_relative_to(root) for root in sysconfig.get_paths().values())
+    """Whether a Python file belongs to tunesmith, to an installed package or to Python."""
+    library_files = {
+        m.__file__ for name, m in list(sys.modules.items()) if name.partition(".")[0] == "tunesmith" and hasattr(m, "__file__")
+    }
+    return file.startswith("<") or file in library_files or any(Path(file).is_relative_to(root) for root in sysconfig.get_paths().values())

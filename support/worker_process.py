@@ -1,8 +1,8 @@
-"""The far end of a worker pool's pipe: build the job function once, then answer one job after another.
+"""Run a worker process of the pool: build the job function once, then process jobs one after another.
 
-Runs in a fresh interpreter.  It answers with `("ready",)` once, or `("broken", text)` and the end; then for
-every job with `("done", value)` or `("error", class name, message, traceback)`.  Candidate code may do
-anything inside a job; what it breaks is noticed at the other end.
+Runs in a fresh interpreter.  The handshake is `("ready",)`, or `("broken", text)` followed by exit; the answer to
+each job is `("done", value)` or `("error", class name, message, traceback)`.  Candidate code may do anything inside
+a job, including crash the process; the pool detects this.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve jobs from the connection with this file descriptor until the parent closes it or is gone."""
+    """Serve jobs from the connection with this file descriptor until the parent closes it or exits."""
     _die_with(parent)
     _no_core_dumps()
     faulthandler.enable()  # a crash leaves its Python stack in the output
-    # What the parent has closed is the end.
+    # A connection closed by the parent is the normal end.
     with contextlib.suppress(EOFError, ConnectionError), contextlib.closing(WaitingEnd(descriptor)) as pipe:
         try:
             function_path, init_args, memory_limit = pickle.loads(pipe.take())
@@ -50,7 +50,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _answer(function: Callable[[Any], object], job: bytes) -> bytes:
-    """Do one job.  Whatever it raises, SystemExit included, is data."""
+    """Run one job.  Every exception, including SystemExit, is returned as data."""
     try:
         return pickle.dumps(("done", function(pickle.loads(job))))
     except BaseException as error:
@@ -62,20 +62,20 @@ def _answer(function: Callable[[Any], object], job: bytes) -> bytes:
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent ends, even if it hangs in native code and never looks at the pipe again."""
+    """End this process when its parent ends, even if it hangs in native code and never reads the pipe again."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was gone before the line above
+        if os.getppid() != parent:  # the parent exited before prctl
             os._exit(1)
 
 
 def _no_core_dumps() -> None:
-    """Crashes are expected here: do not spend seconds and gigabytes on each."""
+    """Disable core dumps: crashes are expected here, and each dump would cost seconds and gigabytes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _limit_memory(limit: int) -> None:
-    """Let allocations beyond `limit` bytes fail in this process instead of bringing the machine down."""
+    """Make allocations beyond `limit` bytes fail in this process, before the machine runs out of memory."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)

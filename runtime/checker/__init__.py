@@ -1,1 +1,1 @@
-"""Check the arguments of calls before compiled code sees them."""
+"""Check the arguments of calls before compiled code runs."""

@@ -1,19 +1,19 @@
-"""The argument checker: LLVM IR text of the one function that compares the arguments of a call with a signature.
+"""Generate the argument checker: an LLVM IR function that compares the arguments of a call with a signature.
 
-`i32 tunesmith_check_v1(signature, args, num_args, addresses)` gives 0 and the data address of each argument, or -1 with
-an error raised through TVM-FFI.  It refuses what a kernel would misread: another kind of value, dtype, shape,
-device, strides that are not compact (those of extents 1 do not count), null or misaligned addresses, and memory that
-a written argument shares with another one.
+`i32 tunesmith_check_v1(signature, args, num_args, addresses)` returns 0 and the data address of each argument, or -1 with
+an error raised through TVM-FFI.  It refuses arguments that a kernel would misread: wrong kind of value, dtype, shape or
+device, strides that are not compact (strides of extents 1 are ignored), null or misaligned addresses, and memory shared
+by a written argument and another one.
 
-Functions whose sizes come with the call have two checks of their own, in `runtime.checker.size_checker`; the tables they make of what is
-expected are read by the same code.
+Functions with dynamic shapes have two further checks, in `runtime.checker.size_checker`; the parameter tables that they build at run time
+are read by the same code.
 
-Entry points of all kernels call it, and it is compiled once a process: inside each kernel's object it would double the
-time of building one (14 ms).  The loader of objects binds it, and an exported library holds a copy.  Libraries of functions for GPUs
-hold one of their own, which wants other memory.
+The entry points of all kernels call the checker.  It is compiled once per process, because a copy in each kernel's object would double
+the build time (14 ms).  The object loader binds it, and an exported library contains a copy.  Libraries with GPU functions contain a
+second copy that expects device memory.
 
 Signature `{ptr function, i32 count, ptr params, ptr usage}`, 32 bytes; a parameter `{ptr name, ptr expected, ptr shape,
-i32 ndim, i32 dtype, i64 nbytes, i64 align, i64 written}`, 56 bytes: whoever changes them changes the version in the name.
+i32 ndim, i32 dtype, i64 nbytes, i64 align, i64 written}`, 56 bytes: a change of these layouts needs a new version in the symbol name.
 Other offsets are those of TVM-FFI's stable C ABI: `TVMFFIAny {i32 type, i32 pad, 8 bytes value}`; an object header of 24
 bytes before the `DLTensor {data 0, device type 8, id 12, ndim 16, dtype 20, shape 24, strides 32, byte_offset 40}` of a
 tensor object (type 70; type 7 is a bare `DLTensor*`); `type_key` at 8 of `TVMFFITypeInfo`.
@@ -32,20 +32,20 @@ CHECKER = "tunesmith_check_v1"
 """Symbol of the checker."""
 
 CHECKERS = (CHECKER, CHECK_SIZES, CHECK_TENSORS, REFUSE, REFUSE_SIZES)
-"""All symbols that the text defines."""
+"""All symbols defined by the text."""
 
 SIGNATURE = "{ ptr, i32, ptr, ptr }"
 PARAM = "{ ptr, ptr, ptr, i32, i32, i64, i64, i64 }"
-"""The layouts it reads, as LLVM types."""
+"""Layouts read by the checker, as LLVM types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where arguments must lie.
+    """The memory in which arguments must be.
 
     Attributes:
-        device_types: DLPack's numbers of it.
-        texts: what errors say otherwise than of memory of the processor.
+        device_types: accepted DLPack device types.
+        texts: error texts that differ from those for host memory.
     """
 
     device_types: tuple[int, ...]
@@ -53,7 +53,7 @@ class Memory:
 
 
 HOST = Memory((1,))
-"""The processor's."""
+"""Host memory."""
 
 _TEXTS = {
     "type_error": "TypeError",
@@ -475,11 +475,11 @@ raise:
 
 
 def checker_text(memory: Memory = HOST) -> str:
-    """A module that defines the checker, and needs libtvm_ffi and libc.
+    """An LLVM module that defines the checker; it needs libtvm_ffi and libc.
 
     Args:
-        memory: where arguments must lie.  The checker of other memory than the processor's is internal to the module that the text is
-            part of, so that one library may hold both.
+        memory: the memory in which arguments must be.  A checker of other memory than the host's is internal to its LLVM module, so
+            that one library can contain both.
     """
     texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in (_TEXTS | SIZE_TEXTS | dict(memory.texts)).items()]
     checks = _ACCEPT.sub(lambda found: _accepted(found[1], found[2], memory.device_types), _FUNCTIONS)
@@ -487,9 +487,9 @@ def checker_text(memory: Memory = HOST) -> str:
     return text if memory == HOST else _DEFINE.sub("define internal i32 @", text)
 
 
-def _accepted(result: str, number: str, wanted: tuple[int, ...]) -> str:
-    """`accept RESULT: NUMBER` in LLVM IR: whether a device type is one of those that are wanted."""
-    first, *others = wanted
+def _accepted(result: str, number: str, accepted: tuple[int, ...]) -> str:
+    """`accept RESULT: NUMBER` in LLVM IR: whether a device type is one of the accepted ones."""
+    first, *others = accepted
     lines = [f"  {result}{'.0' if others else ''} = icmp eq i32 {number}, {first}"]
     for i, other in enumerate(others, 1):
         lines.append(f"  {result}.is.{i} = icmp eq i32 {number}, {other}")

@@ -1,4 +1,4 @@
-"""LLVM IR text written by hand: constants of text, and a line that raises an error through TVM-FFI."""
+"""Expand macros of hand-written LLVM IR: string constants, and lines that raise an error through TVM-FFI."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _RAISE = re.compile(r"^  raise (\S+): (.*)$", re.MULTILINE)
 
 
 def c_string(symbol: str, text: str) -> str:
-    """A private constant that holds the text as a C string."""
+    """Define a private constant with the text as a C string."""
     data = text.encode()
     body = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02x}" for b in data)
     return f'{symbol} = private unnamed_addr constant [{len(data) + 1} x i8] c"{body}\\00"'
 
 
 def expand_raises(text: str) -> str:
-    """The text with its lines `raise CLASS: PARTS` spelled in LLVM IR: an error of parts, stored in `%parts`; `.x` is a text.
+    """Expand the lines `raise CLASS: PARTS` to LLVM IR that raises an error with the concatenated parts; `.x` is a string constant.
 
-    A function raises in one place and has room for the parts.  The module holds `RAISE` as well.
+    A function may have one such line, and allocates `%parts`.  The module must contain `RAISE`.
     """
     return _RAISE.sub(_raised, text)
 
@@ -102,4 +102,4 @@ done:
   ret void
 }
 """
-"""The function that raises, for a module with lines `raise`."""
+"""Definition of the raising function, for modules with `raise` lines."""

@@ -1,6 +1,6 @@
-"""The contract of one argument of a compiled function: name, element type and constant shape.
+"""Describe an argument of a compiled function: name, element type and constant shape.
 
-The host entry point that code generation emits checks arguments against it; modules show it to people.
+Generated host entry points check arguments against it, and modules display it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """One tensor argument: contiguous, row-major, in the memory of the device that runs the function.
+    """A tensor argument: contiguous, row-major, in the memory of the device that runs the function.
 
     Args:
-        name: as error messages say it; any text.
+        name: name for error messages; any text.
         dtype: a scalar type of `support.dtype` ("float32", "bfloat16", "bool", ...).
         shape: extents, outermost first; () is one element.
-        written: the function writes to the argument.  Kernels take their pointers as free of aliases, so an
-            argument that is written must not share memory with another one: the entry point checks it.
+        written: the function writes to the argument.  Kernels assume that their pointers do not alias, so a written
+            argument must not share memory with another one: the entry point checks this.
     Raises:
-        BuildError: the type is a vector, or an extent is not a number >= 0.
+        BuildError: the type is a vector, or an extent is not an integer >= 0.
         ScriptError: the type is unknown.
     """
 
@@ -44,7 +44,7 @@ class ParamSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole argument; 0 for an empty one."""
+        """Size of the argument in bytes; 0 if it is empty."""
         return math.prod(self.shape) * dtypes.nbytes(self.dtype)
 
     def __str__(self) -> str:

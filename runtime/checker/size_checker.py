@@ -1,18 +1,18 @@
-"""The checks of functions whose sizes come with the call: LLVM IR text that is one module with `runtime.checker.argument_checker`.
+"""Generate the LLVM IR argument checks of functions with dynamic shapes, for the module of `argument_checker`.
 
-Such a function takes its tensors and then its sizes, ints.  Its entry point calls
+Such a function takes its tensors followed by its sizes, ints.  Its entry point calls
 
-1. `i32 tunesmith_check_sizes_v1(signature, args, num_args, sizes)`: the number of arguments, and the sizes, which it stores;
-2. `i32 tunesmith_check_tensors_v1(signature, params, args, sizes, addresses)`: the tensors, against a table of parameters that the
-   entry point has made of the sizes, and stores their addresses;
-3. `i32 tunesmith_refuse_v1(signature, sizes, bytes, detail)` when the kernel was refused that many bytes of memory for intermediate
-   results, with -1 when a tensor of these sizes would have more than 2**63 bytes, or with -2 (`thread_support.FORKED`) when it may not
-   start threads.  It only raises the error.  `detail` is more text about the bytes.  Functions of constant shapes call it with `sizes`
-   null; `tunesmith_refuse_sizes_v1(signature, sizes, bytes)` is the same without a detail, for code that was compiled earlier.
+1. `i32 tunesmith_check_sizes_v1(signature, args, num_args, sizes)`: checks the number of arguments and the sizes, and stores the sizes;
+2. `i32 tunesmith_check_tensors_v1(signature, params, args, sizes, addresses)`: checks the tensors against a parameter table that the
+   entry point has computed from the sizes, and stores their addresses;
+3. `i32 tunesmith_refuse_v1(signature, sizes, bytes, detail)` if the kernel failed to allocate that many bytes for intermediate results;
+   with -1 if a tensor of these sizes would exceed 2**63 bytes, or with -2 (`thread_support.FORKED`) if it must not start threads.  It
+   only raises the error.  `detail` is further text about the bytes.  Functions of constant shapes call it with `sizes` null;
+   `tunesmith_refuse_sizes_v1(signature, sizes, bytes)` is the same without a detail, for code compiled by older versions.
 
-Each gives 0, or -1 with an error raised through TVM-FFI.  Signature `{ptr function, i32 count of tensors, ptr unused, ptr usage,
-i32 count of sizes, ptr names of sizes, ptr uses}`, 56 bytes, begins as that of constant shapes does; `uses` holds for each tensor an
-i64 with a bit for each size in its shape.  Whoever changes it changes the version in the names.
+Each returns 0, or -1 with an error raised through TVM-FFI.  Signature `{ptr function, i32 count of tensors, ptr unused, ptr usage,
+i32 count of sizes, ptr names of sizes, ptr uses}`, 56 bytes, has the signature of constant shapes as its prefix; `uses` has one i64 per
+tensor, with a bit for each size in its shape.  A change of this layout needs new versions in the symbol names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ REFUSE_SIZES = "tunesmith_refuse_sizes_v1"
 """Symbols of the functions."""
 
 SIZE_SIGNATURE = "{ ptr, i32, ptr, ptr, i32, ptr, ptr }"
-"""The layout they read, as an LLVM type."""
+"""Layout of the signature, as an LLVM type."""
 
 MAX_SIZES = 64
-"""As many as there are bits in a word of `uses`."""
+"""Number of bits in a word of `uses`."""
 
 LARGEST_SIZE = 2**31 - 1
-"""What lowering takes a size to be at most; the least is 1."""
+"""Largest size that lowering assumes; the smallest is 1."""
 
 SIZE_TEXTS = {
     "memory_error": "MemoryError",

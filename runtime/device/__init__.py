@@ -1,1 +1,1 @@
-"""Devices, arrays on them, and the modules that run there."""
+"""Use devices: arrays in device memory, and modules of device functions."""

@@ -1,6 +1,6 @@
-"""Arguments of callers for functions of devices: what was given, whether it is what the function takes, and where it lies.
+"""Check the arguments of device functions, and locate their memory on the device or the host.
 
-The words of refusals are those of `runtime.checker.argument_checker`, which checks the same for functions of the CPU.
+Error messages are worded as in `runtime.checker.argument_checker`, which makes the same checks for CPU functions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tunesmith.support.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An argument that has passed.
+    """A checked argument.
 
     Attributes:
-        memory: where its elements are: on the device, or with the host.
-        owner: keeps the memory.
-        ordered: work on the stream of the call comes after what was started for the argument, and later work on it after the call, without
-            anybody waiting.
+        memory: memory of its elements, on the device or the host.
+        owner: keeps the memory alive.
+        ordered: the stream of the call orders the call after earlier work on the argument and before later work on it, so that no
+            synchronisation is needed.
     """
 
     memory: Allocation
@@ -38,17 +38,17 @@ class Operand:
 
     @property
     def on_host(self) -> bool:
-        """It is the host's, and must be copied."""
+        """Whether the memory is on the host, and must be copied."""
         return self.memory.device.kind == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class CallStream:
-    """Where a call runs.
+    """The stream of a call.
 
     Attributes:
-        handle: a stream of the device's API.
-        address: of a stream that the arguments' library uses now; None when there is none of that sort.
+        handle: a stream of the device API.
+        address: address of the current stream of the arguments' library; None if there is no such stream.
     """
 
     handle: int
@@ -56,25 +56,25 @@ class CallStream:
 
     @property
     def number(self) -> int:
-        """What DLPack calls it: its default stream is number 1."""
+        """DLPack stream number; 1 is the default stream."""
         return self.address or 1
 
 
 def call_stream(device: Device, arguments: Sequence[object]) -> CallStream:
-    """The stream that the caller is using: torch's or CuPy's current one, when one of its arrays on the device is among the arguments."""
+    """The current stream of torch or CuPy if an argument is an array of theirs on the device, else the default stream."""
     if device.kind == "cuda":
         for argument in arguments:
             address = _current_stream(argument)
             if address is not None:
                 try:
                     return CallStream(device.api.foreign_stream(device.index, address) if address else 0, address)
-                except RunError:  # a driver that takes no streams of others
+                except RunError:  # the driver does not support foreign streams
                     break
     return CallStream(0, None)
 
 
 def _current_stream(array: Any) -> int | None:
-    """Of the library of a CUDA array; a library that made an array is loaded."""
+    """Address of the current stream of a CUDA array's library, which is loaded because it created the array."""
     library = type(array).__module__.partition(".")[0]
     module: Any = sys.modules.get(library)
     if library == "torch" and getattr(array, "is_cuda", False):
@@ -85,12 +85,12 @@ def _current_stream(array: Any) -> int | None:
 
 
 class Signature:
-    """What a function takes.
+    """Name and parameters of a device function.
 
     Args:
-        name: of the function.
+        name: name of the function.
         params: its parameters.
-        device: where it runs.
+        device: the device that runs it.
     """
 
     def __init__(self, name: str, params: Sequence[ParamSpec], device: Device) -> None:
@@ -100,10 +100,10 @@ class Signature:
         return f"{self.name}({', '.join(f'{p.name}: {p}' for p in self.params)})"
 
     def operands(self, arguments: Sequence[object], stream: CallStream) -> list[Operand]:
-        """The arguments, checked.
+        """Check the arguments.
 
         Raises:
-            RunError: one is not what the function takes; the message names it, with what was wanted and what was given.
+            RunError: an argument is invalid; the message names the argument, the expected and the actual value.
         """
         if len(arguments) != len(self.params):
             raise RunError(f"{self.name}: expected {len(self.params)} argument(s), got {len(arguments)}; signature: {self}")
@@ -137,12 +137,12 @@ class Signature:
         return Operand(memory, view, ordered=known is not None and known == stream.address)
 
     def _view(self, i: int, argument: Any, stream: CallStream) -> TensorView:
-        """The argument, whatever library it is of."""
+        """A view of an argument of any library."""
         kind = f"{type(argument).__module__}.{type(argument).__name__}".removeprefix("builtins.")
         if isinstance(argument, np.ndarray):
             if self.params[i].written and not argument.flags.writeable:
                 raise self._refusal(i, "got a read-only array, and it is written: pass a writable copy")
-            # DLPack refuses read-only arrays, which operands may well be.
+            # Not through DLPack, which refuses read-only arrays; operands may be read-only.
             strides = None if argument.flags.c_contiguous else tuple([s // argument.itemsize for s in argument.strides])
             name = argument.dtype.name if argument.dtype.isnative else argument.dtype.str
             return TensorView(argument.ctypes.data, (dlpack.CPU, 0), name, argument.shape, strides, argument)
@@ -153,7 +153,7 @@ class Signature:
         try:
             on_gpu = int(argument.__dlpack_device__()[0]) == dlpack.CUDA
             return dlpack.read(argument, stream.number if on_gpu else None)
-        except Exception as error:  # each library raises what it likes
+        except Exception as error:  # libraries raise exceptions of any type
             raise self._refusal(i, f"got a {kind} that cannot be passed through DLPack: {error}") from error
 
     def _check(self, i: int, dtype: str, shape: tuple[int, ...]) -> None:
@@ -163,7 +163,7 @@ class Signature:
             raise self._refusal(i, f"got shape {list(shape)}")
 
     def _refuse_overlaps(self, operands: Sequence[Operand]) -> None:
-        """Kernels take their pointers as free of aliases; of the host's arrays the copy back would win that comes last."""
+        """Refuse aliases: kernels assume that pointers do not alias, and aliased host arrays would be copied back over each other."""
         for i, a in enumerate(operands):
             for j, b in enumerate(operands[:i]):
                 if (self.params[i].written or self.params[j].written) and _overlap(a.memory, b.memory):
@@ -175,7 +175,7 @@ class Signature:
 
 
 def _overlap(a: Allocation, b: Allocation) -> bool:
-    """Whether two pieces share bytes.  Handles that are no addresses are as far apart as numbers are, and memory of ours is never split."""
+    """Whether two allocations share bytes.  OpenCL handles are not addresses, but equal or distinct: allocations are never split."""
     if a.device.kind != b.device.kind or not a.nbytes or not b.nbytes:
         return False
     if a.device.kind == "opencl":

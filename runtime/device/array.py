@@ -1,4 +1,4 @@
-"""An array in the memory of a device: shape, type and an allocation, which is freed when the array is gone."""
+"""Represent arrays in device memory: a shape, a type and an allocation, which is freed with the array."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import RunError, UserError
 
 ALIGNMENT = 16
-"""Bytes: the widest access of a thread.  Kernels use it wherever shapes allow, so that an argument must begin at a multiple."""
+"""In bytes: the widest access of a thread.  Kernels use it wherever shapes allow, so arguments must be aligned to it."""
 
 
 class DeviceArray:
-    """Contiguous, row-major.  Copies go through the device's default stream, after what was started there.
+    """A contiguous, row-major array in device memory.  Copies are enqueued on the default stream of the device.
 
-    It can be passed to every library that speaks DLPack, without a copy (`torch.from_dlpack(array)`), and arrays of these can be taken
-    over (`DeviceArray.from_dlpack(tensor)`): both then share the memory.
+    DLPack libraries can import it without a copy (`torch.from_dlpack(array)`), and their arrays can be imported without a copy
+    (`DeviceArray.from_dlpack(tensor)`); both arrays then share the memory.
 
     Attributes:
         shape: extents.
         dtype: a scalar type of `support.dtype`.
-        allocation: the memory; it is the array's own, unless `from_dlpack` has made it.
+        allocation: the memory; owned by the array, unless it was imported by `from_dlpack`.
     """
 
     __slots__ = ("__weakref__", "_owner", "allocation", "dtype", "shape")
 
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
-        """Memory of the device, with anything in it.  Raises RunError when there is none."""
+        """Allocate uninitialised device memory.  RunError if it cannot be allocated."""
         if dtypes.lanes(dtype) != 1:
             raise RunError(f"an array of {dtype}: arrays hold scalars, use {dtypes.element(dtype)}")
         self.shape, self.dtype = tuple([int(n) for n in shape]), dtype
         self._owner: object = None
         self.allocation: Allocation = device.api.allocate(device.index, nbytes(dtype, self.shape))
-        # Not __del__: that may run when the interpreter has taken the device's API apart already.
+        # Not __del__, which may run at interpreter exit after the device API has been torn down.
         weakref.finalize(self, _free, self.allocation).atexit = False
 
     @staticmethod
     def from_numpy(device: Device, array: object, dtype: str | None = None) -> DeviceArray:
-        """A copy of a host's array.
+        """A copy of a host array.
 
         Args:
-            device: where.
+            device: the device of the copy.
             array: numpy, torch or any other DLPack array in CPU memory.
-            dtype: what the elements are; numpy has no bfloat16, whose bits it holds as uint16.
+            dtype: element type; for bfloat16, which numpy does not have, an array of uint16 is accepted.
         Raises:
-            RunError: the array has another type, or the device has no room.
+            RunError: the array has another type, or the device is out of memory.
         """
         dtype = dtype or str(getattr(array, "dtype", "float32")).removeprefix("torch.")
         bits = dtype == "bfloat16" and isinstance(array, np.ndarray) and array.dtype == np.uint16
@@ -65,16 +65,16 @@ class DeviceArray:
 
     @staticmethod
     def from_dlpack(array: Any) -> DeviceArray:
-        """The array of another library, in its own memory, which both then share.
+        """Import an array of another library without a copy; both arrays share the memory.
 
         Args:
-            array: has `__dlpack__` and `__dlpack_device__`; in the host's memory or in that of a CUDA device, contiguous and row-major.
+            array: has `__dlpack__` and `__dlpack_device__`; in memory of the host or of a CUDA device, contiguous and row-major.
         Raises:
-            RunError: it is none of that.
+            RunError: the array does not satisfy these conditions.
         """
         what = f"{type(array).__module__}.{type(array).__name__}".removeprefix("builtins.")
         if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
-            raise RunError(f"from_dlpack takes arrays that speak DLPack (numpy, torch, CuPy, JAX), not a {what}")
+            raise RunError(f"from_dlpack takes arrays that support DLPack (numpy, torch, CuPy, JAX), not a {what}")
         if is_negated(array):
             raise negation("from_dlpack", array)
         kind, index = (int(x) for x in array.__dlpack_device__())
@@ -82,9 +82,9 @@ class DeviceArray:
         if kind not in kinds:
             raise RunError(f"a {what} on DLPack's device type {kind} cannot be taken over: copy it to the host or to a CUDA device first")
         try:
-            # 1 is CUDA's default stream, on which copies of ours run.
+            # 1 is the CUDA default stream, on which DeviceArray copies run.
             view = dlpack.read(array, 1 if kind == dlpack.CUDA else None)
-        except Exception as error:  # each library raises errors of its own
+        except Exception as error:  # libraries raise exceptions of any type
             raise RunError(f"a {what} cannot be passed through DLPack: {error}") from error
         if not dlpack.contiguous(view.shape, view.strides):
             raise RunError(f"a {what} with strides {list(view.strides or ())} (in elements) is not contiguous and row-major: pass a copy")
@@ -100,7 +100,7 @@ class DeviceArray:
         return made
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's device type and index."""
+        """DLPack device type and index."""
         return dlpack.KINDS[self.device.kind], self.device.index
 
     def __dlpack__(
@@ -111,17 +111,17 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of the array, for the `from_dlpack` of another library.
+        """A DLPack capsule of the array, for `from_dlpack` of another library.
 
-        What was started for it on the default stream is done when this returns, unless `stream` is -1.
+        Waits for pending work on the default stream, unless `stream` is -1.
 
         Raises:
-            BufferError: memory of this device cannot be passed, or is wanted on another device.
+            BufferError: memory of this device cannot be exported, or is requested on another device.
         """
         if self.device.kind not in ("cpu", "cuda"):
             raise BufferError(f"memory of {self.device} cannot be passed through DLPack: copy it to the host with .numpy()")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"{self} is wanted on DLPack's device {tuple(dl_device)}: copy it to the host with .numpy()")
+            raise BufferError(f"{self} is requested on DLPack device {tuple(dl_device)}: copy it to the host with .numpy()")
         given = self._copied() if copy else self
         if stream != -1:
             self.device.api.synchronise(self.device.index)
@@ -135,25 +135,25 @@ class DeviceArray:
 
     @property
     def device(self) -> Device:
-        """Where it lies."""
+        """The device of the memory."""
         return self.allocation.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size in bytes."""
         return self.allocation.nbytes
 
     def fill(self, host: npt.NDArray[Any]) -> None:
-        """Overwrite it with a numpy array of its shape and storage type.  Raises RunError when the array has others."""
+        """Overwrite the elements with a numpy array of the same shape and storage type.  RunError if they differ."""
         if host.shape != self.shape or host.dtype != storage_dtype(self.dtype):
             raise RunError(f"cannot fill {self} from an array of {host.dtype}{list(host.shape)}")
         api, index = self.device.api, self.device.index
         source = np.ascontiguousarray(host)
         api.copy(host_memory(source), self.allocation, self.nbytes)
-        api.synchronise(index)  # the source may be gone when this returns
+        api.synchronise(index)  # the source may be freed after this returns
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A copy of its elements for the host; those of bfloat16 as uint16."""
+        """A host copy of the elements; bfloat16 as uint16."""
         host = np.empty(self.shape, storage_dtype(self.dtype))
         self.device.api.copy(self.allocation, host_memory(host), self.nbytes)
         self.device.api.synchronise(self.device.index)
@@ -167,4 +167,4 @@ def _free(allocation: Allocation) -> None:
     try:
         allocation.device.api.free(allocation)
     except DeviceLost:
-        return  # its memory went with it, and whoever used the device last was told
+        return  # its memory is lost too, and the call that lost the device has reported it

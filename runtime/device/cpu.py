@@ -1,4 +1,4 @@
-"""The processor as a device: aligned memory, copies that are done when they return, events that are clock readings."""
+"""Implement the device API for the CPU: aligned memory, synchronous copies, events that are clock readings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAGE = 4096
 
 
 class CpuDeviceAPI(DeviceAPI):
-    """Everything happens in the calling thread, so streams are only numbers and there is nothing to wait for."""
+    """The CPU as a device.  All work runs in the calling thread, so that streams are only numbers and nothing is asynchronous."""
 
     kind = "cpu"
 
@@ -64,7 +64,7 @@ class CpuDeviceAPI(DeviceAPI):
         if alignment < 8 or alignment & (alignment - 1):
             raise RunError(f"cannot align memory on {device} to {alignment} bytes: it must be a power of two, at least 8")
         address = ctypes.c_void_p()
-        # One byte at least: every allocation has an address of its own.
+        # At least one byte, so that every allocation has a unique address.
         if _LIBC.posix_memalign(ctypes.byref(address), alignment, max(1, nbytes)) != 0 or address.value is None:
             raise RunError(f"out of memory: {nbytes} bytes on {device}")
         with self._lock:
@@ -77,7 +77,7 @@ class CpuDeviceAPI(DeviceAPI):
 
     def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
         self._stream(stream)
-        # Whole pages, rounded to powers of two: few sizes, so that blocks are used again.
+        # Rounded to powers of two of at least a page: few sizes, so that blocks are reused.
         size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
         device = self._device(index)
         with self._lock:
@@ -197,11 +197,11 @@ class CpuDeviceAPI(DeviceAPI):
 
 
 CPU = CpuDeviceAPI()
-"""The one API of kind "cpu"."""
+"""The device API of kind "cpu"."""
 
 
 def host_memory(array: npt.NDArray[Any]) -> Allocation:
-    """The memory of a numpy array, for copies from and to it; valid while the array lives.
+    """The memory of a numpy array, for copies from and to it; valid while the array exists.
 
     Raises:
         RunError: the array is not contiguous.
@@ -212,7 +212,7 @@ def host_memory(array: npt.NDArray[Any]) -> Allocation:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """First value of each `key : value` line; empty where there is no such file."""
+    """First value of each `key : value` line; empty if the file does not exist."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -231,7 +231,7 @@ def _kilobytes(text: str | None) -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file of /sys, `2048K` in bytes; None where there is none."""
+    """The number in a file of /sys, `2048K` in bytes; None if it cannot be read."""
     try:
         text = path.read_text().strip()
     except OSError:

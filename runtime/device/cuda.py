@@ -1,8 +1,7 @@
-"""CUDA: NVIDIA GPUs, through cuda-bindings or PyCUDA.
+"""Provide CUDA devices (NVIDIA GPUs) through cuda-bindings or PyCUDA.
 
-Work goes to the primary context of a device, the one that torch, CuPy and JAX use too: their memory and streams are ours and ours theirs.
-Which package drives is chosen by the environment variable TUNESMITH_CUDA_DRIVER, `cuda-core` or `pycuda`, when the first device is asked
-for.
+All work uses the primary context of a device, as in torch, CuPy and JAX, so that memory and streams can be shared with them.  The
+environment variable TUNESMITH_CUDA_DRIVER, `cuda-core` or `pycuda`, selects the package when the first device is used.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DRIVERS = {
     "cuda-core": "tunesmith.runtime.device.cuda_core_driver:CudaCoreDriver",
     "pycuda": "tunesmith.runtime.device.cuda_pycuda_driver:PyCudaDriver",
 }
-"""What it may say."""
+"""Value of the environment variable -> driver."""
 
 
 class CudaDeviceAPI(DriverDeviceAPI):
@@ -40,4 +39,4 @@ def _chosen() -> Driver:
 
 
 CUDA = CudaDeviceAPI()
-"""The one API of kind "cuda"."""
+"""The device API of kind "cuda"."""

@@ -1,8 +1,8 @@
-"""CUDA devices through `cuda.bindings.driver`, the floor that NVIDIA's cuda-core stands on and brings along.
+"""Drive CUDA devices through `cuda.bindings.driver`, the low-level layer of NVIDIA's cuda-core.
 
-Not through cuda.core itself: it tells errors by their text only, while a lost device must be told from a refused launch; it has a device
-made current for good in each thread, which changes the device of whoever else computes there; it has no call that grants a kernel more
-than 48 KB of shared memory; and importing it takes six times as long, in each process that measures.
+cuda.core itself is not used for four reasons: it reports errors only as text, while a lost device must be distinguished from a refused
+launch; it makes a device current in each thread permanently, which affects other libraries in the thread; it has no call to give a
+kernel more than 48 KB of shared memory; and its import takes six times as long, in each measuring process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tunesmith.runtime.device.driver import Driver, DriverError
 from tunesmith.runtime.device.program import Dim3
 from tunesmith.support.errors import MissingExtraError
 
-_SHARED_WITHOUT_ASKING = 48 << 10
+_DEFAULT_SHARED_BYTES = 48 << 10
 
 
 class _Code:
-    """A module of the driver, and its kernels by name."""
+    """A loaded CUDA module, and its kernels by name."""
 
     def __init__(self, index: int, module: Any) -> None:
         self.index, self.module = index, module
@@ -31,15 +31,15 @@ class _Code:
 
 
 class _Kernel:
-    """A function of the driver, what it takes, and how much shared memory it was granted."""
+    """A CUDA function, its number of parameters, and its limit of dynamic shared memory."""
 
     def __init__(self, function: Any, parameters: int | None) -> None:
         self.function, self.parameters = function, parameters
-        self.granted = _SHARED_WITHOUT_ASKING
+        self.shared_limit = _DEFAULT_SHARED_BYTES
 
 
 class CudaCoreDriver(Driver):
-    """The driver's functions, with errors raised.  Streams are addresses, marks and kernels the objects of the package."""
+    """CUDA driver calls, with errors raised as DriverError.  Streams are addresses; marks and kernels are objects of the package."""
 
     alignment = cuda_driver.ALIGNMENT
 
@@ -57,7 +57,7 @@ class CudaCoreDriver(Driver):
 
     @cached_property
     def _state(self) -> tuple[int, str]:
-        """How many devices there are, and why there are none."""
+        """Number of devices, and the reason if there are none."""
         try:
             cuda = self._cuda
         except MissingExtraError as error:
@@ -65,7 +65,7 @@ class CudaCoreDriver(Driver):
         hint = "It comes with NVIDIA's driver, `nvidia-smi` shows whether that works"
         try:
             (code,) = cuda.cuInit(0)
-        except RuntimeError as error:  # the library is not there
+        except RuntimeError as error:  # the library is not found
             return 0, f"libcuda.so.1 cannot be loaded: {str(error).splitlines()[0]} {hint}"
         if code.value:
             return 0, f"CUDA does not start: {code.name}. {hint}"
@@ -97,7 +97,7 @@ class CudaCoreDriver(Driver):
 
     def leave(self, entered: Any) -> None:
         if entered:
-            self._cuda.cuCtxPopCurrent()  # its error, on a lost device, is what the call before said
+            self._cuda.cuCtxPopCurrent()  # on a lost device this repeats the error of the previous call
 
     def allocate(self, index: int, nbytes: int) -> int:
         return int(self._call(self._cuda.cuMemAlloc, nbytes))
@@ -151,13 +151,13 @@ class CudaCoreDriver(Driver):
 
     def load(self, index: int, code: bytes, options: str) -> object:
         if options:
-            text = f"compiled code takes no options, and {options!r} are given: they belong to the compiler"
+            text = f"compiled code takes no options, got {options!r}: pass them to the compiler"
             raise DriverError("CUDA_ERROR_INVALID_VALUE", text)
-        # PTX is a text, which ends with a zero; a cubin does not mind one.
+        # PTX is zero-terminated text; a cubin ignores a trailing zero.
         return _Code(index, self._call(self._cuda.cuModuleLoadData, code + b"\0"))
 
     def unload(self, code: Any) -> None:
-        # A kernel in flight would lose its code, and nothing here names the streams it may be on.
+        # Wait for the whole context, because the streams of kernels in flight are not recorded.
         self._call(self._cuda.cuCtxSynchronize)
         self._call(self._cuda.cuModuleUnload, code.module)
 
@@ -176,10 +176,10 @@ class CudaCoreDriver(Driver):
         return n
 
     def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
-        if shared_bytes > kernel.granted:
+        if shared_bytes > kernel.shared_limit:
             attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._call(self._cuda.cuFuncSetAttribute, kernel.function, attribute, shared_bytes)
-            kernel.granted = shared_bytes
+            kernel.shared_limit = shared_bytes
         n = len(arguments)
         values = (ctypes.c_uint64 * n)(*arguments)
         first = ctypes.addressof(values)
@@ -187,7 +187,7 @@ class CudaCoreDriver(Driver):
         self._call(self._cuda.cuLaunchKernel, kernel.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers), 0)
 
     def _context(self, index: int) -> Any:
-        """The primary context, kept as long as this process lives, as torch keeps it."""
+        """The primary context, retained until the process ends, as in torch."""
         found = self._contexts.get(index)
         if found is None:
             with self._lock:
@@ -198,7 +198,7 @@ class CudaCoreDriver(Driver):
         return found
 
     def _parameters(self, function: Any) -> int | None:
-        """How many a kernel takes; drivers before 12.4 do not tell."""
+        """Number of kernel parameters; None for drivers before 12.4."""
         n, code = 0, self._cuda.CUresult
         while True:
             try:
@@ -212,7 +212,7 @@ class CudaCoreDriver(Driver):
             n += 1
 
     def _call(self, function: Any, *arguments: Any) -> Any:
-        """What a function of the driver gives beside its error: nothing, a value, or several."""
+        """Call a driver function; return its results without the error code: None, a value, or a tuple."""
         error, *values = function(*arguments)
         if error.value:
             _, text = self._cuda.cuGetErrorString(error)

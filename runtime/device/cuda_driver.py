@@ -1,4 +1,4 @@
-"""What the two packages that drive CUDA devices share: which attributes are asked for, and which errors end a process's work."""
+"""Define device attributes and fatal errors for both CUDA driver packages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from tunesmith.runtime.device.device import DeviceAttributes
 
 ALIGNMENT = 256
-"""Bytes that every address of the allocator is a multiple of (CUDA C Programming Guide, Device Memory Accesses)."""
+"""Alignment of allocations in bytes (CUDA C Programming Guide, Device Memory Accesses)."""
 
 NON_BLOCKING = 1
-"""CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
+"""CU_STREAM_NON_BLOCKING: the stream does not synchronise with the default stream."""
 
 LOST = frozenset(
     {
@@ -31,17 +31,17 @@ LOST = frozenset(
         "CUDA_ERROR_CONTAINED",
     }
 )
-"""Errors after which "the process must be terminated and relaunched", as the reference of CUresult says of each."""
+"""Errors after which "the process must be terminated and relaunched", according to the reference of CUresult."""
 
 
 def attributes(get: Callable[[str], int], name: str, memory: tuple[int, int], driver_version: int) -> DeviceAttributes:
-    """Facts about a device.
+    """Attributes of a device.
 
     Args:
-        get: the value of an attribute, by its name in the header `cuda.h` without CU_DEVICE_ATTRIBUTE_.
-        name: of the device.
+        get: returns the value of an attribute, by its name in `cuda.h` without CU_DEVICE_ATTRIBUTE_.
+        name: name of the device.
         memory: free and total bytes.
-        driver_version: as CUDA gives it, 13000 for 13.0.
+        driver_version: in CUDA encoding, 13000 for 13.0.
     """
     x, y, z = [get(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"]
     return DeviceAttributes(

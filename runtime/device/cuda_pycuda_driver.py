@@ -1,8 +1,8 @@
-"""CUDA devices through PyCUDA.
+"""Drive CUDA devices through PyCUDA.
 
-It wraps most of the driver, and not all: streams of others cannot be used, and nothing tells how many arguments a kernel takes.  Its
-errors are texts, from which the lost devices are read.  Its contexts are not for several threads at once, so that threads take turns, and
-its objects can be dropped only while their context is current: they wait for the next turn.
+PyCUDA wraps only a part of the driver: foreign streams cannot be used, and the number of kernel parameters is unknown.  Its errors are
+strings, from which lost devices are detected.  A context cannot be current in several threads, so calls are serialised by a lock, and its
+objects can be freed only while their context is current, so freeing is deferred to the next call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunesmith.support.errors import MissingExtraError
 
 T = TypeVar("T")
 
-_SHARED_WITHOUT_ASKING = 48 << 10
+_DEFAULT_SHARED_BYTES = 48 << 10
 
 _NAMES = {
     "an illegal memory access was encountered": "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -43,11 +43,11 @@ _NAMES = {
     "no kernel image is available for execution on the device": "CUDA_ERROR_NO_BINARY_FOR_GPU",
     "named symbol not found": "CUDA_ERROR_NOT_FOUND",
 }
-"""Texts of `cuGetErrorString`, and the names of their errors."""
+"""Text of `cuGetErrorString` -> name of the error."""
 
 
 class _Code:
-    """A module, and its kernels by name."""
+    """A loaded CUDA module, and its kernels by name."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -55,32 +55,32 @@ class _Code:
 
 
 class _Kernel:
-    """A function, and how much shared memory it was granted."""
+    """A CUDA function, and its limit of dynamic shared memory."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        self.granted = _SHARED_WITHOUT_ASKING
+        self.shared_limit = _DEFAULT_SHARED_BYTES
 
 
 class PyCudaDriver(Driver):
-    """PyCUDA's driver module, with memory as addresses and errors translated."""
+    """PyCUDA calls, with memory as addresses and errors raised as DriverError."""
 
     alignment = cuda_driver.ALIGNMENT
 
-    _turn = threading.RLock()
+    _context_lock = threading.RLock()
     _contexts: ClassVar[dict[int, Any]] = {}
-    """Primary contexts, kept as long as this process lives."""
+    """Primary contexts, retained until the process ends."""
 
     def __init__(self) -> None:
         self._memory: dict[int, Any] = {}
         self._dropped: list[Any] = []
-        """What the next turn gives up."""
+        """Objects to free while a context is current."""
 
     @cached_property
     def _cuda(self) -> Any:
         try:
             import pycuda.driver as driver
-        except ImportError as error:  # also when libcuda is missing: its module is linked to it
+        except ImportError as error:  # also if libcuda is missing, to which the module is linked
             if "libcuda" in str(error):
                 raise DriverError("ImportError", str(error)) from error
             raise MissingExtraError("pycuda", "pycuda", "running CUDA code by TUNESMITH_CUDA_DRIVER=pycuda") from error
@@ -88,7 +88,7 @@ class PyCudaDriver(Driver):
 
     @cached_property
     def _state(self) -> tuple[int, str]:
-        """How many devices there are, and why there are none."""
+        """Number of devices, and the reason if there are none."""
         hint = "NVIDIA's driver is needed, `nvidia-smi` shows whether it works"
         try:
             self._try(self._cuda.init)
@@ -109,17 +109,17 @@ class PyCudaDriver(Driver):
         device = cuda.Device(index)
 
         def get(name: str) -> int:
-            known = getattr(cuda.device_attribute, name, None)  # older versions do not know all
+            known = getattr(cuda.device_attribute, name, None)  # older versions lack some attributes
             return 0 if known is None else int(device.get_attribute(known))
 
         return self._try(lambda: cuda_driver.attributes(get, device.name().strip(), cuda.mem_get_info(), cuda.get_driver_version()))
 
     def enter(self, index: int) -> object:
-        self._turn.acquire()
+        self._context_lock.acquire()
         try:
             self._try(self._context(index).push)
         except BaseException:
-            self._turn.release()
+            self._context_lock.release()
             raise
         self._dropped.clear()
         return self._contexts[index]
@@ -128,9 +128,9 @@ class PyCudaDriver(Driver):
         try:
             entered.pop()
         except self._cuda.Error:
-            return  # on a lost device; the call before has said so
+            return  # the device is lost, which the previous call has reported
         finally:
-            self._turn.release()
+            self._context_lock.release()
 
     def allocate(self, index: int, nbytes: int) -> int:
         memory = self._try(lambda: self._cuda.mem_alloc(nbytes))
@@ -162,7 +162,7 @@ class PyCudaDriver(Driver):
         return self._try(lambda: self._cuda.Stream(cuda_driver.NON_BLOCKING))
 
     def foreign_stream(self, index: int, address: int) -> object:
-        raise DriverError("NOT_SUPPORTED", "PyCUDA takes no streams of others: unset TUNESMITH_CUDA_DRIVER for that")
+        raise DriverError("NOT_SUPPORTED", "PyCUDA does not support foreign streams: unset TUNESMITH_CUDA_DRIVER to use them")
 
     def free_stream(self, stream: Any) -> None:
         self._dropped.append(stream)
@@ -187,12 +187,12 @@ class PyCudaDriver(Driver):
 
     def load(self, index: int, code: bytes, options: str) -> object:
         if options:
-            text = f"compiled code takes no options, and {options!r} are given: they belong to the compiler"
+            text = f"compiled code takes no options, got {options!r}: pass them to the compiler"
             raise DriverError("CUDA_ERROR_INVALID_VALUE", text)
         return _Code(self._try(lambda: self._cuda.module_from_buffer(code + b"\0")))
 
     def unload(self, code: Any) -> None:
-        # A kernel in flight would lose its code, and nothing here names the streams it may be on.
+        # Wait for the whole context, because the streams of kernels in flight are not recorded.
         self._try(self._cuda.Context.synchronize)
         self._dropped.append(code)
 
@@ -210,17 +210,17 @@ class PyCudaDriver(Driver):
         return None
 
     def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
-        if shared_bytes > kernel.granted:
+        if shared_bytes > kernel.shared_limit:
             attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._try(lambda: kernel.function.set_attribute(attribute, shared_bytes))
-            kernel.granted = shared_bytes
+            kernel.shared_limit = shared_bytes
         packed = struct.pack(f"{len(arguments)}Q", *arguments)
         self._try(lambda: kernel.function._launch_kernel(grid, block, packed, shared_bytes, stream))
 
     def _context(self, index: int) -> Any:
         found = self._contexts.get(index)
         if found is None:
-            with self._turn:
+            with self._context_lock:
                 found = self._contexts.get(index) or self._try(lambda: self._cuda.Device(index).retain_primary_context())
                 self._contexts[index] = found
         return found
@@ -230,7 +230,7 @@ class PyCudaDriver(Driver):
         try:
             return call()
         except cuda.Error as error:
-            # `cuMemAlloc failed: out of memory`, perhaps with ` - ` and more behind it.
+            # `cuMemAlloc failed: out of memory`, optionally followed by ` - ` and further text.
             text = str(error).partition("failed: ")[2].partition(" - ")[0].strip() or str(error)
             name = _NAMES.get(text, type(error).__name__)
             raise DriverError(name, text, name in cuda_driver.LOST) from error

@@ -1,7 +1,7 @@
-"""What a device can do, the same for every kind: memory, copies, streams, events, kernels, and facts about itself.
+"""Define the device API, common to all kinds: memory, copies, streams, events, kernels and attributes.
 
-`cpu(0)` names a device; its `api` does the work.  Code generators never ask a device anything (they have a Target):
-this is for programs that run, and for finding out what the Target of this machine is.
+`cpu(0)` identifies a device; its `api` performs the operations.  Code generators use only a Target and never query a
+device; the API is used to run programs and to detect the Target of this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tunesmith.support.registry import Registry
 
 
 class DeviceLost(RunError):
-    """The device refuses all further work of this process, whatever it is: a kernel has left its memory, or ran for too long.
+    """The device refuses all further work of this process, for example after an out-of-bounds access or a timeout of a kernel.
 
     Only another process can use the device again.
     """
@@ -30,7 +30,7 @@ class Device:
 
     @property
     def api(self) -> DeviceAPI:
-        """What can be done with devices of this kind.  Raises UserError when the kind is unknown."""
+        """The API of this kind of device.  UserError if the kind is unknown."""
         return DEVICES.get(self.kind)
 
     def __str__(self) -> str:
@@ -39,9 +39,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAttributes:
-    """Facts about a device; None where a question does not apply or the system does not tell.
+    """Attributes of a device; None if an attribute does not apply or is unknown.
 
-    Bytes are bytes, and clocks are Hz.
+    Sizes are in bytes, clock rates in Hz.
     """
 
     name: str | None = None
@@ -65,8 +65,8 @@ class Allocation:
     """Memory of a device.
 
     Args:
-        device: where.
-        handle: the address where the device has addresses; else whatever names the memory to its API.
+        device: the device.
+        handle: the address if the device has addresses; else the identifier of the memory in its API.
         nbytes: usable bytes.
     """
 
@@ -76,11 +76,11 @@ class Allocation:
 
 
 class DeviceAPI(ABC):
-    """All devices of one kind.
+    """Operations on all devices of one kind.
 
-    Threads may use an API at the same time; one stream, event or allocation is for one thread at a time.
-    Streams and events are handles of the API that made them; stream 0 is the default one.  Work on one stream runs
-    in order; `copy` and kernels may return before they are done, `synchronise` waits.
+    An API is thread safe; a stream, event or allocation must be used by one thread at a time.
+    Streams and events are handles of the API that created them; stream 0 is the default stream.  Work on one stream
+    runs in order; `copy` and `launch` may return before completion, `synchronise` waits.
     """
 
     kind: str
@@ -88,90 +88,92 @@ class DeviceAPI(ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """Devices of this kind that are there; 0 when the driver is missing."""
+        """Number of devices of this kind; 0 if the driver is missing."""
 
     @abstractmethod
     def attributes(self, index: int) -> DeviceAttributes:
-        """Facts about one device.  Raises RunError when it is not there."""
+        """Attributes of a device.  RunError if it does not exist."""
 
     @abstractmethod
     def allocate(self, index: int, nbytes: int, alignment: int = 64) -> Allocation:
-        """Memory that lasts until `free`, its address a multiple of `alignment`.  Raises RunError when there is none."""
+        """Allocate memory at a multiple of `alignment`, valid until `free`.  RunError if out of memory."""
 
     @abstractmethod
     def free(self, allocation: Allocation) -> None:
-        """Give memory of `allocate` back.  Raises RunError when it is not this API's, or was freed before."""
+        """Free memory of `allocate`.  RunError if it is not memory of this API, or was already freed."""
 
     @abstractmethod
     def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
-        """Scratch memory for work on one stream: cheap, because what `free_workspace` gives back is kept for the next one."""
+        """Allocate scratch memory for work on one stream; cheap, because freed workspaces are pooled for reuse."""
 
     @abstractmethod
     def free_workspace(self, allocation: Allocation) -> None:
-        """Give scratch memory back to the pool.  Work on its stream may still use it: whoever gets it next comes after that."""
+        """Return scratch memory to the pool.  Pending work on its stream may still use it, because reuse is ordered by the stream."""
 
     @abstractmethod
     def release_workspaces(self) -> None:
-        """Give the pooled scratch memory that nobody uses back to the system."""
+        """Free all unused scratch memory of the pool."""
 
     @abstractmethod
     def copy(
         self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
     ) -> None:
-        """Copy bytes between two allocations, of which one may be the host's.  Raises RunError when they do not fit."""
+        """Copy bytes between two allocations, one of which may be host memory.  RunError if a range exceeds its allocation."""
 
     @abstractmethod
     def create_stream(self, index: int) -> int:
-        """A queue of work beside the default one."""
+        """Create a stream in addition to the default stream."""
 
     @abstractmethod
     def free_stream(self, index: int, stream: int) -> None:
-        """Drop a queue; work on it is finished first."""
+        """Destroy a stream, after its pending work has finished."""
 
     @abstractmethod
     def synchronise(self, index: int, stream: int = 0) -> None:
-        """Wait until everything on the stream is done."""
+        """Wait until all work on the stream has finished."""
 
     @abstractmethod
     def create_event(self, index: int) -> int:
-        """A mark that can be put into a stream."""
+        """Create an event that can be recorded in a stream."""
 
     @abstractmethod
     def record_event(self, index: int, event: int, stream: int = 0) -> None:
-        """Put the mark into the stream; marking again moves it."""
+        """Record the event in the stream; a later record replaces an earlier one."""
 
     @abstractmethod
     def elapsed(self, index: int, start: int, stop: int) -> float:
-        """Seconds between two recorded marks; waits for the second.  Raises RunError when one was never recorded."""
+        """Seconds between two recorded events; waits for the second.  RunError if an event was never recorded."""
 
     @abstractmethod
     def free_event(self, index: int, event: int) -> None:
-        """Drop a mark."""
+        """Destroy an event."""
 
     def foreign_stream(self, index: int, address: int) -> int:
-        """A stream that somebody else made (torch, CuPy), by its address; `free_stream` forgets it and leaves it alone.
+        """Import a stream of another library (torch, CuPy) by its address; `free_stream` does not destroy it.
 
-        Asking again for one gives the same stream.  Raises RunError where streams have no address.
+        Repeated calls return the same stream.  RunError if streams of this kind have no address.
         """
-        raise RunError(f"streams of {self.kind}({index}) have no address, so that those of others cannot be used. Make one: create_stream")
+        raise RunError(
+            f"streams of {self.kind}({index}) have no address, so that foreign streams cannot be used. Create one with create_stream"
+        )
 
     @abstractmethod
     def load_code(self, index: int, code: bytes, options: str = "") -> int:
-        """Make code ready to run.
+        """Load code onto a device.
 
         Args:
             index: the device.
-            code: what the kind of device takes: for CUDA a cubin or PTX, for OpenCL source text.
-            options: of the device's own compiler, as on a command line.
+            code: in the format of the device kind: a cubin or PTX for CUDA, source text for OpenCL.
+            options: command line options of the device compiler.
         Returns:
-            What stands for the code in `launch` and `unload_code`.
+            A handle of the code for `launch` and `unload_code`.
         Raises:
-            RunError: the device does not take it; the message has what its compiler said.
+            RunError: the device does not accept the code; the message contains the output of its compiler.
         """
 
     @abstractmethod
     def unload_code(self, index: int, code: int) -> None:
-        """Drop code; work that uses it is finished first."""
+        """Unload code, after pending work that uses it has finished."""
 
     @abstractmethod
     def launch(
@@ -185,20 +187,21 @@ class DeviceAPI(ABC):
         shared_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Put a kernel into a stream; it may begin and end after this returns.
+        """Launch a kernel on a stream, asynchronously.
 
         Args:
             index: the device.
-            code: of `load_code`.
-            kernel: its name there.
-            arguments: the memory that its pointers point to, in order.
+            code: handle of `load_code`.
+            kernel: name of the kernel.
+            arguments: memory of its pointer arguments, in order.
             grid: blocks along x, y and z.
             block: threads of a block along x, y and z.
-            shared_bytes: shared memory of a block beside what the kernel declares.  An OpenCL kernel gets it as one more argument.
-            stream: where.
+            shared_bytes: dynamic shared memory of a block, in addition to static shared memory.  An OpenCL kernel gets it as an
+                additional argument.
+            stream: the stream.
         Raises:
             RunError: there is no such kernel, or the device refuses the launch.
-            DeviceLost: what ran before has destroyed the device's state for this process; any other method may raise it too.
+            DeviceLost: earlier work has corrupted the device state of this process; any other method may raise it too.
         """
 
 
@@ -210,29 +213,29 @@ DEVICES: Registry[DeviceAPI] = Registry(
         "opencl": "tunesmith.runtime.device.opencl:OPENCL",
     },
 )
-"""Device kinds by name."""
+"""Device kind -> API."""
 
 
 def cpu(index: int = 0) -> Device:
-    """The processor that runs this program; there is one, number 0."""
+    """The CPU of this machine; its only index is 0."""
     return Device("cpu", index)
 
 
 def cuda(index: int = 0) -> Device:
-    """An NVIDIA GPU, by the number that CUDA gives it."""
+    """An NVIDIA GPU, by its CUDA device number."""
     return Device("cuda", index)
 
 
 def opencl(index: int = 0) -> Device:
-    """A device of an OpenCL runtime: GPUs come first, then processors."""
+    """An OpenCL device; GPUs are numbered before CPUs."""
     return Device("opencl", index)
 
 
 def check_copy(source: Allocation, target: Allocation, nbytes: int, source_offset: int, target_offset: int) -> None:
-    """Refuse a copy that leaves either allocation: every API asks this first.
+    """Refuse a copy that exceeds an allocation; called first by every API.
 
     Raises:
-        RunError: a range is negative or leaves its allocation.
+        RunError: a range is negative or exceeds its allocation.
     """
     for what, allocation, offset in (("source", source, source_offset), ("target", target, target_offset)):
         if nbytes < 0 or offset < 0 or offset + nbytes > allocation.nbytes:

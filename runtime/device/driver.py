@@ -1,7 +1,7 @@
-"""What a library that drives devices must offer, so that `runtime.device.driver_backed` makes a DeviceAPI of it.
+"""Define the driver interface from which `runtime.device.driver_backed` builds a DeviceAPI.
 
-A driver does and does not check: what comes here has passed the rules that are the same for all.  Its streams, marks, codes and kernels are
-objects of its own; memory is an integer, as in `Allocation.handle`.
+A driver executes calls without checking them: `driver_backed` has validated the arguments.  Streams, marks, codes and kernels are objects
+of the driver; memory is an integer, as in `Allocation.handle`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tunesmith.runtime.device.program import Dim3
 
 
 class DriverError(Exception):
-    """A call that the library refused.
+    """A call failed in the library.
 
     Args:
-        name: as the library spells the error: `CUDA_ERROR_ILLEGAL_ADDRESS`.
-        text: what it says about it.
-        lost: the device takes nothing more from this process.
+        name: error name of the library, for example `CUDA_ERROR_ILLEGAL_ADDRESS`.
+        text: error text of the library.
+        lost: the device accepts no further work from this process.
     """
 
     def __init__(self, name: str, text: str, lost: bool = False) -> None:
@@ -30,105 +30,105 @@ class DriverError(Exception):
 
 
 class Driver(ABC):
-    """All devices of one library.  Threads may call it at the same time.  Every method may raise DriverError."""
+    """Operations on all devices of one library.  Thread safe.  Every method may raise DriverError."""
 
     alignment: int
-    """Bytes that every address of `allocate` is a multiple of; a power of two."""
+    """Alignment of `allocate` in bytes; a power of two."""
 
     @abstractmethod
     def count(self) -> int:
-        """Devices that are there; 0 when the library or the system's part of it is missing."""
+        """Number of devices; 0 if the library or the system driver is missing."""
 
     @abstractmethod
     def missing(self) -> str:
-        """Why there are none, and what to do about it: a sentence."""
+        """A sentence that says why there are no devices, and what to do about it."""
 
     @abstractmethod
     def attributes(self, index: int) -> DeviceAttributes:
-        """Facts about one device."""
+        """Attributes of a device."""
 
     @abstractmethod
     def enter(self, index: int) -> object:
-        """Make the device the one that this thread's calls are about.  What it gives goes to `leave`."""
+        """Make the device current in this thread.  The result is passed to `leave`."""
 
     @abstractmethod
     def leave(self, entered: Any) -> None:
-        """Undo `enter`, for whoever else uses devices in this thread."""
+        """Undo `enter`, so that other libraries in this thread find their device current."""
 
     @abstractmethod
     def allocate(self, index: int, nbytes: int) -> int:
-        """At least one byte of memory."""
+        """Allocate memory; `nbytes` is at least 1."""
 
     @abstractmethod
     def free(self, memory: int) -> None:
-        """Give memory back once all work that was started is done with it."""
+        """Free memory after pending work that uses it has finished."""
 
     @abstractmethod
     def copy_in(self, address: int, target: int, offset: int, nbytes: int, stream: Any) -> None:
-        """From the host's memory at an address to a device's."""
+        """Copy from a host address to device memory."""
 
     @abstractmethod
     def copy_out(self, source: int, offset: int, address: int, nbytes: int, stream: Any) -> None:
-        """From a device's memory to the host's at an address."""
+        """Copy from device memory to a host address."""
 
     @abstractmethod
     def copy_within(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int, stream: Any) -> None:
-        """Between two places of one device, which do not overlap."""
+        """Copy between two ranges on one device that do not overlap."""
 
     @abstractmethod
     def copy_between(
         self, source: tuple[int, int], source_offset: int, target: tuple[int, int], target_offset: int, nbytes: int, stream: Any
     ) -> None:
-        """Between two devices; each place is a device's number and its memory."""
+        """Copy between two devices; source and target are pairs of device number and memory."""
 
     @abstractmethod
     def default_stream(self, index: int) -> object:
-        """What stands for stream 0."""
+        """The object of stream 0."""
 
     @abstractmethod
     def create_stream(self, index: int) -> object:
-        """A queue of its own."""
+        """Create a stream."""
 
     @abstractmethod
     def foreign_stream(self, index: int, address: int) -> object:
-        """Somebody else's queue."""
+        """Import a stream of another library by its address."""
 
     @abstractmethod
     def free_stream(self, stream: Any) -> None:
-        """Drop a queue of `create_stream`, on which nothing is left to do."""
+        """Destroy a stream of `create_stream`, which has no pending work."""
 
     @abstractmethod
     def synchronise(self, stream: Any) -> None:
-        """Wait."""
+        """Wait until all work on the stream has finished."""
 
     @abstractmethod
     def record(self, mark: Any, stream: Any) -> object:
-        """Put a mark into a stream: the given one, or a new one where it is None."""
+        """Record a mark in a stream and return it; None creates a new mark."""
 
     @abstractmethod
     def elapsed(self, start: Any, stop: Any) -> float:
-        """Seconds between two marks, once the second is reached."""
+        """Seconds between two marks; waits for the second."""
 
     @abstractmethod
     def free_mark(self, mark: Any) -> None:
-        """Drop a mark."""
+        """Destroy a mark."""
 
     @abstractmethod
     def load(self, index: int, code: bytes, options: str) -> object:
-        """Code, ready to run."""
+        """Load code onto a device."""
 
     @abstractmethod
     def unload(self, code: Any) -> None:
-        """Drop code, which nothing runs any more."""
+        """Unload code without affecting kernels in flight."""
 
     @abstractmethod
     def kernel(self, code: Any, name: str) -> object:
-        """A kernel for this thread to launch."""
+        """A kernel of the code, for launches in this thread."""
 
     @abstractmethod
     def parameter_count(self, kernel: Any) -> int | None:
-        """Arguments that a kernel takes at a launch, the shared memory of OpenCL among them; None where nobody tells."""
+        """Number of kernel arguments, including the shared memory argument of OpenCL; None if unknown."""
 
     @abstractmethod
     def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
-        """Put a kernel with its pointers into a stream."""
+        """Launch a kernel with pointer arguments on a stream."""

@@ -1,6 +1,6 @@
-"""Devices that a vendor's library drives, as a DeviceAPI: numbers for its objects, a pool of scratch memory, and checks before each call.
+"""Implement DeviceAPI on top of a driver: handles for driver objects, a workspace pool, and checks before each call.
 
-Everything that OpenCL and CUDA have in common stands here once; `runtime.device.driver` says what is left to a library.
+This is the common part of OpenCL and CUDA; `runtime.device.driver` defines the part that differs between libraries.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ T = TypeVar("T")
 
 _PAGE = 4096
 _EXTENT_LIMIT = (1 << 31) - 1
-"""Of a grid or a block: more does not fit the libraries' integers."""
+"""Largest extent of a grid or block; larger ones overflow the integers of the libraries."""
 
 
 class Handles(Generic[T]):
-    """Numbers for things of one sort.  Threads may use it: each method is one operation of a dictionary."""
+    """Integer handles for objects of one kind.  Thread safe: each method is one dictionary operation."""
 
     def __init__(self, kind: str, what: str) -> None:
         self._kind, self._what = kind, what
-        self._things: dict[int, tuple[int, T]] = {}
+        self._objects: dict[int, tuple[int, T]] = {}
         self._numbers = count(1)
 
-    def add(self, index: int, thing: T) -> int:
-        """The number of something that belongs to a device."""
+    def add(self, index: int, obj: T) -> int:
+        """Add an object of a device and return its handle."""
         number = next(self._numbers)
-        self._things[number] = (index, thing)
+        self._objects[number] = (index, obj)
         return number
 
     def get(self, index: int, number: int) -> T:
-        """The thing.  RunError when it is not there, or belongs to another device."""
-        owner, thing = self._things.get(number, (-1, None))
+        """The object of a handle.  RunError if it does not exist, or belongs to another device."""
+        owner, obj = self._objects.get(number, (-1, None))
         if owner != index:
             raise self._unknown(index, number)
-        return thing  # type: ignore[return-value]
+        return obj  # type: ignore[return-value]
 
-    def replace(self, index: int, number: int, thing: T) -> None:
-        """Another thing under the same number."""
+    def replace(self, index: int, number: int, obj: T) -> None:
+        """Replace the object of a handle."""
         self.get(index, number)
-        self._things[number] = (index, thing)
+        self._objects[number] = (index, obj)
 
     def take(self, index: int, number: int) -> T:
-        """The thing, which has no number from now on."""
+        """Remove a handle and return its object."""
         self.get(index, number)
-        found = self._things.pop(number, None)
-        if found is None:  # another thread was faster
+        found = self._objects.pop(number, None)
+        if found is None:  # removed meanwhile by another thread
             raise self._unknown(index, number)
         return found[1]
 
@@ -62,19 +62,19 @@ class Handles(Generic[T]):
 
 
 class WorkspacePool:
-    """Scratch memory that is idle, by device, stream and size.
+    """Idle scratch memory, by device, stream and size.
 
-    A block is used again on its own stream only: its last user may still be running, and the next one comes after that in the stream.
+    A block is reused only on its own stream: its previous user may still be running, and the stream orders the next one after it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[tuple[int, int, int], list[Allocation]] = {}
         self._streams: dict[int, int] = {}
-        """Of each block in use."""
+        """Handle of each block in use -> its stream."""
 
     def take(self, index: int, stream: int, nbytes: int) -> Allocation | None:
-        """A block that was used on the stream before."""
+        """An idle block of the stream; None if there is none."""
         with self._lock:
             idle = self._idle.get((index, stream, nbytes))
             if not idle:
@@ -84,32 +84,32 @@ class WorkspacePool:
             return block
 
     def use(self, block: Allocation, stream: int) -> Allocation:
-        """A new block is in use on a stream."""
+        """Register a new block as in use on a stream."""
         with self._lock:
             self._streams[block.handle] = stream
         return block
 
     def give(self, block: Allocation) -> None:
-        """A block is idle.  RunError when it was not in use."""
+        """Return a block to the pool.  RunError if it was not in use."""
         with self._lock:
             stream = self._streams.pop(block.handle, None)
             if stream is None:
-                raise RunError(f"{block.nbytes} bytes at {block.handle:#x} are no workspace of {block.device}, or were given back before")
+                raise RunError(f"{block.nbytes} bytes at {block.handle:#x} are not a workspace of {block.device}, or were freed before")
             self._idle.setdefault((block.device.index, stream, block.nbytes), []).append(block)
 
     def drain(self, index: int | None = None, stream: int | None = None) -> list[Allocation]:
-        """Take all idle blocks out; those of one stream, or all."""
+        """Remove and return the idle blocks of one stream, or of all."""
         with self._lock:
             keys = [k for k in self._idle if index is None or k[:2] == (index, stream)]
             return [block for key in keys for block in self._idle.pop(key)]
 
 
 class DriverDeviceAPI(DeviceAPI):
-    """One kind of devices, through a driver.
+    """Device API of one kind, based on a driver.
 
     Args:
         kind: as in `Device.kind`.
-        make_driver: opens the library; it is called when the first device is asked for.
+        make_driver: creates the driver; called when the first device is used.
     """
 
     def __init__(self, kind: str, make_driver: Callable[[], Driver]) -> None:
@@ -127,7 +127,7 @@ class DriverDeviceAPI(DeviceAPI):
 
     @property
     def driver(self) -> Driver:
-        """The library that drives the devices."""
+        """The driver, created on first use."""
         if self._driver is None:
             with self._driver_lock:
                 self._driver = self._driver or self._make_driver()
@@ -148,7 +148,7 @@ class DriverDeviceAPI(DeviceAPI):
             limit = self.driver.alignment
             raise RunError(f"cannot align memory on {device} to {alignment} bytes: it must be a power of two from 8 to {limit}")
         with self._on(index, f"allocation of {nbytes} bytes"):
-            # One byte at least: every allocation has a handle of its own.
+            # At least one byte, so that every allocation has a unique handle.
             allocation = Allocation(device, self.driver.allocate(index, max(1, nbytes)), nbytes)
         self._live[allocation.handle] = allocation
         return allocation
@@ -162,7 +162,7 @@ class DriverDeviceAPI(DeviceAPI):
 
     def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
         self._stream(index, stream)
-        # Whole pages, rounded to powers of two: few sizes, so that blocks are used again.
+        # Rounded to powers of two of at least a page: few sizes, so that blocks are reused.
         size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
         return self._pool.take(index, stream, size) or self._pool.use(self.allocate(index, size), stream)
 
@@ -177,18 +177,18 @@ class DriverDeviceAPI(DeviceAPI):
         self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
     ) -> None:
         check_copy(source, target, nbytes, source_offset, target_offset)
-        ours = [a.device for a in (source, target) if a.device.kind == self.kind]
+        devices = [a.device for a in (source, target) if a.device.kind == self.kind]
         for allocation in (source, target):
-            if allocation.device.kind not in (self.kind, "cpu") or not ours:
+            if allocation.device.kind not in (self.kind, "cpu") or not devices:
                 what = f"from {source.device} to {target.device}"
                 raise RunError(f"devices of kind {self.kind} cannot copy {what}: copy through the host, with {allocation.device}.api")
         if not nbytes:
             return
-        if source.handle == target.handle and len(ours) == 2 and abs(source_offset - target_offset) < nbytes:
+        if source.handle == target.handle and len(devices) == 2 and abs(source_offset - target_offset) < nbytes:
             what = f"{nbytes} bytes from offset {source_offset} to {target_offset} of one allocation"
             raise RunError(f"cannot copy {what}: the ranges overlap")
-        # The stream is one of the device that is read, except where that is the host.
-        index = ours[0].index
+        # The stream belongs to the source device, or to the target device if the source is the host.
+        index = devices[0].index
         queue = self._stream(index, stream)
         with self._on(index, f"copy of {nbytes} bytes"):
             if source.device.kind != self.kind:
@@ -198,8 +198,8 @@ class DriverDeviceAPI(DeviceAPI):
             elif source.device == target.device:
                 self.driver.copy_within(source.handle, source_offset, target.handle, target_offset, nbytes, queue)
             else:
-                places = [(a.device.index, a.handle) for a in (source, target)]
-                self.driver.copy_between(places[0], source_offset, places[1], target_offset, nbytes, queue)
+                pairs = [(a.device.index, a.handle) for a in (source, target)]
+                self.driver.copy_between(pairs[0], source_offset, pairs[1], target_offset, nbytes, queue)
 
     def create_stream(self, index: int) -> int:
         with self._on(index, "create_stream"):
@@ -218,12 +218,12 @@ class DriverDeviceAPI(DeviceAPI):
         if stream == 0:
             raise RunError("the default stream cannot be dropped")
         self.synchronise(index, stream)
-        queue, ours = self._streams.take(index, stream)
+        queue, owned = self._streams.take(index, stream)
         for block in self._pool.drain(index, stream):
             self.free(block)
         with self._foreign_lock:
             self._foreign = {k: v for k, v in self._foreign.items() if v != stream}
-        if ours:
+        if owned:
             with self._on(index, "free_stream"):
                 self.driver.free_stream(queue)
 
@@ -288,19 +288,19 @@ class DriverDeviceAPI(DeviceAPI):
                 raise RunError(f"cannot launch {kernel} on {self.kind}({index}): argument {i} is memory of {there}. Copy it first")
         with self._on(index, f"launch of {kernel} with a grid of {grid}, blocks of {block} and {shared_bytes} bytes of shared memory"):
             found = self.driver.kernel(loaded, kernel)
-            wanted, given = self.driver.parameter_count(found), len(arguments)
-            if wanted is not None and wanted != given + self._extra_arguments(shared_bytes):
-                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {wanted} arguments, and {given} are given")
+            expected, given = self.driver.parameter_count(found), len(arguments)
+            if expected is not None and expected != given + self._extra_arguments(shared_bytes):
+                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {expected} arguments, and {given} are given")
             self.driver.launch(found, grid, block, shared_bytes, [a.handle for a in arguments], queue)
 
     def _extra_arguments(self, shared_bytes: int) -> int:
-        """Arguments of a kernel that are no pointers of the caller."""
+        """Number of kernel arguments in addition to the pointers of the caller."""
         return 0
 
     def _check(self, index: int) -> None:
-        there = self.driver.count()
-        if not 0 <= index < there:
-            raise RunError(f"there is no {self.kind}({index}): " + (f"there are {there}, from 0" if there else self.driver.missing()))
+        count = self.driver.count()
+        if not 0 <= index < count:
+            raise RunError(f"there is no {self.kind}({index}): " + (f"there are {count}, from 0" if count else self.driver.missing()))
 
     def _stream(self, index: int, stream: int) -> Any:
         if stream:
@@ -308,13 +308,13 @@ class DriverDeviceAPI(DeviceAPI):
         self._check(index)
         return self.driver.default_stream(index)
 
-    def _on(self, index: int, what: str) -> _Call:
+    def _on(self, index: int, what: str) -> _DeviceScope:
         self._check(index)
-        return _Call(self.driver, Device(self.kind, index), what)
+        return _DeviceScope(self.driver, Device(self.kind, index), what)
 
 
-class _Call:
-    """A span in which the thread is about one device, and errors of the driver become ours."""
+class _DeviceScope:
+    """Context in which a device is current in the thread, and DriverErrors are converted to RunErrors."""
 
     __slots__ = ("_device", "_driver", "_entered", "_what")
 
@@ -325,15 +325,15 @@ class _Call:
         try:
             self._entered = self._driver.enter(self._device.index)
         except DriverError as error:
-            raise self._ours(error) from error
+            raise self._converted(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._driver.leave(self._entered)
         if isinstance(error, DriverError):
-            raise self._ours(error) from error
+            raise self._converted(error) from error
 
-    def _ours(self, error: DriverError) -> RunError:
+    def _converted(self, error: DriverError) -> RunError:
         text = f"{self._device}, {self._what}: {error}"
         if error.lost:
-            return DeviceLost(f"{text}. The device takes nothing more from this process: start another one")
+            return DeviceLost(f"{text}. The device accepts no further work from this process: start a new process")
         return RunError(text)

@@ -1,7 +1,7 @@
-"""Compiled functions of a device in this process: `module["matmul"](a, b, c)` with arrays of the host, of the device, of torch or CuPy.
+"""Load and call compiled device functions: `module["matmul"](a, b, c)` with host, device, torch or CuPy arrays.
 
-What lies on the device is used where it is, on the stream that its library uses now, and the call returns while the device works.  Arrays
-of the host are copied there and, where they are written, back: such a call waits.
+Device arrays are used in place, on the current stream of their library, and the call is asynchronous.  Host arrays are copied to the
+device and, if written, back: such a call is synchronous.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tunesmith.support import atomic_file
 from tunesmith.support.errors import RunError, UserError
 
 _MOST_COPIES = 1024
-"""Sets of arguments to rotate over: those of small functions would take longer to make than to time."""
+"""Limit of argument sets in a rotation; for small functions, more sets would take longer to create than to time."""
 
 
 class DeviceModule:
-    """The functions of a program, on one device.  Threads may call them at the same time.
+    """The functions of a program on one device.  Thread safe.
 
     Args:
-        program: what to load; it is loaded when the first function is called.
-        index: which device of the program's kind.
+        program: the program; it is loaded onto the device when the first function is called.
+        index: device number within the kind of the program.
     """
 
     def __init__(self, program: DeviceProgram, index: int = 0) -> None:
@@ -44,20 +44,20 @@ class DeviceModule:
 
     @staticmethod
     def load(path: str | PathLike[str], index: int = 0) -> DeviceModule:
-        """The module of a program that `save` wrote.
+        """Load a program that was written by `save`.
 
         Args:
-            path: of the file.
-            index: which device of the program's kind.
+            path: the file.
+            index: device number within the kind of the program.
         Raises:
-            RunError: there is no such file, or it holds no such program.
+            RunError: the file does not exist, or is not a device program.
         """
         file = Path(fspath(path))
         try:
             with open(file, "rb") as opened:
                 data = opened.read(len(MAGIC))
                 if data != MAGIC:
-                    raise RunError(f"{file} holds no program for a device: it does not begin as one. Write one with module.save(path)")
+                    raise RunError(f"{file} is not a device program: it has no program header. Write one with module.save(path)")
                 data += opened.read()
         except OSError as error:
             raise RunError(f"cannot read the program {file}: {error.strerror}") from error
@@ -66,14 +66,14 @@ class DeviceModule:
         return DeviceModule(DeviceProgram.from_bytes(data), index)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the program to a file, which `load` and `tunesmith.load_module` take; equal programs are equal bytes.
+        """Write the program to a file for `load` and `tunesmith.load_module`; equal programs give equal bytes.
 
         Args:
-            path: where it goes; a file there is replaced as a whole, never half-written.
+            path: the file; an existing file is replaced atomically.
         Returns:
             The path.
         Raises:
-            RunError: it cannot be written.
+            RunError: the file cannot be written.
         """
         if not isinstance(path, (str, PathLike)):
             raise RunError(f"cannot write the program: a path is a text or a Path, not {path!r:.100}")
@@ -101,10 +101,10 @@ class DeviceModule:
 
     @property
     def code(self) -> int:
-        """The loaded code, as the device's API names it.
+        """Handle of the loaded code in the device API.
 
         Raises:
-            RunError: the device is not there, or does not take the code.
+            RunError: the device does not exist, or does not accept the code.
         """
         if self._code is None:
             with self._lock:
@@ -135,37 +135,37 @@ class DeviceModule:
         warmup: int = 3,
         flush_bytes: int = 0,
     ) -> Samples:
-        """Time one function by the device's own clock: marks before and after many launches in a row.
+        """Time one function with device events before and after a sequence of launches.
 
-        Calls are started one by one: what is shorter than starting it, some 10 us from Python, shows the time of the start.
+        Each call is launched separately: a function shorter than a launch from Python, about 10 us, measures as the launch time.
 
         Args:
-            name: the function.
-            arguments: its arguments, which it overwrites as any call would; arrays of the host are copied first.
-            repeats: samples.
-            min_ms: a sample is the mean of so many calls in a row that they take this long together.
-            warmup: untimed calls first.
-            flush_bytes: calls in a row use copies of the arguments in turn, which take so many bytes together: more than the caches hold
-                for a function that should find nothing there.  0: the same memory again and again.
+            name: name of the function.
+            arguments: its arguments; outputs are overwritten as in any call, host arrays are copied first.
+            repeats: number of samples.
+            min_ms: minimal duration of a sample, which is the mean over consecutive calls.
+            warmup: number of untimed calls at the start.
+            flush_bytes: consecutive calls rotate over copies of the arguments with this total size: choose more than the cache size to
+                time with cold caches.  0 reuses the same memory.
         Returns:
-            Seconds of one call in each sample.
+            Seconds per call of each sample.
         Raises:
-            RunError: there is no such function, it does not take the arguments, or there is no room for the copies.
+            RunError: there is no such function, an argument is invalid, or there is not enough memory for the copies.
         """
         if repeats < 1 or min_ms < 0 or warmup < 0 or flush_bytes < 0:
             values = f"repeats={repeats}, min_ms={min_ms}, warmup={warmup}, flush_bytes={flush_bytes}"
             raise UserError(f"cannot time {name} with {values}: repeats start at 1, the others at 0")
-        clock = _Clock(self.device, self._rotation(name, arguments, flush_bytes))
+        timer = _EventTimer(self.device, self._rotation(name, arguments, flush_bytes))
         try:
             if warmup:
-                clock.sample(warmup)
-            number = clock.number(min_ms * 1e-3)
-            return Samples(tuple([clock.sample(number) for _ in range(repeats)]), clean=True, foreign=0.0, number=number)
+                timer.sample(warmup)
+            number = timer.number(min_ms * 1e-3)
+            return Samples(tuple([timer.sample(number) for _ in range(repeats)]), clean=True, foreign=0.0, number=number)
         finally:
-            clock.close()
+            timer.close()
 
     def _rotation(self, name: str, arguments: Sequence[object], flush_bytes: int) -> list[BoundCall]:
-        """The same call on as many sets of arguments as take `flush_bytes`, and one more: what comes again has been away for that long."""
+        """Bound calls on argument sets of `flush_bytes` in total plus one, so that `flush_bytes` are accessed before a set is reused."""
         function, index = self[name], self.device.index
         stream = call_stream(self.device, arguments)
         operands = function.signature.operands(arguments, stream)
@@ -202,18 +202,18 @@ class DeviceCallable:
     def __call__(self, *arguments: object) -> None:
         """Run the function.
 
-        It returns when results are there if any argument is the host's, or of a library whose stream is not known; otherwise work on the
-        device's default stream, or on the current stream of torch or CuPy, comes after it.
+        The call is synchronous if any argument is a host array, or of a library whose stream is unknown.  Otherwise it is asynchronous, in
+        order on the default stream of the device or on the current stream of torch or CuPy.
 
         Raises:
-            RunError: an argument is not what the function takes, or the device refuses.
-            DeviceLost: the device takes nothing more from this process.
+            RunError: an argument is invalid, or the device refuses the launch.
+            DeviceLost: the device accepts no further work from this process.
         """
         stream = call_stream(self._device, arguments)
         operands = self.signature.operands(arguments, stream)
         index, wait = self._device.index, not all(o.ordered for o in operands)
         if wait and stream.handle:
-            self._api.synchronise(index)  # arrays of ours are filled on the default stream
+            self._api.synchronise(index)  # DeviceArrays are filled on the default stream
         scratch: list[Allocation] = []
         try:
             memory = self._copied_in(operands, stream, scratch)
@@ -221,9 +221,9 @@ class DeviceCallable:
                 scratch.append(self._api.allocate_workspace(index, nbytes, stream.handle))
                 memory.append(scratch[-1])
             self.launch(memory, stream.handle)
-            for operand, place, param in zip(operands, memory, self._function.params, strict=False):
+            for operand, allocation, param in zip(operands, memory, self._function.params, strict=False):
                 if operand.on_host and param.written:
-                    self._api.copy(place, operand.memory, param.nbytes, stream=stream.handle)
+                    self._api.copy(allocation, operand.memory, param.nbytes, stream=stream.handle)
             if wait:
                 self._api.synchronise(index, stream.handle)
         finally:
@@ -231,39 +231,39 @@ class DeviceCallable:
                 self._api.free_workspace(allocation)
 
     def bind(self, *arguments: object) -> BoundCall:
-        """A call with these arguments, checked once, for callers that run the function many times on the same memory.
+        """Bind the function to checked arguments, for callers that run it many times on the same memory.
 
         Args:
-            arguments: DeviceArrays, or arrays of others on the device.
+            arguments: DeviceArrays, or device arrays of other libraries.
         Raises:
-            RunError: an argument is not what the function takes, or lies with the host.
+            RunError: an argument is invalid, or is a host array.
         """
         stream = call_stream(self._device, arguments)
         operands = self.signature.operands(arguments, stream)
         for i, operand in enumerate(operands):
             if operand.on_host:
                 raise RunError(
-                    f"{self.name}: argument {i} ({self._function.params[i].name}) lies with the host, and a bound call copies nothing: "
+                    f"{self.name}: argument {i} ({self._function.params[i].name}) is in host memory, and bound calls do not copy: "
                     f"pass DeviceArray.from_numpy({self._device}, a)"
                 )
         return BoundCall(self, operands, stream, self._function.workspaces)
 
     def launch(self, memory: Sequence[Allocation], stream: int) -> None:
-        """Start all kernels on memory of the device: parameters, then workspaces."""
+        """Launch all kernels on device memory: parameters, followed by workspaces."""
         code, index = self._module.code, self._device.index
         for x in self._function.launches:
             self._api.launch(index, code, x.kernel, [memory[n] for n in x.arguments], x.grid, x.block, x.shared_bytes, stream)
 
     def _copied_in(self, operands: Sequence[Operand], stream: CallStream, scratch: list[Allocation]) -> list[Allocation]:
-        """Where the arguments are on the device.  Those that are written are copied too: a function may write only some of the elements."""
+        """Device memory of the arguments.  Written host arrays are copied too, because a function may write only some of the elements."""
         memory = []
         for operand in operands:
-            place = operand.memory
+            allocation = operand.memory
             if operand.on_host:
-                place = self._api.allocate_workspace(self._device.index, operand.memory.nbytes, stream.handle)
-                scratch.append(place)
-                self._api.copy(operand.memory, place, operand.memory.nbytes, stream=stream.handle)
-            memory.append(place)
+                allocation = self._api.allocate_workspace(self._device.index, operand.memory.nbytes, stream.handle)
+                scratch.append(allocation)
+                self._api.copy(operand.memory, allocation, operand.memory.nbytes, stream=stream.handle)
+            memory.append(allocation)
         return memory
 
     def __repr__(self) -> str:
@@ -271,26 +271,26 @@ class DeviceCallable:
 
 
 class BoundCall:
-    """A call that is only launches.  It keeps its arguments, and workspaces of its own until it is gone."""
+    """A call bound to checked arguments, so that it only launches kernels.  Keeps its arguments and workspaces alive."""
 
     __slots__ = ("__weakref__", "_function", "_keep", "_memory", "stream")
 
     def __init__(self, function: DeviceCallable, operands: Sequence[Operand], stream: CallStream, workspaces: Sequence[int]) -> None:
         device = function.signature.device
         self.stream = stream.handle
-        """The stream that it runs on: the one that was current when it was bound."""
+        """The stream of the launches: the current stream at the time of binding."""
         self._function, self._keep = function, operands
         scratch = [device.api.allocate_workspace(device.index, n, stream.handle) for n in workspaces]
         self._memory = [*[o.memory for o in operands], *scratch]
-        weakref.finalize(self, _give_back, device, scratch).atexit = False
+        weakref.finalize(self, _free_workspaces, device, scratch).atexit = False
 
     def __call__(self) -> None:
-        """Put the launches into the stream.  Raises RunError when the device refuses."""
+        """Launch the kernels on the stream.  RunError if the device refuses."""
         self._function.launch(self._memory, self.stream)
 
 
-class _Clock:
-    """Two marks around calls in turn."""
+class _EventTimer:
+    """Time rotating calls with two events."""
 
     def __init__(self, device: Device, calls: Sequence[BoundCall]) -> None:
         self._api, self._index, self._calls = device.api, device.index, calls
@@ -299,7 +299,7 @@ class _Clock:
         self._next = 0
 
     def sample(self, number: int) -> float:
-        """Seconds of one call, mean over `number` of them."""
+        """Seconds per call, mean over `number` calls."""
         start, stop = self._marks
         self._api.record_event(self._index, start, self._stream)
         for i in range(self._next, self._next + number):
@@ -309,7 +309,7 @@ class _Clock:
         return self._api.elapsed(self._index, start, stop) / number
 
     def number(self, least: float) -> int:
-        """Calls that take `least` seconds."""
+        """Number of calls that take at least `least` seconds."""
         number = 1
         while True:
             taken = self.sample(number) * number
@@ -326,9 +326,9 @@ def _unload(device: Device, code: int) -> None:
     try:
         device.api.unload_code(device.index, code)
     except DeviceLost:
-        return  # it went with the device
+        return  # the code is lost with the device
 
 
-def _give_back(device: Device, scratch: Sequence[Allocation]) -> None:
+def _free_workspaces(device: Device, scratch: Sequence[Allocation]) -> None:
     for allocation in scratch:
         device.api.free_workspace(allocation)

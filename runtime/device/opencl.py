@@ -1,10 +1,10 @@
-"""OpenCL: processors and GPUs of any vendor, through pyopencl.
+"""Provide OpenCL devices (CPUs and GPUs of any vendor) through pyopencl.
 
-The project measures and tests its GPU programs with it where there is no GPU: Intel's runtime for processors comes with pip and works
-without root.  A stream is a command queue in order with profiling, and a mark is a marker command, whose end the runtime writes down.
+GPU programs are tested and measured with it on machines without a GPU: Intel's CPU runtime is installed with pip and needs no root
+access.  A stream is an in-order command queue with profiling, and a mark is a marker command with its recorded end time.
 
-Kernel objects hold arguments between calls, so that each thread has its own.  Nothing is kept in pyopencl's cache on disk: a search builds
-thousands of programs once.
+Kernel objects store their arguments between calls, so each thread has its own.  pyopencl's disk cache is disabled, because a search
+builds thousands of programs only once each.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tunesmith.support.temporary_folder import temporary_folder
 T = TypeVar("T")
 
 _VENDORS = "OCL_ICD_VENDORS"
-"""Environment variable of the loader: the folder with a file for each runtime that holds the path of its library."""
+"""Environment variable of the ICD loader: a folder with one file per runtime, which contains the path of its library."""
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 
 
 def find_runtime() -> Path | None:
-    """The library of Intel's runtime for processors, if pip has installed it: package `intel-opencl-rt`."""
+    """The library of Intel's CPU runtime, if it was installed with pip (package `intel-opencl-rt`); else None."""
     try:
         files = metadata.files("intel-opencl-rt") or []
     except metadata.PackageNotFoundError:
@@ -47,10 +47,10 @@ def find_runtime() -> Path | None:
 
 @contextmanager
 def _vendors() -> Iterator[None]:
-    """While the loader looks for runtimes: those of the system, with Intel's in place of PoCL.
+    """Let the ICD loader find the runtimes of the system, with Intel's in place of PoCL.
 
-    Intel's builds programs faster, and two copies of LLVM in a process, of different ages, are asking for trouble.  The user's own
-    choice, by the environment variable, wins.
+    Intel's runtime builds programs faster, and two LLVM versions in one process may conflict.  If the environment variable is set, it
+    takes precedence.
     """
     library = find_runtime()
     if library is None or _VENDORS in os.environ:
@@ -70,10 +70,10 @@ def _vendors() -> Iterator[None]:
 
 
 def import_opencl() -> Any:
-    """pyopencl, which has found its runtimes.
+    """Import pyopencl and let it enumerate its runtimes.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: pyopencl is not installed.
     """
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     os.environ.setdefault("POCL_KERNEL_CACHE", "0")
@@ -82,9 +82,9 @@ def import_opencl() -> Any:
             import pyopencl
 
             try:
-                pyopencl.get_platforms()  # the loader reads the folder now, and never again
+                pyopencl.get_platforms()  # the loader reads the folder only once, here
             except pyopencl.Error:
-                pass  # there is none
+                pass  # no runtime is installed
     except ImportError as error:
         raise MissingExtraError("pyopencl", "opencl", "running OpenCL code") from error
     return pyopencl
@@ -104,7 +104,7 @@ class _Device:
 
 
 class _Code:
-    """A built program, and its kernels by name: each thread has its own."""
+    """A built program, and its kernels by name, separate for each thread."""
 
     def __init__(self, program: Any, names: tuple[str, ...]) -> None:
         self.program, self.names = program, names
@@ -112,16 +112,16 @@ class _Code:
 
     @property
     def kernels(self) -> dict[str, Any]:
-        """This thread's."""
+        """The kernels of this thread."""
         found: dict[str, Any] = self.threads.__dict__
         return found
 
 
 class OpenClDriver(Driver):
-    """pyopencl behind the words of a driver; it is imported when the first device is asked for."""
+    """The driver interface on pyopencl, which is imported when the first device is used."""
 
     alignment = 128
-    """What the largest vector of OpenCL, 16 doubles, asks of every buffer."""
+    """Size in bytes of the largest OpenCL vector, 16 doubles."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -136,7 +136,7 @@ class OpenClDriver(Driver):
 
     @cached_property
     def _devices(self) -> list[Any]:
-        """GPUs, then processors and the rest; within each as platforms and their devices come."""
+        """GPUs, then CPUs, then others; each group in the order of platforms and their devices."""
         cl = self._cl
         try:
             found = [d for p in cl.get_platforms() for d in p.get_devices()]
@@ -156,7 +156,7 @@ class OpenClDriver(Driver):
             _ = self._cl
         except MissingExtraError as error:
             return str(error)
-        return "no OpenCL runtime has a device. One for processors comes with:  pip install 'tunesmith[opencl]'"
+        return "no OpenCL runtime has a device. Install a CPU runtime with:  pip install 'tunesmith[opencl]'"
 
     def attributes(self, index: int) -> DeviceAttributes:
         d = self._devices[index]
@@ -176,7 +176,7 @@ class OpenClDriver(Driver):
         )
 
     def enter(self, index: int) -> object:
-        return None  # every object knows its context
+        return None  # every OpenCL object refers to its context
 
     def leave(self, entered: Any) -> None:
         return None
@@ -184,7 +184,7 @@ class OpenClDriver(Driver):
     def allocate(self, index: int, nbytes: int) -> int:
         cl, here = self._cl, self._device(index)
         buffer = self._try(lambda: cl.Buffer(here.context, cl.mem_flags.READ_WRITE, nbytes))
-        # Runtimes put off taking memory until it is used; the error belongs here.
+        # Runtimes allocate lazily; migrating the buffer reports out of memory here.
         self._try(lambda: cl.enqueue_migrate_mem_objects(here.queue, [buffer], cl.mem_migration_flags.CONTENT_UNDEFINED).wait())
         number = next(self._numbers)
         self._buffers[number] = buffer
@@ -192,7 +192,7 @@ class OpenClDriver(Driver):
 
     def free(self, memory: int) -> None:
         buffer = self._buffers.pop(memory)
-        self._try(buffer.release)  # the runtime keeps it until commands that use it are done
+        self._try(buffer.release)  # the runtime keeps it until pending commands have finished
 
     def copy_in(self, address: int, target: int, offset: int, nbytes: int, stream: Any) -> None:
         host, buffer = _bytes_at(address, nbytes), self._buffer(target)
@@ -209,7 +209,7 @@ class OpenClDriver(Driver):
     def copy_between(
         self, source: tuple[int, int], source_offset: int, target: tuple[int, int], target_offset: int, nbytes: int, stream: Any
     ) -> None:
-        # Devices have contexts of their own, so that the bytes go through the host.
+        # Each device has its own context, so the bytes are copied through the host.
         between = ctypes.create_string_buffer(nbytes)
         address = ctypes.addressof(between)
         self.copy_out(source[1], source_offset, address, nbytes, stream)
@@ -224,11 +224,11 @@ class OpenClDriver(Driver):
     def foreign_stream(self, index: int, address: int) -> object:
         queue = self._try(lambda: self._cl.CommandQueue.from_int_ptr(address))
         if not queue.properties & self._cl.command_queue_properties.PROFILING_ENABLE:
-            raise DriverError("INVALID_QUEUE_PROPERTIES", "the command queue was made without profiling, which marks need")
+            raise DriverError("INVALID_QUEUE_PROPERTIES", "the command queue was created without profiling, which marks need")
         return queue
 
     def free_stream(self, stream: Any) -> None:
-        return None  # goes with its last reference
+        return None  # released with its last reference
 
     def synchronise(self, stream: Any) -> None:
         self._try(stream.finish)
@@ -252,7 +252,7 @@ class OpenClDriver(Driver):
     def load(self, index: int, code: bytes, options: str) -> object:
         cl, here = self._cl, self._device(index)
         try:
-            # Filters of warnings are global, and so are some compilers.
+            # Warning filters are global, and some compilers are not thread safe.
             with self._lock, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 program = cl.Program(here.context, code.decode()).build(options=options.split())
@@ -301,7 +301,7 @@ class OpenClDriver(Driver):
     def _buffer(self, memory: int) -> Any:
         found = self._buffers.get(memory)
         if found is None:
-            raise DriverError("INVALID_MEM_OBJECT", f"{memory:#x} is no memory of a device, or was freed before")
+            raise DriverError("INVALID_MEM_OBJECT", f"{memory:#x} is not memory of a device, or was freed before")
         return found
 
     def _try(self, call: Callable[[], T]) -> T:
@@ -312,7 +312,7 @@ class OpenClDriver(Driver):
 
 
 class OpenClDeviceAPI(DriverDeviceAPI):
-    """Devices of all OpenCL runtimes: GPUs first, then processors."""
+    """Devices of all OpenCL runtimes; GPUs are numbered before CPUs."""
 
     def __init__(self) -> None:
         super().__init__("opencl", OpenClDriver)
@@ -322,7 +322,7 @@ class OpenClDeviceAPI(DriverDeviceAPI):
 
 
 OPENCL = OpenClDeviceAPI()
-"""The one API of kind "opencl"."""
+"""The device API of kind "opencl"."""
 
 
 def _bytes_at(address: int, nbytes: int) -> Any:
@@ -330,6 +330,6 @@ def _bytes_at(address: int, nbytes: int) -> Any:
 
 
 def _name(error: Exception) -> str:
-    """What OpenCL calls the error: the text of pyopencl begins `clCreateBuffer failed: OUT_OF_HOST_MEMORY`."""
+    """OpenCL name of an error, from a pyopencl message such as `clCreateBuffer failed: OUT_OF_HOST_MEMORY`."""
     _, _, rest = str(error).partition("failed: ")
     return rest.split()[0].rstrip(":,.") if rest else type(error).__name__

@@ -1,7 +1,7 @@
-"""What a device runs: code, kernels, and for each function the launches that make up a call.  Plain data, which travels as bytes.
+"""Describe device programs as serialisable data: code, kernels, and the kernel launches of each function.
 
-A function of a GPU is a list of launches, in order, on one stream.  Arguments of a launch are positions: first the parameters of the
-function, then its workspaces, memory of the device that lives for the call.
+A device function is a list of launches, in order, on one stream.  The arguments of a launch are indices into the parameters of the
+function followed by its workspaces, device memory allocated for the duration of a call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support.errors import RunError
 
 MAGIC = b"tunesmith device program 1\n"
-"""What the bytes of a program start with; the number changes with the format."""
+"""First bytes of a serialised program; the number is the version of the format."""
 
 Dim3 = tuple[int, int, int]
 
@@ -24,11 +24,11 @@ class Launch:
     """One launch of a kernel.
 
     Attributes:
-        kernel: its name in the code.
-        arguments: for each of its pointers which parameter of the function, or, behind these, which workspace.
+        kernel: name of the kernel in the code.
+        arguments: for each pointer, the index of a parameter of the function or, offset by their number, of a workspace.
         grid: blocks along x, y, z.
         block: threads of a block along x, y, z.
-        shared_bytes: shared memory that is given at the launch, beside what the kernel declares.
+        shared_bytes: dynamic shared memory, in addition to that declared by the kernel.
     """
 
     kernel: str
@@ -40,13 +40,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:
-    """One function.
+    """A device function.
 
     Attributes:
-        name: as it is called.
-        params: its arguments.
-        workspaces: bytes of each.
-        launches: what a call does.
+        name: name of the function.
+        params: its parameters.
+        workspaces: size of each workspace in bytes.
+        launches: the launches of a call.
     """
 
     name: str
@@ -57,13 +57,13 @@ class DeviceFunction:
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What the compiler says that a kernel takes.
+    """Resource usage of a kernel, as reported by the compiler.
 
     Attributes:
-        registers: of a thread.
-        spill_bytes: stored to and loaded from memory for want of registers.
-        stack_bytes: of a thread: spills, and arrays that are indexed at run time.
-        shared_bytes: declared by the kernel.
+        registers: registers per thread.
+        spill_bytes: bytes of register spills, stores and loads.
+        stack_bytes: stack per thread: spills, and arrays that are indexed at run time.
+        shared_bytes: shared memory declared by the kernel.
     """
 
     registers: int
@@ -74,14 +74,14 @@ class KernelResources:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """Functions of one device kind.
+    """A program for one kind of device.
 
     Attributes:
         kind: `cuda` or `opencl`.
-        arch: what the code is for: `sm_90`; empty where any device of the kind takes it.
-        code: a cubin; for OpenCL source text in UTF-8.
-        functions: in order.
-        resources: of each kernel, where the compiler tells.
+        arch: architecture of the code, for example `sm_90`; empty if any device of the kind accepts it.
+        code: a cubin; for OpenCL, source text in UTF-8.
+        functions: the functions, in order.
+        resources: resource usage by kernel, if the compiler reports it.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class DeviceProgram:
     resources: dict[str, KernelResources] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The program: equal programs are equal bytes."""
+        """Serialise the program; equal programs give equal bytes."""
         head = {
             "arch": self.arch,
             "functions": [asdict(f) for f in self.functions],
@@ -103,24 +103,24 @@ class DeviceProgram:
 
     @staticmethod
     def from_bytes(data: bytes) -> DeviceProgram:
-        """The program of `to_bytes`.
+        """Deserialise the bytes of `to_bytes`.
 
         Raises:
-            RunError: the bytes are none.
+            RunError: the bytes are not a device program.
         """
         if not data.startswith(MAGIC):
-            raise RunError("these bytes are no program for a device: they do not begin as one. Build it again")
+            raise RunError("these bytes are not a device program: they have no program header. Build it again")
         try:
             length, _, rest = data[len(MAGIC) :].partition(b"\n")
             size = int(length)
             if not 0 <= size <= len(rest):
-                raise ValueError(f"{size} bytes of a head are announced, and {len(rest)} are there")
+                raise ValueError(f"the header has {size} bytes, but only {len(rest)} bytes follow")
             head = json.loads(rest[:size])
             functions = tuple([_function(f) for f in head["functions"]])
             resources = {str(k): KernelResources(**_integers(r)) for k, r in head["resources"].items()}
             return DeviceProgram(str(head["kind"]), str(head["arch"]), rest[size:], functions, resources)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"the program for a device is damaged: {error}. Build it again") from None
+            raise RunError(f"the device program is damaged: {error}. Build it again") from None
 
 
 def _integers(data: dict[str, Any]) -> dict[str, int]:
@@ -141,6 +141,6 @@ def _function(data: dict[str, Any]) -> DeviceFunction:
     for x in data["launches"]:
         arguments = tuple([int(n) for n in x["arguments"]])
         if any(not 0 <= n < len(params) + len(workspaces) for n in arguments) or min((*workspaces, int(x["shared_bytes"])), default=0) < 0:
-            raise ValueError(f"the launch of {x['kernel']} takes an argument that there is not")
+            raise ValueError(f"the launch of {x['kernel']} has an argument index out of range")
         launches.append(Launch(str(x["kernel"]), arguments, _dims(x["grid"]), _dims(x["block"]), int(x["shared_bytes"])))
     return DeviceFunction(str(data["name"]), params, workspaces, tuple(launches))

@@ -1,1 +1,1 @@
-"""Run compiled models: graph, virtual machine and ahead-of-time executors."""
+"""Run compiled models: graph executor, virtual machine and ahead-of-time executor."""

@@ -1,15 +1,15 @@
-"""AOT executor: a whole model is one C function; here arrays are checked, and it is called.
+"""Run models compiled ahead of time to a single C function: check the arrays and call it.
 
-Its program:
+The program:
 
     {"version": 1,
-     "name": what the names of its C functions start with,
-     "target": what it was compiled for, for people,
+     "name": prefix of the names of its C functions,
+     "target": target it was compiled for, informational,
      "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]],
      "workspace": bytes for intermediate tensors}
 
-Of the C functions (`codegen.llvm.aot`) two are called here: `<name>_run_with`, and `<name>_signature`, which tells whether code, program
-and constants belong together.  There is no TVM-FFI in it: a C program runs the model in the same way.
+Two of the C functions (`codegen.llvm.aot`) are called here: `<name>_run_with`, and `<name>_signature`, with which code, program and
+constants are checked to belong together.  They do not use TVM-FFI: a C program runs the model in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.arrays import ALIGNMENT, at_address, empty, placed, storage_dtype
-from tunesmith.runtime.executor.bound_program import INPUT, OUTPUT, Frame, Functions, Place, Segment, Step
+from tunesmith.runtime.executor.bound_program import INPUT, OUTPUT, BoundProgram, Functions, Segment, Step, TensorSlot
 from tunesmith.runtime.executor.executable import NamedArrays, payload_of, table
 from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec
 from tunesmith.runtime.executor.graph_executor import static_shape, static_specs
@@ -34,12 +34,12 @@ from tunesmith.runtime.thread_support import FORKED_TEXT
 from tunesmith.support.errors import RunError
 
 RUN_WITH, SIGNATURE = "_run_with", "_signature"
-"""What the names of the functions end with."""
+"""Suffixes of the function names."""
 NULL_POINTER, MISALIGNED, NO_MEMORY, FORKED = 1, 2, 3, 4
-"""Statuses; 0 is success."""
+"""Status codes; 0 is success."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_SAID = {
+_STATUS_TEXTS = {
     NULL_POINTER: "a pointer is null",
     MISALIGNED: f"a tensor is not aligned to its elements, or parameters or workspace not to {ALIGNMENT} bytes",
     NO_MEMORY: "there is no memory for intermediate tensors",
@@ -50,11 +50,11 @@ _Signature = ctypes.CFUNCTYPE(ctypes.c_uint64)
 
 
 class NativeModel:
-    """The C functions of a model that is loaded in this process.
+    """The C functions of a model loaded in this process.
 
     Args:
-        name: what their names start with.
-        address: gives the address of a symbol, or raises RunError; the code stays loaded as long as this is referred to.
+        name: prefix of their names.
+        address: returns the address of a symbol, or raises RunError; the code stays loaded while this is referenced.
     """
 
     __slots__ = ("_address", "_run", "name", "signature")
@@ -62,19 +62,19 @@ class NativeModel:
     def __init__(self, name: str, address: Callable[[str], int]) -> None:
         self.name = name
         self.signature = int(_Signature(address(name + SIGNATURE))())
-        """Of program and constants that the code was made for."""
+        """Signature of the program and constants for which the code was generated."""
         self._run = _RunWith(address(name + RUN_WITH))
         self._address = address
 
     def __call__(self, parameters: int, inputs: object, outputs: object, workspace: int) -> None:
-        """Run; the arguments are addresses, and arrays of addresses.  Releases the interpreter lock.
+        """Run the model; the arguments are addresses, and arrays of addresses.  Releases the interpreter lock.
 
         Raises:
-            RunError: the model refused them.
+            RunError: the model returned an error status.
         """
         status = self._run(parameters, inputs, outputs, workspace)
         if status:
-            raise RunError(f"{self.name}{RUN_WITH} gave {status}: {_SAID.get(status, 'unknown to this tunesmith')}")
+            raise RunError(f"{self.name}{RUN_WITH} returned {status}: {_STATUS_TEXTS.get(status, 'unknown to this tunesmith')}")
 
     def __repr__(self) -> str:
         return f"<native model {self.name}>"
@@ -84,11 +84,11 @@ class AotExecutor(Executor):
     """Runs a program of kind "aot".
 
     Args:
-        program: its form is told above.
-        constants: names and storage.  They are copied into one block, unless they lie so already, as those in a library do.
+        program: in the format of the module docstring.
+        constants: names and storage.  They are copied into one block, unless they form one already, as in a library.
         functions: the model under its name: `native_functions`.
     Raises:
-        RunError: the program is malformed, or belongs to other code.
+        RunError: the program is malformed, or does not belong to the code.
     """
 
     kind = "aot"
@@ -103,17 +103,17 @@ class AotExecutor(Executor):
         if not isinstance(model, NativeModel) or model.signature != signature(program, constants):
             raise RunError(f"the program of the model {name} does not belong to this code: tensors or constants differ. Build it again")
         self._input_shapes, self._output_shapes = [static_shape(s) for s in inputs], [static_shape(s) for s in outputs]
-        self._only = _OneCall(model, inputs, outputs, constants_block(constants), empty(size))
+        self._program = _ModelCall(model, inputs, outputs, constants_block(constants), empty(size))
 
-    def _frame(self, arrays: Sequence[np.ndarray]) -> tuple[Frame, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
         for i, array in enumerate(arrays):
             if array.shape != self._input_shapes[i]:
                 raise self._wrong_shape(i, array)
-        return self._only, self._output_shapes
+        return self._program, self._output_shapes
 
 
-class _OneCall(Frame):
-    """The call of the model: its arguments are arrays of addresses, which change with the arrays of the caller only."""
+class _ModelCall(BoundProgram):
+    """The bound program of one model call, whose arguments are arrays of addresses of the caller's arrays."""
 
     def __init__(
         self,
@@ -125,14 +125,16 @@ class _OneCall(Frame):
     ) -> None:
         self._model, self._split = model, len(inputs)
         self._parameters, self._workspace = parameters, workspace
-        # Empty arrays lie anywhere, and what is empty is not looked at.
+        # Empty arrays have arbitrary addresses; a null pointer is accepted for them.
         self._memory = [a.ctypes.data if a.nbytes else 0 for a in (parameters, workspace)]
-        places = [
-            Place(home, i, s.dtype, static_shape(s)) for home, specs in ((INPUT, inputs), (OUTPUT, outputs)) for i, s in enumerate(specs)
+        slots = [
+            TensorSlot(storage, i, s.dtype, static_shape(s))
+            for storage, specs in ((INPUT, inputs), (OUTPUT, outputs))
+            for i, s in enumerate(specs)
         ]
-        numbers = tuple(range(len(places)))
+        numbers = tuple(range(len(slots)))
         step = Step(model.name, numbers[: self._split], numbers[self._split :])
-        super().__init__(places, [step], [Segment((0,))], (), empty(0), {model.name: model})
+        super().__init__(slots, [step], [Segment((0,))], (), empty(0), {model.name: model})
 
     def _prepare(self, n: int) -> None:
         if any(a is None for a in self._arrays):
@@ -143,13 +145,13 @@ class _OneCall(Frame):
 
 
 def native_functions(program: dict[str, Any], address: Callable[[str], int]) -> Functions:
-    """What an `AotExecutor` takes as functions; `address` as in `NativeModel`.  RunError if the program is malformed."""
+    """The `functions` argument of an `AotExecutor`; `address` as in `NativeModel`.  RunError if the program is malformed."""
     name = program_name(program)
     return {name: NativeModel(name, address)}
 
 
 def program_name(program: dict[str, Any]) -> str:
-    """The name of the model: a C identifier.  RunError if it is none."""
+    """The name of the model.  RunError if it is not a C identifier."""
     name = text_of(field(program, "name", "the program"), "name")
     if not _IDENTIFIER.fullmatch(name):
         raise RunError(f"name: {name!r} cannot start the names of C functions: use letters, digits and underscores, a letter first")
@@ -157,14 +159,14 @@ def program_name(program: dict[str, Any]) -> str:
 
 
 def signature(program: dict[str, Any], constants: NamedArrays) -> int:
-    """64 bits that tell models apart whose callers, or whose constants, must be other ones; equal in every process."""
+    """A 64-bit digest of the interface of a model and its table of constants; equal in every process."""
     facts = [[program[key] for key in ("name", "inputs", "outputs", "workspace")], table(constants)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def constants_block(constants: NamedArrays) -> np.ndarray:
-    """The bytes of constants as `executable.table` places them: their own memory if they lie so, else a copy."""
+    """The constants in one block, laid out as in `executable.table`: their own memory if it has this layout, else a copy."""
     rows = table(constants)
     _, size = payload_of(constants)
     arrays = [array for _, array in constants]

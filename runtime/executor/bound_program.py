@@ -1,9 +1,9 @@
-"""Frame: the calls of a program, prepared on the memory that they work on, so that running is a loop over ready calls.
+"""Bind the calls of a program to memory in advance, so that running it is a loop over prepared calls.
 
-Every tensor has its place before anything runs: in the arena, in a constant, or in an array of the caller (an input, or an output).
-Calls that touch only the first two are prepared once; those on a caller's array again whenever another array comes.
+Each tensor is assigned its storage before the program runs: the arena, a constant, or an array of the caller (input or output).
+Calls that access only the first two are prepared once; calls that access a caller's array are prepared again when the array changes.
 
-Compiled functions are called past `CompiledFunction`, with tensors that TVM-FFI has converted already: 0.1 us a call.
+Compiled functions are called directly, bypassing `CompiledFunction`, with converted TVM-FFI tensors: 0.1 us per call.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from tunesmith.support.errors import RunError
 
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
 COPY = "(copy)"
-"""In place of the name of a function: the executor copies by itself."""
+"""Function name of a copy, which the executor performs itself."""
 
 
-class Place(NamedTuple):
-    """A tensor and where it lies.
+class TensorSlot(NamedTuple):
+    """A tensor and its storage assignment.
 
     Attributes:
-        home: INPUT, OUTPUT, CONSTANT or ARENA.
-        number: which input, output or constant; in the arena the offset in bytes.
+        storage: INPUT, OUTPUT, CONSTANT or ARENA.
+        number: index of the input, output or constant; for the arena, the offset in bytes.
         dtype: element type.
-        shape: extents, of as many elements as the input, output or constant has.
+        shape: extents; the number of elements is that of the input, output or constant.
     """
 
-    home: str
+    storage: str
     number: int
     dtype: str
     shape: tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """A call: `function(*operands, *results, *sizes)`; with COPY, the elements of the operand go into the result.
+    """A call: `function(*operands, *results, *sizes)`; COPY copies the elements of the operand to the result.
 
     Attributes:
-        function: its name, or COPY.
-        operands: numbers of the tensors that it reads.
-        results: numbers of the tensors that it writes.
+        function: name of the function, or COPY.
+        operands: numbers of the tensors read.
+        results: numbers of the tensors written.
         sizes: further arguments.
     """
 
@@ -57,13 +57,13 @@ class Step(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Steps that run one after the other, and which segment comes next; -1 is the end.
+    """A sequence of steps without branches, and its successor segments; -1 is the end.
 
     Attributes:
-        steps: numbers of steps.
-        condition: number of a bool tensor with one element; None if the next segment is always `then`.
-        then: where the condition holds.
-        otherwise: where it does not.
+        steps: numbers of the steps.
+        condition: number of a bool tensor with one element; None if the successor is always `then`.
+        then: successor if the condition holds.
+        otherwise: successor if it does not.
     """
 
     steps: tuple[int, ...]
@@ -75,59 +75,61 @@ class Segment(NamedTuple):
 Functions = Mapping[str, Callable[..., object]]
 
 
-class Frame:
-    """Prepared calls.
+class BoundProgram:
+    """The prepared calls of a program.
 
     Args:
-        places: the tensors.
+        slots: the tensors.
         steps: all calls.
-        segments: in which order they run, each step in one; the first comes first.
-        constants: their storage.
-        arena: memory for those in the arena.
-        functions: by name; they take storage arrays, or tensors if they are compiled (then they have an attribute `ffi`).
+        segments: control flow; each step is in one segment, and the first segment is the entry.
+        constants: storage of the constants.
+        arena: memory of the tensors in the arena.
+        functions: by name; they take storage arrays, or tensors if they are compiled (functions with an attribute `ffi`).
     Raises:
-        RunError: a tensor does not fit its place, or there is no such function.
+        RunError: a tensor does not fit its storage, or a function does not exist.
     """
 
     def __init__(
         self,
-        places: Sequence[Place],
+        slots: Sequence[TensorSlot],
         steps: Sequence[Step],
         segments: Sequence[Segment],
         constants: Sequence[np.ndarray],
         arena: np.ndarray,
         functions: Functions,
     ) -> None:
-        self._places, self._segments = places, segments
+        self._slots, self._segments = slots, segments
         self._steps = [(s, *_function(s.function, functions)) for s in steps]
-        self._arrays: list[Any] = [_storage(i, p, constants, arena) for i, p in enumerate(places)]
-        self._tensors: list[Any] = [None] * len(places)
+        self._arrays: list[Any] = [_storage(i, slot, constants, arena) for i, slot in enumerate(slots)]
+        self._tensors: list[Any] = [None] * len(slots)
         self._calls: list[list[Callable[[], object]]] = [[_unbound] * len(s.steps) for s in segments]
         self._where = {n: (k, i) for k, s in enumerate(segments) for i, n in enumerate(s.steps)}
         self._bound: dict[tuple[str, int], np.ndarray] = {}
         self._tensors_on: dict[tuple[str, int], list[int]] = {}
         self._steps_on: dict[tuple[str, int], list[int]] = {}
-        for i, p in enumerate(places):
-            if p.home in (INPUT, OUTPUT):
-                self._tensors_on.setdefault((p.home, p.number), []).append(i)
+        for i, slot in enumerate(slots):
+            if slot.storage in (INPUT, OUTPUT):
+                self._tensors_on.setdefault((slot.storage, slot.number), []).append(i)
         for n, s in enumerate(steps):
-            keys = {(p.home, p.number) for p in [places[t] for t in (*s.operands, *s.results)] if p.home in (INPUT, OUTPUT)}
+            keys = {
+                (slot.storage, slot.number) for slot in [slots[t] for t in (*s.operands, *s.results)] if slot.storage in (INPUT, OUTPUT)
+            }
             for key in keys:
                 self._steps_on.setdefault(key, []).append(n)
             if not keys:
                 self._prepare(n)
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Work on these arrays from now on: storage of inputs and outputs, which the caller has checked."""
+        """Bind the program to these arrays: storage of inputs and outputs, already checked by the caller."""
         stale: dict[int, None] = {}
-        for home, arrays in ((INPUT, inputs), (OUTPUT, outputs)):
+        for storage, arrays in ((INPUT, inputs), (OUTPUT, outputs)):
             for i, array in enumerate(arrays):
-                key = home, i
+                key = storage, i
                 if self._bound.get(key) is array:
                     continue
                 self._bound[key] = array
                 for t in self._tensors_on.get(key, ()):
-                    shape = self._places[t].shape
+                    shape = self._slots[t].shape
                     self._arrays[t] = array if array.shape == shape else array.reshape(shape)
                     self._tensors[t] = None
                 stale.update(dict.fromkeys(self._steps_on.get(key, ())))
@@ -138,7 +140,7 @@ class Frame:
         """Run all calls.
 
         Raises:
-            RunError: a function refused its arguments, or failed.
+            RunError: a function rejected its arguments, or failed.
         """
         at = 0
         try:
@@ -146,11 +148,11 @@ class Frame:
                 for call in self._calls[at]:
                     call()
                 at = self._next(at)
-        except Exception as error:  # the functions raise what they like
+        except Exception as error:  # functions raise exceptions of any type
             raise RunError(f"a call of the program failed: {error}") from error
 
     def profile(self, repeats: int) -> list[list[float]]:
-        """Run all calls `repeats` times and time each: for each step, the seconds of its runs.  Errors as in `run`."""
+        """Run the program `repeats` times; the seconds of each run of each step.  Errors as in `run`."""
         taken: list[list[float]] = [[] for _ in self._steps]
         clock = time.perf_counter_ns
         for _ in range(repeats):
@@ -168,7 +170,7 @@ class Frame:
 
     @property
     def functions(self) -> list[str]:
-        """What each step calls."""
+        """Name of the function of each step."""
         return [step.function for step, _, _ in self._steps]
 
     def _next(self, at: int) -> int:
@@ -176,7 +178,7 @@ class Frame:
         return segment.then if segment.condition is None or self._arrays[segment.condition].item() else segment.otherwise
 
     def _prepare(self, n: int) -> None:
-        """Make the call of a step from the arrays as they are now; nothing yet if one is still to come."""
+        """Prepare the call of a step with the current arrays; does nothing while an array is not bound yet."""
         step, function, compiled = self._steps[n]
         numbers = (*step.operands, *step.results)
         if any(self._arrays[t] is None for t in numbers):
@@ -188,17 +190,17 @@ class Frame:
         if not compiled:
             return self._arrays[t]
         if self._tensors[t] is None:
-            self._tensors[t] = tensor(self._arrays[t], self._places[t].dtype)
+            self._tensors[t] = tensor(self._arrays[t], self._slots[t].dtype)
         return self._tensors[t]
 
 
-def checked_step(step: Step, places: Sequence[Place], what: str) -> Step:
-    """The step, if it writes nowhere but into the arena and outputs, and a copy is between tensors of one size; else RunError."""
+def checked_step(step: Step, slots: Sequence[TensorSlot], what: str) -> Step:
+    """Return the step.  RunError if it writes to other storage than arena and outputs, or copies between tensors that differ in size."""
     for n in step.results:
-        if places[n].home not in (ARENA, OUTPUT):
-            raise RunError(f"{what} of the program writes to {places[n].home} {places[n].number}, which may only be read")
+        if slots[n].storage not in (ARENA, OUTPUT):
+            raise RunError(f"{what} of the program writes to {slots[n].storage} {slots[n].number}, which may only be read")
     if step.function == COPY:
-        pair = [(places[n].dtype, nbytes(places[n].dtype, places[n].shape)) for n in (*step.operands, *step.results)]
+        pair = [(slots[n].dtype, nbytes(slots[n].dtype, slots[n].shape)) for n in (*step.operands, *step.results)]
         if len(step.operands) != 1 or len(step.results) != 1 or step.sizes or pair[0] != pair[1]:
             raise RunError(f"{what} of the program is a copy between tensors that differ")
     return step
@@ -213,7 +215,7 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def _function(name: str, functions: Functions) -> tuple[Callable[..., object], bool]:
-    """The function and whether it takes tensors instead of arrays."""
+    """The function, and whether it takes tensors instead of arrays."""
     if name == COPY:
         return _copy, False
     if name not in functions:
@@ -223,18 +225,18 @@ def _function(name: str, functions: Functions) -> tuple[Callable[..., object], b
     return (found, False) if ffi is None else (ffi, True)
 
 
-def _storage(number: int, place: Place, constants: Sequence[np.ndarray], arena: np.ndarray) -> np.ndarray | None:
-    """The storage of a tensor; None while it is the caller's."""
-    if place.home == ARENA:
+def _storage(number: int, slot: TensorSlot, constants: Sequence[np.ndarray], arena: np.ndarray) -> np.ndarray | None:
+    """The storage array of a tensor; None if it is an array of the caller."""
+    if slot.storage == ARENA:
         try:
-            return placed(arena, place.number, place.dtype, place.shape)
+            return placed(arena, slot.number, slot.dtype, slot.shape)
         except RunError as error:
             raise RunError(f"tensor {number} of the program: {error}") from error
-    if place.home == CONSTANT:
-        array = writable(constants[place.number])
-        if array.dtype != storage_dtype(place.dtype) or array.size != math.prod(place.shape):
+    if slot.storage == CONSTANT:
+        array = writable(constants[slot.number])
+        if array.dtype != storage_dtype(slot.dtype) or array.size != math.prod(slot.shape):
             raise RunError(
-                f"tensor {number} of the program is {place.dtype}{list(place.shape)}, and its constant is {array.dtype}{list(array.shape)}"
+                f"tensor {number} of the program is {slot.dtype}{list(slot.shape)}, and its constant is {array.dtype}{list(array.shape)}"
             )
-        return array.reshape(place.shape)
+        return array.reshape(slot.shape)
     return None

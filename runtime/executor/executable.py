@@ -1,15 +1,15 @@
-"""Executable: what an executor runs, as data: a program, the constants it reads, and object code of the functions it calls.
+"""Serialise compiled models: a program, its constants, and the object code of the functions that it calls.
 
-Nothing in it is more than JSON and bytes.  Equal executables give equal bytes, and bytes from anywhere are refused with RunError
-unless they are whole: their digest is checked, and every number in them before it is used.
+An executable consists of JSON and bytes.  Equal executables have equal bytes.  Damaged or malformed bytes of any origin are refused with
+RunError: the digest is checked, and every number is validated before it is used.
 
-One container serves for executables, for what an exported library holds, and for files of parameters beside a library:
+One container format is used for executables, for the model data of an exported library, and for parameter files beside a library:
 
     0   16 bytes   "tunesmith-data-1"
     16  32 bytes   SHA-256 of all that follows
     48   8 bytes   length of the header, little-endian
-    56   8 bytes   length of everything
-    64  header     JSON, ASCII: whatever its kind needs, and "constants": [{"name", "dtype", "shape", "offset"}]
+    56   8 bytes   total length
+    64  header     JSON, ASCII: fields of its kind, and "constants": [{"name", "dtype", "shape", "offset"}]
     ..  payload    at the next multiple of 64: constants at their offsets, multiples of 64 too, row-major, little-endian; then object code
 """
 
@@ -31,12 +31,12 @@ from tunesmith.support.errors import RunError
 
 KINDS = ("graph", "vm", "aot")
 VERSION = 1
-"""Of the container and of what programs hold."""
+"""Version of the container and of the program format."""
 
 _MAGIC = b"tunesmith-data-1"
 _HEAD = struct.Struct("<16s32sQQ")
 HEAD_BYTES = _HEAD.size
-"""What tells one container from another: digest, and sizes."""
+"""Size of the head, which contains the digest and the lengths."""
 _HASHED = 48
 _ZEROS = bytes(64)
 
@@ -50,10 +50,10 @@ class Executable:
     """A compiled model.
 
     Attributes:
-        kind: which executor runs it, one of `KINDS`.
-        program: JSON data with the key "version"; its form is told by the executor of the kind.
-        constants: names, for people, and arrays, which the program counts from 0; those of bfloat16 as uint16.
-        data: object code of the functions that the program calls; None if it lies elsewhere, or none is called.
+        kind: kind of its executor, one of `KINDS`.
+        program: JSON data with the key "version"; the format is documented at the executor of the kind.
+        constants: names, for display, and arrays, which the program numbers from 0; bfloat16 is stored as uint16.
+        data: object code of the functions that the program calls; None if it is stored elsewhere, or none is called.
         objects: further object code, of external code generators.
         libraries: shared libraries that `objects` need: file names or paths (`runtime.shared_libraries`).
     """
@@ -66,7 +66,7 @@ class Executable:
     libraries: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """The executable as bytes; equal ones give equal bytes."""
+        """The executable as bytes; equal executables give equal bytes."""
         code = b"" if self.data is None else self.data
         header = {
             "kind": self.kind,
@@ -79,7 +79,7 @@ class Executable:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the executable") -> Executable:
-        """The executable that `to_bytes` wrote; its constants are views of `data`.
+        """Deserialise the bytes of `to_bytes`; the constants are views of `data`.
 
         Raises:
             RunError: the bytes are damaged, or not an executable.
@@ -102,7 +102,7 @@ class Executable:
 
     @property
     def digest(self) -> str:
-        """Of all of it: the same in every process."""
+        """Digest of the whole executable; the same in every process."""
         return hashlib.sha256(self.to_bytes()).hexdigest()[:16]
 
     def __repr__(self) -> str:
@@ -111,13 +111,13 @@ class Executable:
 
 
 def container(header: dict[str, Any], constants: NamedArrays, tail: bytes = b"", stored: bool = True) -> Iterator[Piece]:
-    """The container with this header, piece by piece, so that constants are not copied.
+    """Generate the container with this header in pieces, so that constants are not copied.
 
     Args:
         header: JSON data; "version" and "constants" are added.
-        constants: what the table of constants names.
-        tail: bytes behind the constants.
-        stored: whether the constants are in the payload, or elsewhere.
+        constants: the constants listed in the header.
+        tail: bytes after the constants.
+        stored: whether the payload contains the constants.
     """
     payload = [*_padded(constants), tail] if stored else []
     text = json.dumps({**header, "version": VERSION, "constants": table(constants)}, sort_keys=True, separators=(",", ":")).encode()
@@ -131,7 +131,7 @@ def container(header: dict[str, Any], constants: NamedArrays, tail: bytes = b"",
 
 
 def table(constants: NamedArrays) -> list[dict[str, Any]]:
-    """Where each constant stands in a payload."""
+    """Name, type, shape and payload offset of each constant."""
     rows: list[dict[str, Any]] = []
     offset = 0
     for name, array in constants:
@@ -141,7 +141,7 @@ def table(constants: NamedArrays) -> list[dict[str, Any]]:
 
 
 def payload_of(constants: NamedArrays) -> tuple[list[Piece], int]:
-    """The bytes of constants as `table` places them, piece by piece, and their number."""
+    """The bytes of the constants in the layout of `table`, in pieces, and their total size."""
     return _padded(constants), sum(aligned(a.nbytes) for _, a in constants)
 
 
@@ -159,11 +159,11 @@ def open_container(data: Data, what: str, verify: bool = True) -> tuple[dict[str
     """Header and payload, a view of the data.
 
     Args:
-        data: the container, with nothing before it and nothing after it.
-        what: how an error message calls it.
-        verify: compare the digest.
+        data: exactly the bytes of the container.
+        what: name of the container in error messages.
+        verify: check the digest.
     Raises:
-        RunError: the data are no container, or damaged.
+        RunError: the data is not a container, or is damaged.
     """
     memory = np.frombuffer(data, np.uint8)
     if memory.nbytes < _HEAD.size or memory[:16].tobytes() != _MAGIC:
@@ -172,9 +172,9 @@ def open_container(data: Data, what: str, verify: bool = True) -> tuple[dict[str
     if total != memory.nbytes:
         raise RunError(f"{what} is torn: it should have {total} bytes, and has {memory.nbytes}. Write it again")
     if verify and hashlib.sha256(memory[_HASHED:].data).digest() != digest:
-        raise RunError(f"{what} is damaged: its bytes do not have the digest that it names. Write it again")
+        raise RunError(f"{what} is damaged: its bytes do not match its digest. Write it again")
     if length > total - _HEAD.size:
-        raise RunError(f"{what} is damaged: its header ends behind its end. Write it again")
+        raise RunError(f"{what} is damaged: its header extends beyond its end. Write it again")
     header = decode(memory[_HEAD.size : _HEAD.size + length].tobytes(), what)
     if header.get("version") != VERSION:
         raise RunError(f"{what} is of version {header.get('version')!r}, and this tunesmith reads version {VERSION}. Build it again")
@@ -182,22 +182,22 @@ def open_container(data: Data, what: str, verify: bool = True) -> tuple[dict[str
 
 
 def digest_of(data: Data) -> str:
-    """The digest that a container names, in hexadecimal."""
+    """The digest stored in a container, in hexadecimal."""
     return bytes(memoryview(data)[16:_HASHED]).hex()
 
 
 def container_size(head: bytes) -> int:
-    """Bytes of a container that starts with these, `HEAD_BYTES` or more."""
+    """Total size of a container, from its first `HEAD_BYTES` or more bytes."""
     return int(_HEAD.unpack_from(head)[3])
 
 
 def payload_offset(head: bytes) -> int:
-    """Where the payload of a container starts that starts with these bytes, `HEAD_BYTES` or more."""
+    """Offset of the payload of a container, from its first `HEAD_BYTES` or more bytes."""
     return aligned(_HEAD.size + int(_HEAD.unpack_from(head)[2]))
 
 
 def decode(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object.  RunError if the text is none."""
+    """Parse a JSON object.  RunError if the text is not one."""
     try:
         found = json.loads(text.decode("ascii"))
     except (ValueError, RecursionError) as error:
@@ -208,7 +208,7 @@ def decode(text: bytes, what: str) -> dict[str, Any]:
 
 
 def kind_of(header: dict[str, Any], what: str) -> str:
-    """The kind of executable that a header names."""
+    """The kind of executable in a header."""
     kind = text_of(field(header, "kind", what), f"{what}: kind")
     if kind not in KINDS:
         raise RunError(f"{what} is of the kind {kind!r}; known are {', '.join(KINDS)}")
@@ -216,7 +216,7 @@ def kind_of(header: dict[str, Any], what: str) -> str:
 
 
 def program_of(header: dict[str, Any], what: str) -> dict[str, Any]:
-    """The program of a header, unchecked but for its version."""
+    """The program in a header; only its version is checked."""
     program = field(header, "program", what)
     if not isinstance(program, dict) or program.get("version") != VERSION:
         raise RunError(f"{what} holds no program of version {VERSION}. Build it again with this tunesmith")
@@ -224,7 +224,7 @@ def program_of(header: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def read_constants(header: dict[str, Any], payload: np.ndarray, what: str) -> NamedArrays:
-    """The constants as views of the payload.  RunError if one does not lie in it."""
+    """The constants as views of the payload.  RunError if one exceeds it."""
     found = []
     for i, row in enumerate(_rows(header, what)):
         where = f"{what}: constant {i}"
@@ -239,7 +239,7 @@ def read_constants(header: dict[str, Any], payload: np.ndarray, what: str) -> Na
 
 
 def constants_size(header: dict[str, Any], what: str) -> int:
-    """Bytes of the constants, padding included."""
+    """Size of the constants in bytes, including padding."""
     size = 0
     for i, row in enumerate(_rows(header, what)):
         where = f"{what}: constant {i}"

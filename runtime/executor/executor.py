@@ -1,10 +1,10 @@
-"""Executor: one way to run a compiled model, whatever executes it.
+"""Define the common interface of executors, which run compiled models.
 
-y = ex(x)                          fresh arrays in each call
-ex.set_input("x", x); ex.run(); ex.get_output(0)      the executor's own arrays, for loops
+y = ex(x)                          new output arrays in each call
+ex.set_input("x", x); ex.run(); ex.get_output(0)      reused output arrays, for loops
 
-Inputs are numpy, torch or other DLPack arrays in CPU memory.  They are used where they lie, and copied once only if they are not
-contiguous.  Threads may call one executor, one after the other, and several at once.
+Inputs are numpy, torch or other DLPack arrays in CPU memory.  They are used without a copy, except that arrays that are not contiguous
+are copied once.  Executors are thread safe: calls of one executor are serialised, different executors run concurrently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.arrays import storage, storage_dtype
-from tunesmith.runtime.executor.bound_program import Frame, Functions
+from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
 from tunesmith.support.errors import RunError
 
 Shape = tuple[int, ...]
@@ -27,12 +27,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output.
+    """An input or output of a model.
 
     Attributes:
-        name: as the model calls it.
+        name: name in the model.
         dtype: element type.
-        shape: extents; a text such as "n" or "2*n+1" where it depends on the sizes of the inputs.
+        shape: extents; a string such as "n" or "2*n+1" if it depends on the sizes of the inputs.
     """
 
     name: str
@@ -46,13 +46,13 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """A call of the program.
+    """Measured times of a call of the program.
 
     Attributes:
-        call: its number, in the order of the program.
-        function: what is called.
-        microseconds: of one run, the median.
-        calls: how many runs there were; 0 if it stands in a branch that was never taken.
+        call: its number, in program order.
+        function: name of the function.
+        microseconds: median over the runs.
+        calls: number of runs; 0 if the call is in a branch that was never taken.
     """
 
     call: int
@@ -62,13 +62,13 @@ class ProfileRow:
 
 
 class Profile(tuple[ProfileRow, ...]):
-    """Rows in the order of the program; as text a table, the slowest first."""
+    """Rows in program order; as a string, a table sorted by decreasing time."""
 
     __slots__ = ()
 
     @property
     def microseconds(self) -> float:
-        """Of all calls together."""
+        """Sum over all calls."""
         return sum(row.microseconds for row in self)
 
     def __str__(self) -> str:
@@ -80,14 +80,14 @@ class Profile(tuple[ProfileRow, ...]):
 
 
 class Executor(ABC):
-    """Runs a program.  A kind of executor says which frame is for which inputs.
+    """Runs a program.  Subclasses provide the bound program for given input shapes.
 
     Args:
-        inputs: what it takes.
-        outputs: what it gives.
-        functions: what the program may call, by name.
+        inputs: inputs of the model.
+        outputs: outputs of the model.
+        functions: functions that the program may call, by name.
     Raises:
-        RunError: an output has a type that numpy arrays cannot have.
+        RunError: an output has a type that numpy does not support.
     """
 
     kind: str
@@ -97,17 +97,17 @@ class Executor(ABC):
         self.outputs = tuple(outputs)
         self._functions = functions
         self._given: list[np.ndarray | None] = [None] * len(self.inputs)
-        self._own: list[np.ndarray] = []
-        self._apart = False
-        """Whether no input is known to lie in an array of `_own`."""
+        self._output_arrays: list[np.ndarray] = []
+        self._alias_free = False
+        """Whether all inputs are known not to alias `_output_arrays`."""
         self._lock = threading.RLock()
         for spec in self.outputs:
             if spec.dtype == "bfloat16":
                 raise RunError(f"output {spec} cannot be a numpy array, which has no bfloat16. Cast it to float32 in the model")
 
     @abstractmethod
-    def _frame(self, arrays: Sequence[np.ndarray]) -> tuple[Frame, Sequence[Shape]]:
-        """The frame for inputs with these shapes, and the shapes of its outputs.
+    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+        """The bound program for inputs with these shapes, and the shapes of its outputs.
 
         Called with the lock held.
 
@@ -119,33 +119,33 @@ class Executor(ABC):
         """Run the model.
 
         Args:
-            arrays: the inputs, in order.  They count as set.
+            arrays: the inputs, in order.  They are also set for later runs.
         Returns:
-            The output, or a tuple of them if there are several: fresh numpy arrays.
+            The output, or a tuple if there are several, as new numpy arrays.
         Raises:
-            RunError: the number of arrays, or the type or shape of one, is wrong.
+            RunError: the number of arrays, or the type or shape of an array, is wrong.
         """
         with self._lock:
             self._set(arrays)
-            frame, outputs = self._bound()
-            frame.run()
+            program, outputs = self._bind_inputs()
+            program.run()
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def set_input(self, which: str | int, array: object) -> None:
-        """Use this array in the runs that follow: as it is then, if it is contiguous; else as it is now.
+        """Use this array in later runs: by reference if it is contiguous, else a copy of its current elements.
 
-        Of an array that `get_output` gave, the next run takes a copy, as it overwrites it.
+        An array returned by `get_output` is copied by the next run, which overwrites it.
 
         Raises:
-            RunError: there is no such input, or it has another type or number of axes.
+            RunError: there is no such input, or the array has another type or number of axes.
         """
         i = self._index(which, self.inputs, "input")
         with self._lock:
             self._given[i] = self._accepted(i, array)
-            self._apart = False
+            self._alias_free = False
 
     def run(self) -> None:
-        """Run on the inputs that were set, into the executor's own arrays.
+        """Run on the inputs that were set, with outputs in the executor's own arrays.
 
         Raises:
             RunError: an input has not been set, or has a wrong shape.
@@ -154,13 +154,13 @@ class Executor(ABC):
             missing = [spec.name for spec, array in zip(self.inputs, self._given, strict=True) if array is None]
             if missing:
                 raise RunError(f"the inputs {', '.join(missing)} have not been set: call set_input for each before run")
-            self._keep_apart()
+            self._copy_aliased_inputs()
             inputs = self._inputs()
-            frame, shapes = self._frame(inputs)
-            if [a.shape for a in self._own] != list(shapes):
-                self._own = self._fresh(shapes)
-            frame.bind(inputs, self._own)
-            frame.run()
+            program, shapes = self._bound_program(inputs)
+            if [a.shape for a in self._output_arrays] != list(shapes):
+                self._output_arrays = self._fresh(shapes)
+            program.bind(inputs, self._output_arrays)
+            program.run()
 
     def get_output(self, which: str | int) -> np.ndarray:
         """An output of the last `run`: the executor's own array, which the next run overwrites.
@@ -169,16 +169,16 @@ class Executor(ABC):
             RunError: there is no such output, or nothing has run.
         """
         i = self._index(which, self.outputs, "output")
-        if not self._own:
+        if not self._output_arrays:
             raise RunError("nothing has run: call run() before get_output")
-        return self._own[i]
+        return self._output_arrays[i]
 
     def profile(self, *arrays: object, repeats: int = 10) -> Profile:
-        """Time each call of the program, in `repeats` runs after one that is not counted.
+        """Time each call of the program in `repeats` runs, after one untimed run.
 
         Args:
-            arrays: the inputs; none to use those that were set.
-            repeats: how many runs.
+            arrays: the inputs; if omitted, those that were set.
+            repeats: number of timed runs.
         Raises:
             RunError: as in a call; or `repeats` is below 1.
         """
@@ -189,10 +189,10 @@ class Executor(ABC):
                 self._set(arrays)
             elif any(a is None for a in self._given):
                 raise RunError("profile: pass the inputs, or set each with set_input before")
-            frame, _ = self._bound()
-            frame.run()
-            taken = frame.profile(repeats)
-        rows = zip(frame.functions, taken, strict=True)
+            program, _ = self._bind_inputs()
+            program.run()
+            taken = program.profile(repeats)
+        rows = zip(program.functions, taken, strict=True)
         return Profile([ProfileRow(i, f, median(t) * 1e6 if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
 
     @property
@@ -213,17 +213,17 @@ class Executor(ABC):
     def __repr__(self) -> str:
         return f"<{self.kind} executor ({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})>"
 
-    # ---- what calls and runs share -----------------------------------------------------------------------------------------
+    # ---- shared by calls and runs ------------------------------------------------------------------------------------------
 
     def _set(self, arrays: Sequence[object]) -> None:
         if len(arrays) != len(self.inputs):
-            wanted = ", ".join(map(str, self.inputs)) or "none"
-            raise RunError(f"the program takes {len(self.inputs)} input(s), got {len(arrays)}. They are: {wanted}")
+            expected = ", ".join(map(str, self.inputs)) or "none"
+            raise RunError(f"the program takes {len(self.inputs)} input(s), got {len(arrays)}. They are: {expected}")
         self._given = [self._accepted(i, a) for i, a in enumerate(arrays)]
-        self._apart = False
+        self._alias_free = False
 
     def _accepted(self, i: int, array: object) -> np.ndarray:
-        """Storage of an input, with its shape not compared yet."""
+        """Storage of an input; the extents are not checked yet."""
         spec = self.inputs[i]
         try:
             found = storage(array, spec.dtype)
@@ -236,25 +236,25 @@ class Executor(ABC):
     def _wrong_shape(self, i: int, array: np.ndarray, why: str = "") -> RunError:
         return RunError(f"input {i} ({self.inputs[i]}): got shape {list(array.shape)}{why}")
 
-    def _bound(self) -> tuple[Frame, list[np.ndarray]]:
-        """The frame for the inputs that were set, bound to them and to fresh outputs."""
+    def _bind_inputs(self) -> tuple[BoundProgram, list[np.ndarray]]:
+        """The program bound to the inputs that were set and to new output arrays."""
         inputs = self._inputs()
-        frame, shapes = self._frame(inputs)
+        program, shapes = self._bound_program(inputs)
         outputs = self._fresh(shapes)
-        frame.bind(inputs, outputs)
-        return frame, outputs
+        program.bind(inputs, outputs)
+        return program, outputs
 
     def _inputs(self) -> list[np.ndarray]:
         return [a for a in self._given if a is not None]
 
-    def _keep_apart(self) -> None:
-        """Copy the inputs that the next run would overwrite."""
-        if self._apart:
+    def _copy_aliased_inputs(self) -> None:
+        """Copy inputs that alias the output arrays, which the next run would overwrite."""
+        if self._alias_free:
             return
         for i, array in enumerate(self._given):
-            if array is not None and any(np.may_share_memory(array, own) for own in self._own):
+            if array is not None and any(np.may_share_memory(array, own) for own in self._output_arrays):
                 self._given[i] = array.copy()
-        self._apart = True
+        self._alias_free = True
 
     def _fresh(self, shapes: Sequence[Shape]) -> list[np.ndarray]:
         try:
@@ -272,7 +272,7 @@ class Executor(ABC):
 
 
 def unique_names(names: Iterable[str], what: str) -> tuple[str, ...]:
-    """The names, if no two are equal; else RunError."""
+    """Return the names.  RunError if two are equal."""
     found = tuple(names)
     if len(set(found)) != len(found):
         raise RunError(f"the program has two {what} of one name: {', '.join(found)}. Build it again")

@@ -1,14 +1,14 @@
-"""Graph executor: static shapes, every tensor at a place that was planned when the model was compiled, calls in one straight list.
+"""Run programs with static shapes: storage assigned at compile time, calls in a straight-line list.
 
-Its program:
+The program:
 
     {"version": 1,
      "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]],
      "arena": bytes for intermediate tensors,
-     "tensors": [[home, number, dtype, shape]],      home and number as in `frame.Place`
-     "calls": [[function, operands, results, sizes]]}     operands and results are numbers of tensors; as in `frame.Step`
+     "tensors": [[storage, number, dtype, shape]],      storage and number as in `bound_program.TensorSlot`
+     "calls": [[function, operands, results, sizes]]}     operands and results are numbers of tensors; as in `bound_program.Step`
 
-A view is one more tensor at the same place.
+A view is a further tensor with the same storage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.arrays import ALIGNMENT, empty, nbytes
-from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, INPUT, OUTPUT, Frame, Functions, Place, Segment, Step, checked_step
+from tunesmith.runtime.executor.bound_program import (
+    ARENA,
+    CONSTANT,
+    INPUT,
+    OUTPUT,
+    BoundProgram,
+    Functions,
+    Segment,
+    Step,
+    TensorSlot,
+    checked_step,
+)
 from tunesmith.runtime.executor.executable import NamedArrays
 from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec, unique_names
 from tunesmith.runtime.executor.program_data import dtype_of, field, int_of, list_of, numbers_of, shape_of, text_of
@@ -30,11 +41,11 @@ class GraphExecutor(Executor):
     """Runs a program of kind "graph".
 
     Args:
-        program: its form is told above.
-        constants: names and storage, which must stay as they are.
-        functions: what the program calls, by name: compiled functions, or any that take numpy arrays.
+        program: in the format of the module docstring.
+        constants: names and storage, which must not be modified.
+        functions: functions that the program calls, by name: compiled functions, or any that take numpy arrays.
     Raises:
-        RunError: the program is malformed, or calls what is not there.
+        RunError: the program is malformed, or calls an unknown function.
     """
 
     kind = "graph"
@@ -45,36 +56,38 @@ class GraphExecutor(Executor):
         super().__init__(inputs, outputs, functions)
         self._input_shapes, self._output_shapes = [static_shape(s) for s in inputs], [static_shape(s) for s in outputs]
         arena = int_of(field(program, "arena", "the program"), "arena", 0)
-        places = self._places(list_of(field(program, "tensors", "the program"), "tensors"), len(constants), arena)
-        steps = [_step(i, row, places) for i, row in enumerate(list_of(field(program, "calls", "the program"), "calls"))]
+        slots = self._slots(list_of(field(program, "tensors", "the program"), "tensors"), len(constants), arena)
+        steps = [_step(i, row, slots) for i, row in enumerate(list_of(field(program, "calls", "the program"), "calls"))]
         segment = Segment(tuple(range(len(steps))))
-        self._only = Frame(places, steps, [segment], [a for _, a in constants], empty(arena), functions)
+        self._program = BoundProgram(slots, steps, [segment], [a for _, a in constants], empty(arena), functions)
 
-    def _frame(self, arrays: Sequence[np.ndarray]) -> tuple[Frame, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
         for i, array in enumerate(arrays):
             if array.shape != self._input_shapes[i]:
                 raise self._wrong_shape(i, array)
-        return self._only, self._output_shapes
+        return self._program, self._output_shapes
 
-    def _places(self, rows: list[Any], constants: int, arena: int) -> list[Place]:
+    def _slots(self, rows: list[Any], constants: int, arena: int) -> list[TensorSlot]:
         known = {INPUT: self._input_shapes, OUTPUT: self._output_shapes}
         specs = {INPUT: self.inputs, OUTPUT: self.outputs}
-        places = []
+        slots = []
         for i, row in enumerate(rows):
             what = f"tensor {i}"
-            home, number, dtype, shape = list_of(row, what, 4, 4)
-            if home not in (INPUT, OUTPUT, CONSTANT, ARENA):
-                raise RunError(f"{what} of the program: {home!r} is no place; places are {INPUT}, {OUTPUT}, {CONSTANT}, {ARENA}")
-            place = Place(home, int_of(number, what, 0), dtype_of(dtype, what), shape_of(shape, what))
-            end = arena + 1 if home == ARENA else constants if home == CONSTANT else len(specs[home])
-            if place.number >= end or (home == ARENA and place.number % ALIGNMENT):
-                raise RunError(f"{what} of the program: there is no {home} {place.number}")
-            if home in specs:
-                whole = specs[home][place.number].dtype, nbytes(place.dtype, known[home][place.number])
-                if (place.dtype, nbytes(place.dtype, place.shape)) != whole:
-                    raise RunError(f"{what} of the program, {place.dtype}{list(place.shape)}, is no view of {specs[home][place.number]}")
-            places.append(place)
-        return places
+            storage, number, dtype, shape = list_of(row, what, 4, 4)
+            if storage not in (INPUT, OUTPUT, CONSTANT, ARENA):
+                raise RunError(
+                    f"{what} of the program: {storage!r} is not a kind of storage; known are {INPUT}, {OUTPUT}, {CONSTANT}, {ARENA}"
+                )
+            slot = TensorSlot(storage, int_of(number, what, 0), dtype_of(dtype, what), shape_of(shape, what))
+            end = arena + 1 if storage == ARENA else constants if storage == CONSTANT else len(specs[storage])
+            if slot.number >= end or (storage == ARENA and slot.number % ALIGNMENT):
+                raise RunError(f"{what} of the program: there is no {storage} {slot.number}")
+            if storage in specs:
+                whole = specs[storage][slot.number].dtype, nbytes(slot.dtype, known[storage][slot.number])
+                if (slot.dtype, nbytes(slot.dtype, slot.shape)) != whole:
+                    raise RunError(f"{what} of the program, {slot.dtype}{list(slot.shape)}, is not a view of {specs[storage][slot.number]}")
+            slots.append(slot)
+        return slots
 
 
 def static_specs(rows: object, what: str) -> list[TensorSpec]:
@@ -88,13 +101,13 @@ def static_specs(rows: object, what: str) -> list[TensorSpec]:
 
 
 def static_shape(spec: TensorSpec) -> Shape:
-    """The extents, which are numbers."""
+    """The extents of a static shape."""
     return tuple([e for e in spec.shape if isinstance(e, int)])
 
 
-def _step(i: int, row: object, places: Sequence[Place]) -> Step:
+def _step(i: int, row: object, slots: Sequence[TensorSlot]) -> Step:
     what = f"call {i}"
     function, operands, results, sizes = list_of(row, what, 4, 4)
-    reads, writes = [numbers_of(n, f"{what}: tensors", len(places)) for n in (operands, results)]
+    reads, writes = [numbers_of(n, f"{what}: tensors", len(slots)) for n in (operands, results)]
     extra = tuple([int_of(s, what) for s in list_of(sizes, what)])
-    return checked_step(Step(text_of(function, what), reads, writes, extra), places, what)
+    return checked_step(Step(text_of(function, what), reads, writes, extra), slots, what)

@@ -1,9 +1,11 @@
-"""Index expressions in programs: nested lists over the names of sizes, checked when a program is loaded, evaluated when sizes are known.
+"""Check and evaluate index expressions of programs: nested lists over the names of sizes.
+
+Expressions are checked when a program is loaded, and evaluated when the sizes are known.
 
     "n"   7   ["add", e, e, ...]   ["mul", e, e, ...]   ["min", e, e, ...]   ["max", e, e, ...]
-    ["floordiv", e, e]   ["ceildiv", e, e]   ["mod", e, e]      rounded to minus infinity; 0 where the divisor is 0
+    ["floordiv", e, e]   ["ceildiv", e, e]   ["mod", e, e]      rounded to minus infinity; 0 if the divisor is 0
 
-and conditions on them: true, false, ["negative", e], ["not", c], ["and", c, c, ...], ["or", c, c, ...].
+Conditions on them: true, false, ["negative", e], ["not", c], ["and", c, c, ...], ["or", c, c, ...].
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SIGNS = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 def check_index(e: Any, names: Collection[str], what: str, depth: int = _DEPTH) -> None:
-    """Refuse, with RunError, what is no index expression over the names."""
+    """RunError if `e` is not an index expression over the names."""
     if isinstance(e, str):
         if e not in names:
             raise RunError(f"{what}: the size {e!r} is not known. Known are: {', '.join(names) or 'none'}")
@@ -42,7 +44,7 @@ def check_index(e: Any, names: Collection[str], what: str, depth: int = _DEPTH) 
 
 
 def check_condition(c: Any, names: Collection[str], what: str, depth: int = _DEPTH) -> None:
-    """Refuse, with RunError, what is no condition over the names."""
+    """RunError if `c` is not a condition over the names."""
     if isinstance(c, bool):
         return
     op = c[0] if isinstance(c, list) and c else None
@@ -56,10 +58,10 @@ def check_condition(c: Any, names: Collection[str], what: str, depth: int = _DEP
 
 
 def evaluate(e: Any, sizes: Mapping[str, int]) -> int:
-    """The value of an expression that has been checked.
+    """The value of a checked expression.
 
     Raises:
-        RunError: it leaves 64 bits.
+        RunError: it does not fit in 64 bits.
     """
     if isinstance(e, int):
         return e
@@ -68,12 +70,12 @@ def evaluate(e: Any, sizes: Mapping[str, int]) -> int:
     values = [evaluate(part, sizes) for part in e[1:]]
     value = _DIVISIONS[e[0]](*values) if e[0] in _DIVISIONS else _FOLDS[e[0]](values)
     if abs(value) > LARGEST:
-        raise RunError(f"{shown(e)} does not fit 64 bits where {_assigned(sizes)}")
+        raise RunError(f"{shown(e)} does not fit in 64 bits with {_assigned(sizes)}")
     return value
 
 
 def holds(c: Any, sizes: Mapping[str, int]) -> bool:
-    """Whether a condition that has been checked holds; errors as in `evaluate`."""
+    """Whether a checked condition holds; errors as in `evaluate`."""
     if isinstance(c, bool):
         return c
     if c[0] == "negative":
@@ -83,7 +85,7 @@ def holds(c: Any, sizes: Mapping[str, int]) -> bool:
 
 
 def shown(e: Any) -> str:
-    """An expression as people write it: `2*n+1`."""
+    """An expression in infix notation: `2*n+1`."""
     if not isinstance(e, list):
         return str(e)
     parts = [shown(part) for part in e[1:]]
@@ -97,7 +99,7 @@ def shown(e: Any) -> str:
 
 
 def shown_condition(c: Any) -> str:
-    """A condition as people write it: `n < 129`."""
+    """A condition in infix notation: `n < 129`."""
     if isinstance(c, bool):
         return str(c)
     if c[0] != "negative":

@@ -1,7 +1,7 @@
-"""Memory pool: offsets in one block for tensors that come and go one after the other.
+"""Plan offsets in one memory block for tensors with limited lifetimes.
 
-Free room is kept as gaps; a tensor takes the smallest gap that it fits (Knuth's best fit), else the block grows.  Neighbouring
-gaps are joined.  Nothing is allocated here: whoever knows all tensors of a run asks for the block afterwards.
+Free ranges are kept as gaps; a tensor is placed in the smallest gap that it fits (Knuth's best fit), else the block grows.  Adjacent
+gaps are merged.  No memory is allocated here: the caller allocates the block when all tensors of a run are placed.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from tunesmith.runtime.arrays import aligned
 
 
 class MemoryPool:
-    """Offsets, all multiples of `arrays.ALIGNMENT`.
+    """Allocator of offsets, which are multiples of `arrays.ALIGNMENT`.
 
     Attributes:
-        nbytes: how large the block must be for everything so far.
+        nbytes: block size required so far.
     """
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._gaps: list[tuple[int, int]] = []
-        """Start and end, in order; no two touch."""
+        """Start and end, sorted; no two gaps are adjacent."""
 
     def take(self, size: int) -> int:
-        """The offset of room for `size` bytes."""
+        """Allocate `size` bytes and return their offset."""
         size = aligned(size)
         fitting = [(end - start, start) for start, end in self._gaps if end - start >= size]
         if fitting:
@@ -33,22 +33,22 @@ class MemoryPool:
         last = self._gaps[-1] if self._gaps else None
         start = self.nbytes
         if last is not None and last[1] == self.nbytes:
-            start = last[0]  # the last gap becomes larger
+            start = last[0]  # extends the last gap
             self._gaps.pop()
         self.nbytes = start + size
         return start
 
     def give(self, offset: int, size: int) -> None:
-        """Room that `take` gave is free again."""
+        """Free a range allocated by `take`."""
         start, end = offset, offset + aligned(size)
         if start == end:
             return
-        kept = []
+        separate = []
         for gap in self._gaps:
             if gap[1] == start:
                 start = gap[0]
             elif gap[0] == end:
                 end = gap[1]
             else:
-                kept.append(gap)
-        self._gaps = sorted([*kept, (start, end)])
+                separate.append(gap)
+        self._gaps = sorted([*separate, (start, end)])

@@ -1,8 +1,8 @@
-"""A model in a shared library: which symbols hold its program and its constants, and the file of parameters beside it.
+"""Store and read a model in a shared library: the symbols of program and constants, and the parameter file.
 
 `__tunesmith_program` is a container (`runtime.executor.executable`) with the program and the table of constants but not their bytes.
-Those are at `__tunesmith_constants`, at the start of a page, and are used in place; or in `<library>.params`, another container, whose
-digest is in the header of the program ("parameters"). That file is mapped, so that processes share its pages.
+The bytes are at `__tunesmith_constants`, page-aligned, and are used in place; or in `<library>.params`, another container, whose
+digest is in the program header ("parameters").  The parameter file is memory-mapped, so that processes share its pages.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from tunesmith.support.errors import RunError
 
 PROGRAM = "__tunesmith_program"
 CONSTANTS = "__tunesmith_constants"
-"""Symbols."""
+"""Symbols of the library."""
 
 _TOTAL = struct.Struct("<56xQ")
-"""The length of a container, in its first 64 bytes."""
+"""Total length of a container, in its first 64 bytes."""
 
 
 def parameters_path(library: Path) -> Path:
-    """The file of parameters beside a library."""
+    """Path of the parameter file of a library."""
     return library.with_name(library.name + ".params")
 
 
 def library_program(executable: Executable, parameters: str | None = None) -> bytes:
-    """What stands at `PROGRAM`.
+    """The bytes at the symbol `PROGRAM`.
 
     Args:
         executable: the model.
-        parameters: the digest of the file of parameters; None if the constants are in the library.
+        parameters: digest of the parameter file; None if the constants are in the library.
     """
     header = {"kind": executable.kind, "program": executable.program, "parameters": parameters}
     return b"".join(container(header, executable.constants, stored=False))
 
 
 def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
-    """Write the file of parameters, from its start; returns its digest."""
+    """Write the parameter file and return its digest."""
     first, *rest = container({"kind": "parameters"}, constants)
     for piece in (first, *rest):
         file.write(piece)
@@ -65,16 +65,16 @@ def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
 
 
 def read_library(path: Path, loaded: Path | None = None) -> Executable:
-    """The executable in a library that has been loaded, without code: its functions are the library's.
+    """The executable in a loaded library, without code: its functions are those of the library.
+
+    The constants are memory of the library or of the mapped parameter file; they must not be written.
 
     Args:
-        path: of the library; its parameters may be in a file beside it.
-        loaded: the path by which it was loaded, if that is another one.
-
-    Its constants are memory of the library or of the mapped file; they are not to be written.
+        path: path of the library; its parameters may be in a file beside it.
+        loaded: path from which it was loaded, if different.
 
     Raises:
-        RunError: what the library holds is damaged, or the file of parameters is missing, damaged, or another model's.
+        RunError: the data in the library is damaged, or the parameter file is missing, damaged, or of another model.
     """
     library = ctypes.CDLL(str(loaded or path))
     address = _address(library, PROGRAM)
@@ -87,23 +87,23 @@ def read_library(path: Path, loaded: Path | None = None) -> Executable:
         payload = at_address(_address(library, CONSTANTS), size, library) if size else np.empty(0, np.uint8)
         constants = read_constants(header, payload, what)
     else:
-        constants = _beside(path, text_of(digest, what))
+        constants = _read_parameters(path, text_of(digest, what))
     return Executable(kind_of(header, what), program_of(header, what), constants)
 
 
 def symbol_addresses(path: Path) -> Callable[[str], int]:
-    """What gives the address of a symbol of a library that has been loaded, or raises RunError."""
+    """A function that returns the address of a symbol of a loaded library, or raises RunError."""
     return partial(_address, ctypes.CDLL(str(path)))
 
 
-def _beside(library: Path, digest: str) -> NamedArrays:
+def _read_parameters(library: Path, digest: str) -> NamedArrays:
     path = parameters_path(library)
     try:
         with open(path, "rb") as file:
             data = mmap(file.fileno(), 0, access=ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read the parameters {path}, which belong beside the library {library}: {error}") from error
-    what = f"the file of parameters {path}"
+        raise RunError(f"cannot read the parameters {path}, which the library {library} needs beside it: {error}") from error
+    what = f"the parameter file {path}"
     header, payload = open_container(data, what)
     if digest_of(data) != digest:
         raise RunError(
@@ -116,4 +116,4 @@ def _address(library: ctypes.CDLL, symbol: str) -> int:
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
     except ValueError as error:
-        raise RunError(f"the library {library._name} holds a part of a model only: {error}. Export it again") from error
+        raise RunError(f"the library {library._name} contains only a part of a model: {error}. Export it again") from error

@@ -1,4 +1,4 @@
-"""Reading programs, which are JSON from anywhere: each function takes a value that was decoded and gives it back typed, or refuses it."""
+"""Validate decoded JSON of untrusted programs: each function returns the value with its type, or raises RunError."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import RunError
 
 LARGEST = 2**62
-"""Greater numbers are refused, so that sizes and sums of sizes fit into 64 bits."""
+"""Larger numbers are refused, so that sizes and sums of sizes fit in 64 bits."""
 
 
 def field(data: object, key: str, what: str) -> Any:
@@ -19,22 +19,22 @@ def field(data: object, key: str, what: str) -> Any:
 
 
 def list_of(value: object, what: str, least: int = 0, most: int | None = None) -> list[Any]:
-    """A list with so many items."""
+    """A list with `least` to `most` items."""
     if not isinstance(value, list) or not least <= len(value) <= (len(value) if most is None else most):
-        many = "" if least == 0 and most is None else f" of {least}" if least == most else f" of {least} or more"
-        raise RunError(f"{what}: expected a list{many}, got {_shown(value)}")
+        length = "" if least == 0 and most is None else f" of {least}" if least == most else f" of {least} or more"
+        raise RunError(f"{what}: expected a list{length}, got {_shown(value)}")
     return value
 
 
 def text_of(value: object, what: str) -> str:
-    """A text."""
+    """A string."""
     if not isinstance(value, str):
         raise RunError(f"{what}: expected a text, got {_shown(value)}")
     return value
 
 
 def int_of(value: object, what: str, least: int = -LARGEST, most: int = LARGEST) -> int:
-    """An int in a range, ends included.  Python's True is none."""
+    """An int from `least` to `most`, inclusive; bools are refused."""
     if type(value) is not int or not least <= value <= most:
         raise RunError(f"{what}: expected an integer from {least} to {most}, got {_shown(value)}")
     return value
@@ -53,7 +53,7 @@ def shape_of(value: object, what: str) -> tuple[int, ...]:
 
 
 def numbers_of(value: object, what: str, count: int) -> tuple[int, ...]:
-    """Numbers of things, of which there are `count`."""
+    """A list of indices below `count`."""
     return tuple([int_of(n, what, 0, count - 1) for n in list_of(value, what)])
 
 

@@ -1,29 +1,29 @@
-"""Virtual machine: shapes that depend on sizes of the inputs, and branches.
+"""Run programs with dynamic shapes and branches.
 
-Its program:
+The program:
 
     {"version": 1, "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]], "code": [instruction]}
 
 Extents and sizes are index expressions (`runtime.executor.index_program`).  Tensors are in registers, each defined by one instruction:
 
-    ["size", name, input, axis]          a size is an extent of an input          } first of all,
-    ["check", input, axis, e]            another extent must be e                 } in this order
-    ["require", condition]               the caller must keep to it               }
+    ["size", name, input, axis]          define a size as an extent of an input   } before all
+    ["check", input, axis, e]            another extent must equal e              } other
+    ["require", condition]               precondition on the sizes                } instructions
     ["input", r, i]                      input i
     ["output", r, i]                     memory of output i
     ["constant", r, i, dtype, shape]     constant i
     ["alloc", r, dtype, shape]           new memory
     ["view", r, source, shape]           the elements of another register in another shape
-    ["free", r]                          the memory of an `alloc` is not needed any more
+    ["free", r]                          end of the lifetime of an `alloc`
     ["call", function, operands, results, sizes]
     ["copy", target, source]
-    ["if", r, t]                         go on where r holds, else with instruction t
+    ["if", r, t]                         continue if r holds, else jump to instruction t
     ["goto", t]
     ["ret"]
 
-Jumps go forward, so that programs end.  No size depends on the elements of a tensor.  Hence all shapes, all places in memory and all
-calls are known as soon as the shapes of the inputs are: they are worked out once and kept (`frame.Frame`), and a second call with
-equal shapes interprets nothing.
+Jumps are forward, so that programs terminate.  No size depends on the elements of a tensor.  Hence the input shapes determine all shapes,
+storage assignments and calls: they are computed once and cached (`bound_program.BoundProgram`), and a second call with equal shapes
+interprets nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tunesmith.runtime.executor.bound_program import (
     COPY,
     INPUT,
     OUTPUT,
-    Frame,
+    BoundProgram,
     Functions,
-    Place,
     Segment,
     Step,
+    TensorSlot,
     checked_step,
 )
 from tunesmith.runtime.executor.executable import NamedArrays
@@ -55,19 +55,19 @@ from tunesmith.runtime.executor.memory_pool import MemoryPool
 from tunesmith.runtime.executor.vm_code import Code, Instruction, read_code
 from tunesmith.support.errors import RunError
 
-FRAMES = 64
-"""For so many shapes of inputs the prepared calls are kept."""
+MAX_BOUND_PROGRAMS = 64
+"""Number of cached bound programs, one per combination of input shapes; least recently used are evicted."""
 
 
 class VirtualMachine(Executor):
     """Runs a program of kind "vm".
 
     Args:
-        program: its form is told above.
-        constants: names and storage, which must stay as they are.
-        functions: what the program calls, by name: compiled functions, or any that take numpy arrays, and then sizes.
+        program: in the format of the module docstring.
+        constants: names and storage, which must not be modified.
+        functions: functions that the program calls, by name: compiled functions, or any that take numpy arrays followed by sizes.
     Raises:
-        RunError: the program is malformed, or calls what is not there.
+        RunError: the program is malformed, or calls an unknown function.
     """
 
     kind = "vm"
@@ -77,31 +77,31 @@ class VirtualMachine(Executor):
         super().__init__([_shown(s) for s in self._code.inputs], [_shown(s) for s in self._code.outputs], functions)
         self._constants = [a for _, a in constants]
         self._arena = empty(0)
-        self._frames: OrderedDict[tuple[Shape, ...], tuple[Frame, Sequence[Shape]]] = OrderedDict()
+        self._programs: OrderedDict[tuple[Shape, ...], tuple[BoundProgram, Sequence[Shape]]] = OrderedDict()
 
-    def _frame(self, arrays: Sequence[np.ndarray]) -> tuple[Frame, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
         key = tuple([a.shape for a in arrays])
-        found = self._frames.get(key)
+        found = self._programs.get(key)
         if found is None:
-            found = self._frames[key] = self._prepared(arrays)
-            if len(self._frames) > FRAMES:
-                self._frames.popitem(last=False)
+            found = self._programs[key] = self._prepared(arrays)
+            if len(self._programs) > MAX_BOUND_PROGRAMS:
+                self._programs.popitem(last=False)
         else:
-            self._frames.move_to_end(key)
+            self._programs.move_to_end(key)
         return found
 
-    def _prepared(self, arrays: Sequence[np.ndarray]) -> tuple[Frame, Sequence[Shape]]:
-        """The frame for inputs of these shapes."""
+    def _prepared(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+        """The bound program for inputs of these shapes."""
         sizes = self._sizes(arrays)
         outputs = [_extents(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
         layout = _Layout(self._code, sizes, [a.shape for a in arrays], outputs)
         if layout.pool.nbytes > self._arena.nbytes:
-            self._frames.clear()  # they work on the old arena
+            self._programs.clear()  # they are bound to the old arena
             self._arena = empty(layout.pool.nbytes)
-        return Frame(layout.places, layout.steps, layout.segments, self._constants, self._arena, self._functions), outputs
+        return BoundProgram(layout.slots, layout.steps, layout.segments, self._constants, self._arena, self._functions), outputs
 
     def _sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-        """The sizes that the inputs have; RunError if they contradict each other or the requirements of the program."""
+        """The sizes given by the inputs; RunError if they are inconsistent or violate a precondition of the program."""
         sizes: dict[str, int] = {}
         for ins in self._code.entry:
             if ins[0] == "require":
@@ -121,12 +121,12 @@ class VirtualMachine(Executor):
 
 
 class _Layout:
-    """Places of all registers and calls in segments, for one assignment of sizes."""
+    """Storage assignment of all registers, and calls in segments, for given sizes."""
 
     def __init__(self, code: Code, sizes: dict[str, int], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> None:
         self._code, self._sizes, self._inputs, self._outputs = code, sizes, inputs, outputs
         self.pool = MemoryPool()
-        self.places: list[Place] = []
+        self.slots: list[TensorSlot] = []
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self._registers: dict[int, int] = {}
@@ -135,7 +135,7 @@ class _Layout:
             for at in range(block.first, block.last):
                 self._instruction(at, code.body[at])
             condition = None if block.condition is None else self._registers[block.condition]
-            if condition is not None and (self.places[condition].dtype != "bool" or nbytes("bool", self.places[condition].shape) != 1):
+            if condition is not None and (self.slots[condition].dtype != "bool" or nbytes("bool", self.slots[condition].shape) != 1):
                 raise RunError(f"the condition of block {k} of the program is not one bool")
             self.segments.append(Segment(tuple(range(first, len(self.steps))), condition, block.then, block.otherwise))
 
@@ -144,32 +144,32 @@ class _Layout:
         op = ins[0]
         if op == "call":
             step = Step(ins[1], self._numbers(ins[2]), self._numbers(ins[3]), tuple([evaluate(e, self._sizes) for e in ins[4]]))
-            self.steps.append(checked_step(step, self.places, what))
+            self.steps.append(checked_step(step, self.slots, what))
         elif op == "copy":
             step = Step(COPY, self._numbers([ins[2]]), self._numbers([ins[1]]))
-            self.steps.append(checked_step(step, self.places, what))
+            self.steps.append(checked_step(step, self.slots, what))
         elif op == "free":
-            place = self.places[self._registers[ins[1]]]
-            self.pool.give(place.number, nbytes(place.dtype, place.shape))
+            slot = self.slots[self._registers[ins[1]]]
+            self.pool.give(slot.number, nbytes(slot.dtype, slot.shape))
         elif op in ("input", "output", "constant", "alloc", "view"):
-            self._registers[ins[1]] = len(self.places)
-            self.places.append(self._place(ins, what))
+            self._registers[ins[1]] = len(self.slots)
+            self.slots.append(self._slot(ins, what))
 
-    def _place(self, ins: Instruction, what: str) -> Place:
+    def _slot(self, ins: Instruction, what: str) -> TensorSlot:
         op, _, *rest = ins
         if op == "input":
-            return Place(INPUT, rest[0], self._code.inputs[rest[0]].dtype, self._inputs[rest[0]])
+            return TensorSlot(INPUT, rest[0], self._code.inputs[rest[0]].dtype, self._inputs[rest[0]])
         if op == "output":
-            return Place(OUTPUT, rest[0], self._code.outputs[rest[0]].dtype, self._outputs[rest[0]])
+            return TensorSlot(OUTPUT, rest[0], self._code.outputs[rest[0]].dtype, self._outputs[rest[0]])
         shape = _extents(rest[-1], self._sizes, what)
         if op == "constant":
-            return Place(CONSTANT, rest[0], rest[1], shape)
+            return TensorSlot(CONSTANT, rest[0], rest[1], shape)
         if op == "alloc":
-            return Place(ARENA, self.pool.take(nbytes(rest[0], shape)), rest[0], shape)
-        source = self.places[self._registers[rest[0]]]
+            return TensorSlot(ARENA, self.pool.take(nbytes(rest[0], shape)), rest[0], shape)
+        source = self.slots[self._registers[rest[0]]]
         if nbytes(source.dtype, shape) != nbytes(source.dtype, source.shape):
-            raise RunError(f"{what} of the program: {list(shape)} is no view of {list(source.shape)}")
-        return Place(source.home, source.number, source.dtype, shape)
+            raise RunError(f"{what} of the program: {list(shape)} is not a view of {list(source.shape)}")
+        return TensorSlot(source.storage, source.number, source.dtype, shape)
 
     def _numbers(self, registers: Sequence[int]) -> tuple[int, ...]:
         return tuple([self._registers[r] for r in registers])
@@ -178,7 +178,7 @@ class _Layout:
 def _extents(shape: Sequence[Any], sizes: dict[str, int], what: str) -> Shape:
     extents = tuple([evaluate(e, sizes) for e in shape])
     if any(e < 0 for e in extents):
-        raise RunError(f"{what} of the program has the negative extents {list(extents)} where the inputs have {_assigned(sizes)}")
+        raise RunError(f"{what} of the program has negative extents {list(extents)} for inputs with {_assigned(sizes)}")
     return extents
 
 

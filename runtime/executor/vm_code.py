@@ -1,7 +1,7 @@
-"""Reading the code of a virtual machine: every instruction is checked once, when it is loaded, and cut into blocks without jumps.
+"""Validate virtual machine code when it is loaded, and split it into basic blocks.
 
-What passes refers to nothing that is not there: registers are defined before they are used, once; inputs, outputs, constants,
-functions, sizes and targets of jumps exist.  The form of the instructions is told in `runtime.executor.virtual_machine`.
+In valid code all references are resolved: registers are defined once and before their use; inputs, outputs, constants, functions,
+sizes and jump targets exist.  The instructions are documented in `runtime.executor.virtual_machine`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Instruction = list[Any]
 
 
 class Block(NamedTuple):
-    """Instructions from `first` up to `last`, jumps left out, and the numbers of the blocks that come next, as in `frame.Segment`."""
+    """The instructions from `first` up to `last`, without jumps, and the successor blocks, as in `bound_program.Segment`."""
 
     first: int
     last: int
@@ -30,14 +30,14 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Code that has been checked.
+    """Validated code.
 
     Attributes:
-        inputs: what it takes; extents are index expressions.
-        outputs: what it gives.
-        entry: the instructions size, check and require, which come first.
+        inputs: inputs of the program; extents are index expressions.
+        outputs: outputs of the program.
+        entry: the leading instructions size, check and require.
         body: all instructions.
-        blocks: the body in blocks; the first comes first.
+        blocks: basic blocks of the body; the first is the entry.
     """
 
     inputs: list[TensorSpec]
@@ -51,11 +51,11 @@ def read_code(program: dict[str, Any], constants: int, functions: Collection[str
     """The code of a program.
 
     Args:
-        program: its form is told in `runtime.executor.virtual_machine`.
-        constants: how many there are.
-        functions: names of those that may be called.
+        program: in the format of `runtime.executor.virtual_machine`.
+        constants: number of constants.
+        functions: names of the functions that may be called.
     Raises:
-        RunError: it is malformed; the message says which instruction.
+        RunError: the code is malformed; the message names the instruction.
     """
     return _Reader(program, constants, functions).code()
 
@@ -76,7 +76,9 @@ class _Reader:
             self._check(at, ins)
             if ins[0] in _ENTRY:
                 if entry != at:
-                    raise RunError(f"instruction {at} ({ins[0]}) of the program comes too late: sizes come first")
+                    raise RunError(
+                        f"instruction {at} ({ins[0]}) of the program is not at the start: sizes, checks and requirements come first"
+                    )
                 entry += 1
         if self.body[-1] != ["ret"]:
             raise RunError("the code of the program does not end with ret. Build it again")
@@ -97,7 +99,7 @@ class _Reader:
         op = ins[0]
         known = _OPERANDS.get(op) if isinstance(op, str) else None
         if known is None or len(ins) != 1 + len(known):
-            raise RunError(f"instruction {at} of the program is not one that this version knows, or has a wrong number of operands")
+            raise RunError(f"instruction {at} of the program is unknown to this version, or has a wrong number of operands")
         what = f"instruction {at} ({op})"
         for role, value in zip(known, ins[1:], strict=True):
             getattr(self, f"_{role}")(value, what, at)
@@ -106,14 +108,14 @@ class _Reader:
             int_of(axis, f"{what}: axis", 0, len(self.inputs[i].shape) - 1)
 
     def _covered(self) -> None:
-        """Every extent of an input is the home of a size, or checked."""
+        """RunError unless every extent of an input defines a size or is checked."""
         seen = {(ins[2], ins[3]) if ins[0] == "size" else (ins[1], ins[2]) for ins in self.body if ins[0] in ("size", "check")}
         for i, spec in enumerate(self.inputs):
             missing = [axis for axis in range(len(spec.shape)) if (i, axis) not in seen]
             if missing:
-                raise RunError(f"the program does not look at axis {missing[0]} of input {i} ({spec.name}). Build it again")
+                raise RunError(f"the program does not check axis {missing[0]} of input {i} ({spec.name}). Build it again")
 
-    # ---- one for each role of an operand ------------------------------------------------------------------------------------
+    # ---- one check per role of an operand -----------------------------------------------------------------------------------
 
     def _name(self, value: object, what: str, at: int) -> None:
         name = text_of(value, what)
@@ -167,7 +169,7 @@ class _Reader:
     def _allocated(self, value: object, what: str, at: int) -> None:
         self._old(value, what, at)
         if self.registers[int_of(value, what)] != "alloc":
-            raise RunError(f"{what}: register {value} has no memory of its own, or it is free already")
+            raise RunError(f"{what}: register {value} is not an alloc, or is already freed")
         self.registers[int_of(value, what)] = "free"
 
     def _function(self, value: object, what: str, at: int) -> None:
@@ -196,11 +198,11 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
     "goto": ("target",),
     "ret": (),
 }
-"""The operands of each instruction, by their roles."""
+"""Instruction -> roles of its operands."""
 
 
 def _blocks(body: list[Instruction]) -> list[Block]:
-    """The body, cut behind every jump and before every target of one; it ends with ret."""
+    """The body, split after each jump and before each jump target; it ends with ret."""
     jumps = [at for at, ins in enumerate(body) if ins[0] in ("if", "goto", "ret")]
     starts = sorted({0, *[at + 1 for at in jumps], *[body[at][-1] for at in jumps if body[at][0] != "ret"]} - {len(body)})
     number = {start: k for k, start in enumerate(starts)}

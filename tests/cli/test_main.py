@@ -233,7 +233,7 @@ def test_a_python_file_is_no_log(tmp_path: Path) -> None:
         ("tune", "relu(shape=4)", "--log", file),
     ):
         result = run(*words)
-        assert result.exit_code == 2 and "is a Python file, and a log is wanted" in result.stderr and "ops.py:NAME" in result.stderr, words
+        assert result.exit_code == 2 and "is a Python file, not a log" in result.stderr and "ops.py:NAME" in result.stderr, words
     assert file.read_text() == "def f(): ...\n" and not new.exists()
     result = run("tune", file, "--log", new)
     assert result.exit_code == 2 and "ops.py:NAME" in result.stderr

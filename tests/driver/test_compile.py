@@ -241,7 +241,7 @@ def test_read_only_arrays_are_passed_where_the_function_only_reads(hand: ModuleT
     with pytest.raises(RunError, match="memory"):
         module(locked(a[:]), a)
     path = module.export_library(tmp_path / "add_one.so")
-    with pytest.raises(RunError, match="argument 0 is a read-only array, .* Pass a writable copy: whether the function writes it is known"):
+    with pytest.raises(RunError, match="argument 0 is a read-only array, .* Pass a writable copy: only functions compiled in this process"):
         tunesmith.load_module(path)["add_one"](locked(a), np.zeros((4, 4), "float32"))
 
 

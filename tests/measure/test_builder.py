@@ -116,7 +116,7 @@ def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatc
 def working(builder: Any) -> list[int]:
     """The processes that have a job."""
     if isinstance(builder, LocalBuilder):
-        return [w.process.pid for w in list(builder._pool._feeder.crew) if w.job is not None]
+        return [w.process.pid for w in list(builder._pool._dispatcher.workers) if w.job is not None]
     return [m.greeting.pid for m in list(builder._crew._crew) if m.greeting and any(s.index is not None for s in list(m.sent)[:1])]
 
 

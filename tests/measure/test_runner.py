@@ -316,10 +316,10 @@ def test_threads_of_candidates_are_pinned(add_task: MeasureTask, local: LocalRun
 
 def test_a_process_killed_while_idle_is_replaced(local: LocalRunner, setup: RunSetup) -> None:
     local.run([ask(setup, good())])
-    worker = local._pool._feeder.crew[0]
+    worker = local._pool._dispatcher.workers[0]
     worker.process.kill()
     until = time.monotonic() + 30
-    while worker in local._pool._feeder.crew and time.monotonic() < until:
+    while worker in local._pool._dispatcher.workers and time.monotonic() < until:
         time.sleep(0.01)
     assert [(kind(r), r.verified) for r in local.run([ask(setup, good())])] == [(None, True)]
 

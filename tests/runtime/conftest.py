@@ -1,4 +1,4 @@
-"""A kernel with a parallel loop, a small compiler of IR text, and two lowered models: what the tests of the runtime load and call."""
+"""Fixtures of the runtime tests: a kernel with a parallel loop, a small compiler of IR text, and two lowered models."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ define void @vadd(ptr noalias %a, ptr noalias %b, ptr noalias %c) {
   ret void
 }
 """
-"""c = a + b over float32[2, 512], a row a thread."""
+"""c = a + b over float32[2, 512], one row per thread."""
 
 VADD_PARAMS = (ParamSpec("A", "float32", (2, 512)), ParamSpec("B", "float32", (2, 512)), ParamSpec("C", "float32", (2, 512), written=True))
 
@@ -97,7 +97,7 @@ def vadd_object(vadd_text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Model:
-    """A lowered model: its programs, object code, and what it computes."""
+    """A lowered model: its programs, object code, and reference function."""
 
     graph: Executable
     vm: Executable

@@ -21,7 +21,7 @@ def test_object(vadd_object: bytes) -> None:
     assert symbols.movable
 
 
-def test_hidden_and_weak_symbols_are_nobodys_business(compile_ir: Callable[..., bytes]) -> None:
+def test_hidden_and_weak_symbols_are_omitted(compile_ir: Callable[..., bytes]) -> None:
     text = """
 declare extern_weak void @perhaps()
 define hidden void @hidden() {
@@ -37,7 +37,7 @@ define weak void @soft() {
     assert "perhaps" not in symbols.needed
 
 
-def test_code_for_fixed_addresses_is_told(compile_ir: Callable[..., bytes]) -> None:
+def test_code_for_fixed_addresses_is_not_movable(compile_ir: Callable[..., bytes]) -> None:
     text = """
 @table = internal global [8 x i32] zeroinitializer
 define ptr @f(i64 %i) {
@@ -55,7 +55,7 @@ def test_other_files_are_refused(data: bytes) -> None:
         read_symbols(data, "thing")
 
 
-def test_damage_is_told(vadd_object: bytes) -> None:
+def test_damage_is_reported(vadd_object: bytes) -> None:
     with pytest.raises(RunError, match="thing is damaged: its symbol table cannot be read"):
         read_symbols(vadd_object[:200], "thing")
     for end in range(64, len(vadd_object), 97):

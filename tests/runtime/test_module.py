@@ -67,7 +67,7 @@ def test_refusals_are_run_errors(module: Module, arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("how", ["__call__", "bind"])
-def test_what_dlpack_refuses_is_explained(module: Module, arrays: Arrays, how: str) -> None:
+def test_arrays_that_dlpack_refuses_are_explained(module: Module, arrays: Arrays, how: str) -> None:
     a, b, c = arrays
     call = getattr(module["vadd"], how)
     b.flags.writeable = False
@@ -105,7 +105,7 @@ def test_torch_tensors(module: Module) -> None:
         module["vadd"](a, torch.zeros(512, 2).T, c)
 
 
-def test_tensors_with_the_mark_of_a_negation_are_refused(module: Module) -> None:
+def test_tensors_with_a_lazy_negation_are_refused(module: Module) -> None:
     torch = pytest.importorskip("torch")
     given = torch._neg_view(torch.full((2, 512), 2.0))
     assert given.is_neg() and given.is_contiguous()
@@ -131,7 +131,7 @@ def test_library(tmp_path: Path, vadd_object: bytes, arrays: Arrays) -> None:
         module["vadd"](a[:1], b, c)
 
 
-def test_what_is_no_library(tmp_path: Path, vadd_object: bytes, compile_ir: Callable[..., bytes]) -> None:
+def test_files_that_are_no_library_are_refused(tmp_path: Path, vadd_object: bytes, compile_ir: Callable[..., bytes]) -> None:
     with pytest.raises(RunError, match=r"cannot read the library .*none.so: No such file"):
         load_module(tmp_path / "none.so")
     (tmp_path / "text.so").write_text("hello")
@@ -147,7 +147,7 @@ def test_what_is_no_library(tmp_path: Path, vadd_object: bytes, compile_ir: Call
         load_module(export_library(tmp_path / "plain.so", [plain]))
 
 
-def test_library_that_needs_what_is_nowhere(tmp_path: Path, compile_ir: Callable[..., bytes]) -> None:
+def test_library_with_undefined_symbols(tmp_path: Path, compile_ir: Callable[..., bytes]) -> None:
     text = "declare i32 @tunesmith_nowhere()\ndefine i32 @__tvm_ffi_f(ptr %s, ptr %a, i32 %n, ptr %r) {\n"
     text += "  %x = call i32 @tunesmith_nowhere()\n  ret i32 %x\n}\n"
     library = export_library(tmp_path / "f.so", [compile_ir(text)])
@@ -155,8 +155,8 @@ def test_library_that_needs_what_is_nowhere(tmp_path: Path, compile_ir: Callable
         load_module(library)["f"]()
 
 
-def test_torch_is_not_imported_and_its_tensors_pass_when_it_is(tmp_path: Path) -> None:
-    """Alone, TVM-FFI takes every process a second to import torch; torch that comes later, or first, works."""
+def test_torch_is_not_imported_and_its_tensors_are_accepted(tmp_path: Path) -> None:
+    """TVM-FFI alone would import torch, which takes a second per process; importing torch before or after works."""
     pytest.importorskip("torch")
     program = """
 import sys
@@ -183,8 +183,8 @@ else:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_library_that_was_replaced_is_loaded_anew(tmp_path: Path) -> None:
-    """The system's loader knows libraries by their paths."""
+def test_a_replaced_library_is_loaded_again(tmp_path: Path) -> None:
+    """The system loader identifies libraries by path."""
     path = tmp_path / "f.so"
     kept = []
     for factor in (2, 3, 4):

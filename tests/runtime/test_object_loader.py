@@ -41,7 +41,7 @@ define i64 @bump(i64 %by) {
     assert ctypes.c_int64.from_address(first.address("counter")).value == 42
 
 
-def test_memory_is_given_back(compile_ir: Callable[..., bytes]) -> None:
+def test_memory_is_freed(compile_ir: Callable[..., bytes]) -> None:
     data = compile_ir("@big = global [200000 x i8] zeroinitializer\ndefine ptr @f() {\n  ret ptr @big\n}\n")
 
     def mapped_kilobytes() -> int:
@@ -59,7 +59,7 @@ def test_closed(vadd_object: bytes) -> None:
     loaded = load_object(vadd_object)
     loaded.close()
     loaded.close()
-    with pytest.raises(RunError, match="'vadd' is asked of an object that has been closed"):
+    with pytest.raises(RunError, match="'vadd' cannot be looked up in an object that has been closed"):
         loaded.address("vadd")
 
 
@@ -68,7 +68,7 @@ def test_unknown_name(vadd_object: bytes) -> None:
         load_object(vadd_object).address("vmul")
 
 
-def test_unresolved_symbol_is_an_error_and_no_abort(compile_ir: Callable[..., bytes]) -> None:
+def test_undefined_symbol_is_an_error_and_no_abort(compile_ir: Callable[..., bytes]) -> None:
     text = "declare void @tunesmith_nowhere()\ndefine void @f() {\n  call void @tunesmith_nowhere()\n  ret void\n}\n"
     with pytest.raises(RunError, match="the object needs tunesmith_nowhere, which no library of this process defines"):
         load_object(compile_ir(text))
@@ -88,8 +88,8 @@ def test_code_for_fixed_addresses_is_refused(compile_ir: Callable[..., bytes]) -
 
 
 @pytest.mark.parametrize("first", ["", "import xgboost"])
-def test_the_interpreter_ends_well(vadd_object: bytes, tmp_path: Path, first: str) -> None:
-    """Idle threads of the pool still spin when the interpreter takes everything down."""
+def test_the_interpreter_exits_normally(vadd_object: bytes, tmp_path: Path, first: str) -> None:
+    """Idle OpenMP threads still spin while the interpreter exits."""
     (tmp_path / "vadd.o").write_bytes(vadd_object)
     code = f"""
 {first}
@@ -108,7 +108,7 @@ print("done")
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-def test_one_pool_with_torch(vadd_object: bytes, tmp_path: Path) -> None:
+def test_one_thread_pool_with_torch(vadd_object: bytes, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "vadd.o").write_bytes(vadd_object)
     code = f"""
@@ -146,7 +146,7 @@ make = object_loader.checker_object
 def counted():
     made.append(1)
     try:
-        together.wait(0.5)  # until all are here that will ever load a checker
+        together.wait(0.5)  # until all threads that load a checker have arrived
     except threading.BrokenBarrierError:
         pass
     return make()

@@ -1,4 +1,4 @@
-"""Where shared libraries are looked for, and what is said when there is none."""
+"""Search path of shared libraries, and the error if a library is not found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunesmith.support.errors import RunError
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on Python's path."""
+    """A folder on `sys.path`."""
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -35,13 +35,13 @@ def test_a_library_of_a_package_is_loaded(folder: Path) -> None:
 
 
 def _mapped(stem: str) -> str:
-    """The path of a library of this process, which has an OpenMP runtime."""
+    """Path of a library loaded in this process: the OpenMP runtime."""
     load_openmp()
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split(maxsplit=5)[5] for line in lines if stem in line)
 
 
-def test_what_was_tried_is_told(folder: Path) -> None:
+def test_the_error_lists_the_paths_tried(folder: Path) -> None:
     (folder / "package/lib").mkdir(parents=True)
     broken = folder / "package/lib/libbroken.so"
     broken.write_bytes(b"no library")

@@ -1,4 +1,4 @@
-"""How many threads parallel loops of compiled code run on, in this process, in libraries, and in forked children."""
+"""Thread counts of parallel loops: in this process, in libraries, and in forked children."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WANT = A[::-1, ::-1] * 2 + 1
 
 
 def parallel(cores: int) -> tuple[PrimFunc, tunesmith.Target]:
-    """Both blocks in parallel loops, for so many cores."""
+    """Both blocks in parallel loops, for a target with this number of cores."""
     s = tunesmith.Schedule(parse(PARALLEL))
     for block in "BC":
         s.parallel(s.get_loops(s.get_block(block))[0])
@@ -51,7 +51,7 @@ def no_limit() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("cores", (2, 16))
-def test_results_are_right_for_every_number_of_threads(cores: int) -> None:
+def test_results_are_correct_for_every_number_of_threads(cores: int) -> None:
     f = Module.from_object(build(*parallel(cores)).data)["f"]
     for count in (1, 2, 3, 16, None):
         tunesmith.set_num_threads(count)
@@ -77,7 +77,7 @@ ask = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)(loaded.address("ask"))
 
 
 def run(code: str, **variables: str) -> str:
-    """What a fresh interpreter prints, which must also end well."""
+    """Output of a fresh interpreter, which must exit normally."""
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False, timeout=100
     )
@@ -85,7 +85,7 @@ def run(code: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_environment_limits_and_a_call_overrules_it() -> None:
+def test_set_num_threads_overrides_the_environment() -> None:
     code = SEEN + (
         "print(ask(8), ask(2), tunesmith.num_threads()); tunesmith.set_num_threads(5); print(ask(8), ask(2)); "
         "tunesmith.set_num_threads(None); print(ask(8))"
@@ -94,7 +94,7 @@ def test_the_environment_limits_and_a_call_overrules_it() -> None:
     assert run(code, OMP_NUM_THREADS="1").split() == ["1", "1", "1", "5", "2", "1"]
 
 
-def test_a_number_is_a_number() -> None:
+def test_counts_are_validated() -> None:
     tunesmith.set_num_threads(np.int64(3))
     assert tunesmith.num_threads() == 3
     tunesmith.set_num_threads(None)
@@ -124,7 +124,7 @@ if {used}:
     assert np.array_equal(c, WANT)
 pid = os.fork()
 if pid == 0:
-    signal.alarm(60)  # what hangs is ended
+    signal.alarm(60)  # kills a child that hangs
     c[:] = 0
     serial(A, c)
     print("serial", np.array_equal(c, WANT), flush=True)
@@ -147,7 +147,7 @@ def forked(load: str, used: bool) -> str:
     return run(FORK.format(folder=folder, serial=PARALLEL, load=load, used=used)).replace("\n", ", ")
 
 
-def test_a_forked_child_refuses_what_would_wait_for_ever() -> None:
+def test_a_forked_child_refuses_calls_that_would_hang() -> None:
     assert forked('f = Module.from_object(build(func, target).data)["f"]', True) == "serial True, refused True, single True"
 
 
@@ -156,7 +156,7 @@ def test_a_child_may_be_the_first_to_start_threads() -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("ld") or shutil.which("cc")), reason="needs a linker")
-def test_a_library_knows_the_limit_and_of_threads_that_others_started(tmp_path: Path) -> None:
+def test_a_library_follows_the_limit_and_detects_threads_started_elsewhere(tmp_path: Path) -> None:
     from tunesmith.codegen.llvm.export import export_library
 
     library = export_library(tmp_path / "f.so", [build(*parallel(2)).data])

@@ -12,7 +12,7 @@ from tunesmith.support.errors import RunError, UserError
 
 
 def run(code: str, **variables: str) -> str:
-    """What a fresh interpreter prints, which must also end well."""
+    """Output of a fresh interpreter, which must exit normally."""
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -39,7 +39,7 @@ print(threads.load_openmp()._name)
     assert run(code).startswith("/")
 
 
-def test_thread_count_is_what_the_environment_says() -> None:
+def test_thread_count_follows_the_environment() -> None:
     assert run("import tunesmith.runtime.threads as t; print(t.thread_count())", OMP_NUM_THREADS="3") == "3"
 
 
@@ -56,7 +56,7 @@ def test_pinning_refusals() -> None:
         threads.pin_threads(wait="idle")
 
 
-def test_pinned_process_runs_its_threads_on_cores_of_their_own() -> None:
+def test_pinned_process_runs_each_thread_on_its_own_core() -> None:
     code = """
 from tunesmith.runtime.threads import load_openmp, thread_count
 library = load_openmp()

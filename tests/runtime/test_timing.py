@@ -15,7 +15,7 @@ QUICK = TimingPolicy(warmup=1, number=2, repeats=5, window_s=0.0, quiet_fraction
 
 
 def clocks(fractions: Iterator[float]) -> Callable[[], CpuClock]:
-    """Readings whose successive pairs say that others used the given fractions of a core, in windows of a second."""
+    """Clock readings whose successive pairs report the given load of other processes, in windows of one second."""
     ticks = count()
     state = {"used": 0.0}
 
@@ -30,7 +30,7 @@ def clocks(fractions: Iterator[float]) -> Callable[[], CpuClock]:
 
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what other processes use in each window."""
+    """Sets the load of other processes in each window."""
     monkeypatch.setattr(timing.time, "sleep", lambda _: None)
 
     def use(*fractions: float) -> None:
@@ -49,7 +49,7 @@ def test_calls_are_counted() -> None:
     assert all(s > 0 for s in samples.seconds)
 
 
-def test_number_fills_the_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_reaches_the_minimal_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = {"t": 0.0}
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now["t"])
 
@@ -61,7 +61,7 @@ def test_number_fills_the_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples.median == pytest.approx(1e-5)
 
 
-def test_an_interruption_does_not_choose_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_does_not_affect_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     now = {"t": 0.0, "calls": 0}
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now["t"])
 
@@ -72,7 +72,7 @@ def test_an_interruption_does_not_choose_the_number(monkeypatch: pytest.MonkeyPa
     assert measure(call, TimingPolicy(repeats=3, window_s=0.0, quiet_fraction=math.inf)).number >= 200
 
 
-def test_noisy_windows_are_dropped(others: Callable[..., None]) -> None:
+def test_noisy_windows_are_discarded(others: Callable[..., None]) -> None:
     others(0.5, 0.02, 0.3, 0.04)
     samples = measure(lambda: None, TimingPolicy(number=1, repeats=5, window_s=0.0))
     assert samples.clean
@@ -80,7 +80,7 @@ def test_noisy_windows_are_dropped(others: Callable[..., None]) -> None:
     assert len(samples.seconds) == 6  # two windows of three
 
 
-def test_the_quietest_window_when_none_is_quiet(others: Callable[..., None]) -> None:
+def test_the_quietest_window_is_used_when_none_is_quiet(others: Callable[..., None]) -> None:
     others(0.5, 0.2, 0.4)
     samples = measure(lambda: None, TimingPolicy(number=1, repeats=5, window_s=0.0, limit_s=0.05))
     assert not samples.clean
@@ -99,12 +99,12 @@ def test_interleaved_takes_turns() -> None:
     order: list[str] = []
     calls = {name: (lambda n=name: order.append(n)) for name in "abc"}
     samples = interleaved(calls, TimingPolicy(warmup=0, number=1, window_s=0.0, quiet_fraction=math.inf), rounds=3)
-    # Each turn is an untimed call and a timed one; who begins moves on.
+    # Each turn is an untimed and a timed call; the order rotates.
     assert "".join(order) == "aabbcc" + "bbccaa" + "ccaabb"
     assert {name: len(s.seconds) for name, s in samples.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_interleaved_judges_windows_as_a_whole(others: Callable[..., None]) -> None:
+def test_interleaved_accepts_or_rejects_whole_windows(others: Callable[..., None]) -> None:
     others(0.5, 0.01)
     samples = interleaved({"a": lambda: None, "b": lambda: None}, TimingPolicy(number=1, window_s=0.0), rounds=3)
     assert all(s.clean and len(s.seconds) == 3 for s in samples.values())
@@ -144,7 +144,7 @@ def test_clock_reads_this_machine() -> None:
     assert second.own >= first.own
 
 
-def test_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_system_without_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(timing, "_STAT", tmp_path / "stat")
     with pytest.raises(RunError, match=r"quiet windows need .*stat, which cannot be read .*quiet_fraction=math.inf"):
         measure(lambda: None)

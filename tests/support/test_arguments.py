@@ -1,4 +1,4 @@
-"""Counts are integers, and budgets are finite."""
+"""Counts are integers, and positive numbers are finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_counts() -> None:
     assert as_count("n", 1) == 1 and as_count("n", np.int64(3)) == 3 and type(as_count("n", np.uint8(3))) is int
     assert as_count("n", 0, 0) == 0 and as_count("n", 1 << 70) == 1 << 70
     for bad in (0, -1, 1.0, 1.5, math.nan, math.inf, True, np.bool_(True), None, "1", []):
-        with pytest.raises(UserError, match="n=.*: an integer >= 1 is wanted"):
+        with pytest.raises(UserError, match="n=.*: expected an integer >= 1"):
             as_count("n", bad)
     with pytest.raises(UserError, match="n=2: it is at least 3, not 2"):
         as_count("n", 2, 3, "it is at least 3")
@@ -24,5 +24,5 @@ def test_counts() -> None:
 def test_positive_numbers() -> None:
     assert as_positive("s", 1) == 1.0 and as_positive("s", np.float32(0.5)) == 0.5
     for bad in (0, -1.0, 10**400, math.nan, math.inf, True, None, "x", 1j, []):
-        with pytest.raises(UserError, match="s=.*: a positive, finite number is wanted"):
+        with pytest.raises(UserError, match="s=.*: expected a positive, finite number"):
             as_positive("s", bad)

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and nothing is left behind."""
+"""Files are written atomically, and no draft is left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tunesmith.support import atomic_file
 
 
-def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_file_is_kept_until_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     path.chmod(0o640)
@@ -45,7 +45,7 @@ def test_links_and_devices(tmp_path: Path) -> None:
         atomic_file.write_text(tmp_path / "missing" / "a.txt", "x")
 
 
-def test_files_that_other_programs_make_take_the_place_of_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_programs_replace_only_regular_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     old, link, pipe = tmp_path / "real" / "a.so", tmp_path / "link.so", tmp_path / "pipe"
     old.write_text("old")

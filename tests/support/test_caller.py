@@ -1,4 +1,4 @@
-"""Warnings name the user's line, however deep in the library they begin."""
+"""Warnings name the line of user code, at any depth of library calls."""
 
 from __future__ import annotations
 

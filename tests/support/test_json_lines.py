@@ -1,4 +1,4 @@
-"""The journal: whole lines from many writers, torn and hostile lines as values."""
+"""The journal: whole lines from many writers; torn and hostile lines are returned as values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _reason(line: bytes) -> str:
     return value.reason
 
 
-def test_what_was_appended_is_read_with_its_line_number(tmp_path: Path) -> None:
+def test_appended_lines_are_read_with_their_numbers(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.jsonl"
     append(path, [{"a": 1}, [1.5, None, True]], sync=True)
     append(path, ["line\nbreak \u2028 \ud800"])
@@ -45,7 +45,7 @@ def test_what_was_appended_is_read_with_its_line_number(tmp_path: Path) -> None:
 
 
 @given(JSON)
-def test_any_json_data_survives(value: object) -> None:
+def test_json_data_round_trips(value: object) -> None:
     assert parse(json_lines._encode(Path("x"), 0, value).rstrip(b"\n")) == value
 
 
@@ -58,7 +58,7 @@ def test_objects_that_are_not_json_are_refused_and_nothing_is_written(tmp_path: 
 
 
 @pytest.mark.parametrize("keep", range(1, 12))
-def test_a_torn_last_line_costs_only_itself(tmp_path: Path, keep: int) -> None:
+def test_only_a_torn_last_line_is_lost(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "log.jsonl"
     append(path, [{"n": 1}, {"n": 12345}])
     whole = path.read_bytes()
@@ -87,11 +87,11 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "write", full_disk)
     with pytest.raises(RecordError, match=r"cannot append to .*: No space left on device. Check"):
         append(path, [{"n": 2, "pad": "x" * 3}])
-    monkeypatch.inverse()
+    monkeypatch.undo()
     assert path.read_bytes() == before
 
 
-def test_bad_paths_are_named(tmp_path: Path) -> None:
+def test_bad_paths_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot read .*absent.jsonl: No such file"):
         read(tmp_path / "absent.jsonl")
     with pytest.raises(RecordError, match="cannot append to .*: Is a directory"):
@@ -133,7 +133,7 @@ def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     assert list(read(path)) == [(2, 1), (4, 2)]
 
 
-def test_hostile_lines_become_values_and_good_ones_around_them_survive(tmp_path: Path) -> None:
+def test_hostile_lines_become_values_and_good_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     hostile = [
         b"\xff\xfe{}",
@@ -153,7 +153,7 @@ def test_hostile_lines_become_values_and_good_ones_around_them_survive(tmp_path:
     assert all(isinstance(value, BadLine) for value in values[1::2])
 
 
-def test_reasons_say_what_is_wrong() -> None:
+def test_reasons_of_bad_lines() -> None:
     assert _reason(b"ab\xff") == "not UTF-8 at byte 2"
     assert _reason(b'{"a": -Infinity}') == "not plain data: -Infinity is not a JSON number"
     assert _reason(b"[1e999]") == "not plain data: 1e999 does not fit a float64"
@@ -172,12 +172,12 @@ def test_depth_counts_brackets_outside_of_strings_only(depth: int, text: str, wi
     value: object = text
     for level in range(depth):
         value = [value, text] if level % 2 else {text: value}
-    value = [value] + [[text]] * (MAX_DEPTH + width)  # enough brackets that they are looked at
+    value = [value] + [[text]] * (MAX_DEPTH + width)  # enough brackets for the depth check to run
     refused = isinstance(parse(json.dumps(value).encode()), BadLine)
     assert refused == (depth + 1 > MAX_DEPTH)
 
 
-def test_long_lines_are_skipped_without_being_held(tmp_path: Path) -> None:
+def test_long_lines_are_skipped_without_being_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with open(path, "wb") as file:
         file.write(b"1\n")
@@ -188,7 +188,7 @@ def test_long_lines_are_skipped_without_being_held(tmp_path: Path) -> None:
     assert [v.reason for v in (values[1], values[4], values[5]) if isinstance(v, BadLine)] == ["longer than 100 bytes"] * 3
 
 
-def test_spans_tell_where_each_text_stands(tmp_path: Path) -> None:
+def test_spans_contain_the_offset_of_each_text(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'\n  {"a": 1}\r\n' + b"x" * 300 + b"\n[2]  \n" + b"y" * 50)
     found = list(spans(path, max_line_bytes=100))
@@ -201,19 +201,19 @@ def test_spans_tell_where_each_text_stands(tmp_path: Path) -> None:
     assert [isinstance(value, BadLine) for *_, value in found] == [False, True, False, True]
 
 
-def test_offsets_are_right_behind_a_line_that_was_skipped(tmp_path: Path) -> None:
+def test_offsets_are_correct_after_a_skipped_line(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"x" * (3 << 20) + b"\n[1]\n")
     assert [(offset, text) for _, offset, text, _ in spans(path, max_line_bytes=100)] == [(0, b""), ((3 << 20) + 1, b"[1]")]
 
 
-def test_another_decoder_sees_every_text(tmp_path: Path) -> None:
+def test_another_decoder_gets_every_text(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"{bad\n 2 \n")
     assert list(read(path, decode=bytes.upper)) == [(1, b"{BAD"), (2, b"2")]
 
 
-def test_a_journal_of_given_lines_is_there_at_once_or_not_at_all(tmp_path: Path) -> None:
+def test_a_journal_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
     def lines() -> Iterator[bytes]:
@@ -241,7 +241,7 @@ def test_a_journal_of_given_lines_is_there_at_once_or_not_at_all(tmp_path: Path)
         write(tmp_path / "nowhere" / "log.jsonl", [])
 
 
-def test_a_lock_keeps_writers_waiting(tmp_path: Path) -> None:
+def test_a_lock_blocks_writers(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     append(path, [1])
     program = "import sys; from tunesmith.support.json_lines import append; print('ready', flush=True); append(sys.argv[1], [2])"
@@ -253,7 +253,7 @@ def test_a_lock_keeps_writers_waiting(tmp_path: Path) -> None:
         write(path, [b"0"], replace=True)
     assert writer.wait(60) == 0
     writer.stdout.close()
-    assert _values(path) == [0, 2]  # what was appended afterwards is in the new file
+    assert _values(path) == [0, 2]  # the later append is in the new file
     with locked(path), pytest.raises(RecordError, match="another process has held"), locked(path, lock_seconds=0.05):
         pass
     with pytest.raises(RecordError, match="cannot lock"), locked(path / "log.jsonl"):
@@ -273,12 +273,12 @@ def test_brackets_in_strings_neither_hide_depth_nor_make_it(text: str) -> None:
     assert parse(json.dumps(flat).encode()) == flat
 
 
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+def test_an_invalid_file_name(tmp_path: Path) -> None:
     assert json_lines.exists(tmp_path) and not json_lines.exists(tmp_path / "none")
     with pytest.raises(RecordError, match="cannot be a log: File name too long"):
         json_lines.exists(tmp_path / ("x" * 300))
 
 
-def test_a_lock_that_cannot_be_made_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_created_fails_immediately(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot lock .*No such file or directory"), locked(tmp_path / "none" / "log.jsonl"):
         pass

@@ -1,4 +1,4 @@
-"""`path.py:name`: files are run as modules of their own; what is not there is named."""
+"""`path.py:name`: files run as separate modules; missing files and names are reported."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_names_and_files() -> None:
     assert not names_a_file("xgb") and not names_a_file("model.json") and not names_a_file("matmul(m=1,n=1,k=1)")
 
 
-def test_what_a_file_holds(tmp_path: Path) -> None:
-    """Dataclasses too, which look up the module that they are in; two files of one name do not meet."""
+def test_names_in_a_file(tmp_path: Path) -> None:
+    """Including dataclasses, which look up their module; two files of one name do not conflict."""
     for i in (1, 2):
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "mine.py").write_text(
@@ -40,7 +40,7 @@ def test_refusals(tmp_path: Path) -> None:
         load_from_file(f"{tmp_path / 'absent.py'}:x")
     with pytest.raises(UserError, match="running .*bad.py failed with ValueError: no"):
         load_from_file(f"{tmp_path / 'bad.py'}:x")
-    assert set(sys.modules) == before  # a module that failed is none
+    assert set(sys.modules) == before  # a failed module is removed
     with pytest.raises(UserError, match="empty.py holds no 'x'"):
         load_from_file(f"{tmp_path / 'empty.py'}:x")
 
@@ -54,7 +54,7 @@ def test_a_file_imports_what_is_beside_it(tmp_path: Path) -> None:
         assert load_from_file(f"{tmp_path / 'mine.py'}:value") == 1
         late: Any = load_from_file(f"{tmp_path / 'mine.py'}:late")
         assert late() == 3 and sys.path[: len(path)] == path
-        # An edit is seen, also within one second and of the same length.
+        # An edit is detected, even within one second and of the same length.
         (tmp_path / "beside_me.py").write_text((tmp_path / "beside_me.py").read_text().replace("VALUE = 1", "VALUE = 2"))
         assert load_from_file(f"{tmp_path / 'mine.py'}:value") == 2
         other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Messages between an end that waits and one that does not."""
+"""Messages between a blocking and a non-blocking end."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def ends() -> Iterator[tuple[MessageEnd, socket.socket]]:
 
 
 def taken(end: MessageEnd) -> bytes:
-    """The message, of which all is there, in as many portions as it needs."""
+    """Receive a message that is completely available, in as many portions as needed."""
     while (message := end.take()) is None:
         pass
     return bytes(message)
 
 
-def test_there_and_back(ends: tuple[MessageEnd, socket.socket]) -> None:
+def test_round_trip(ends: tuple[MessageEnd, socket.socket]) -> None:
     end, theirs = ends
     far = WaitingEnd(theirs.detach())
     for message in (b"", b"x", bytes(range(256)) * 100):
@@ -38,7 +38,7 @@ def test_there_and_back(ends: tuple[MessageEnd, socket.socket]) -> None:
     far.close()
 
 
-def test_a_part_of_a_message_is_no_message(ends: tuple[MessageEnd, socket.socket]) -> None:
+def test_an_incomplete_message_is_not_returned(ends: tuple[MessageEnd, socket.socket]) -> None:
     end, theirs = ends
     for part in (b"\x05\x00\x00", b"\x00\x00\x00\x00\x00ab", b"cd"):
         theirs.sendall(part)
@@ -48,7 +48,7 @@ def test_a_part_of_a_message_is_no_message(ends: tuple[MessageEnd, socket.socket
     assert end.take() is None
 
 
-def test_sending_waits_for_nobody(ends: tuple[MessageEnd, socket.socket]) -> None:
+def test_sending_does_not_block(ends: tuple[MessageEnd, socket.socket]) -> None:
     end, theirs = ends
     end.put(bytes(8 << 20))
     assert end.unsent
@@ -59,7 +59,7 @@ def test_sending_waits_for_nobody(ends: tuple[MessageEnd, socket.socket]) -> Non
     assert not end.unsent
 
 
-def test_the_end_and_garbage(ends: tuple[MessageEnd, socket.socket]) -> None:
+def test_closed_ends_and_garbage(ends: tuple[MessageEnd, socket.socket]) -> None:
     end, theirs = ends
     theirs.sendall(b"\xff" * 100)
     with pytest.raises(ValueError, match="a message of"):

@@ -45,7 +45,7 @@ def test_decorator_leaves_the_function_as_it_is() -> None:
     assert registry.get("twice") is twice
 
 
-def test_names_are_sorted_whatever_the_order_of_registration() -> None:
+def test_names_are_sorted_independently_of_registration_order() -> None:
     registry: Registry[int] = Registry("letter")
     for name in ("c", "a", "b"):
         registry.register(name, ord(name))
@@ -92,7 +92,7 @@ def test_a_path_that_cannot_be_imported_says_which_and_why(monkeypatch: pytest.M
         registry.get("c")
 
 
-def test_missing_extra_of_a_lazy_module_comes_through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_extra_of_a_lazy_module_is_raised_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = "from tunesmith.support.errors import MissingExtraError\nraise MissingExtraError('optuna', 'optuna', 'This sampler')\n"
     _module(monkeypatch, tmp_path, "extra_under_test", text)
     registry: Registry[object] = Registry("sampler", {"tpe": "extra_under_test:X"})

@@ -1,4 +1,4 @@
-"""Named random streams: reproducible for ever, independent of each other and of order."""
+"""Named random streams: reproducible, independent of each other and of order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tunesmith.support.seeds import derive, stream
 NAMES = st.lists(st.one_of(st.text(max_size=5), st.integers(-3, 1 << 70)), max_size=4)
 
 
-def test_values_are_fixed_for_ever() -> None:
-    """Records name the seed that made them: these numbers may never change."""
+def test_values_never_change() -> None:
+    """Records contain the seed of their run, so these numbers must never change."""
     assert derive(0) == 6090692566427906205
     assert derive(7, "search", "abc", 3) == 4195148604859060422
     assert stream(7, "search", "abc", 3).integers(0, 1 << 62, size=3).tolist() == [
@@ -41,13 +41,13 @@ def test_different_paths_give_different_seeds(one: list[str | int], other: list[
     assert (derive(3, *one) == derive(3, *other)) == same
 
 
-def test_paths_that_read_alike_differ() -> None:
+def test_similar_paths_differ() -> None:
     paths: list[tuple[str | int, ...]] = [("ab",), ("a", "b"), ("a", "b", ""), (1,), ("1",), (), (11,), (1, 1), ("i1",)]
     assert len({derive(0, *path) for path in paths}) == len(paths)
     assert derive(1) != derive(0, 1) != derive(-1)
 
 
-def test_streams_do_not_depend_on_what_was_drawn_before() -> None:
+def test_streams_do_not_depend_on_earlier_draws() -> None:
     first = stream(0, "a").random(4)
     stream(0, "b").random(1000)
     assert np.array_equal(stream(0, "a").random(4), first)

@@ -1,4 +1,4 @@
-"""The files that a file runs: by its import statements, wherever they are; installed packages are known by their versions."""
+"""Source closure of a file: import statements anywhere in it; installed packages are identified by version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_a_file_reaches(tree: Path) -> None:
+def test_files_reached_by_imports(tree: Path) -> None:
     found = source_closure([tree / "mine.py"])
     assert [p.relative_to(tree.resolve()).as_posix() for p in found.files] == [
         "helper.py",
@@ -36,7 +36,9 @@ def test_what_a_file_reaches(tree: Path) -> None:
     assert "pack.other.x" in imported_names(tree / "pack" / "deep" / "__init__.py")
 
 
-def test_the_digest_is_of_all_of_it(tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_covers_files_packages_and_tunesmith(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = source_closure([tree / "mine.py"]).digest()
     (tree / "pack" / "unused.py").write_text("x = 2\n")
     assert source_closure([tree / "mine.py"]).digest() == before
@@ -52,7 +54,7 @@ def test_the_digest_is_of_all_of_it(tree: Path, tmp_path_factory: pytest.TempPat
     assert len({edited, upgraded, source_closure([moved / "mine.py"]).digest()}) == 3
 
 
-def test_files_that_are_no_python_reach_nothing(tmp_path: Path) -> None:
+def test_files_that_are_not_python_have_no_imports(tmp_path: Path) -> None:
     for name, text in (("a.py", "import ("), ("b.json", "import helper"), ("c.py", "\0")):
         (tmp_path / name).write_text(text)
         assert source_closure([tmp_path / name]).files == ((tmp_path / name).resolve(),)

@@ -1,4 +1,4 @@
-"""Folders that are gone when the process is, also by SIGTERM."""
+"""Temporary folders are removed when the process ends, including by SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunesmith.support.temporary_folder import CleanUp, temporary_folder
 
 
 class Owner:
-    """Something that owns a folder."""
+    """Owner of a clean-up."""
 
 
 def ended(code: str, folder: Path) -> tuple[int, list[Path]]:
-    """A process that waits once it has printed a line, ended by SIGTERM: its status, and what it leaves."""
+    """Run code in a process and end it by SIGTERM: its exit status, and the files that it leaves."""
     command = [sys.executable, "-c", f"import sys; folder = {str(folder)!r}\n{code}\nprint('ready', flush=True)\nsys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -33,7 +33,7 @@ def test_a_block_removes_its_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_it_is_called_once() -> None:
+def test_a_clean_up_is_called_once() -> None:
     called: list[int] = []
     owner = Owner()
     clean_up = CleanUp(owner, called.append, 1)
@@ -48,7 +48,7 @@ def test_sigterm_removes_folders_and_still_ends_the_process(tmp_path: Path) -> N
     assert ended(code, tmp_path) == (-signal.SIGTERM, [])
 
 
-def test_a_handler_of_the_program_stays(tmp_path: Path) -> None:
+def test_a_handler_of_the_program_is_kept(tmp_path: Path) -> None:
     code = (
         "import signal; from tunesmith.support.temporary_folder import temporary_folder\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); block = temporary_folder(parent=folder); block.__enter__()"

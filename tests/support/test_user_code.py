@@ -1,4 +1,4 @@
-"""What a user's code raises is reported with the user's line; a defect of the library passes as it is."""
+"""Errors of user code are reported with the line of user code; defects of the library are not converted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_the_users_line_is_named() -> None:
             1 / 0  # noqa: B018
 
 
-def test_errors_of_the_library_pass() -> None:
+def test_errors_of_the_library_are_not_converted() -> None:
     error = ScriptError("as it is")
     with pytest.raises(ScriptError) as caught, running("the model"):
         raise error
     assert caught.value is error
 
 
-def test_an_error_without_a_frame_of_the_users() -> None:
+def test_an_error_without_a_frame_of_user_code() -> None:
     try:
         sys.modules["json"].loads("{")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The worker pool: a job can take nothing down but itself, and nothing is left behind."""
+"""The worker pool: failures are isolated to their job, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _alive(pid: int) -> bool:
 
 
 def _gone(pid: int) -> bool:
-    """Wait for the process to end; the limit is there to fail, not to measure."""
+    """Wait for the process to end; the time limit only makes the test fail instead of hang."""
     until = time.monotonic() + 30
     while _alive(pid) and time.monotonic() < until:
         time.sleep(0.01)
@@ -138,7 +138,7 @@ def test_jobs_may_be_submitted_while_results_are_taken(make_pool: Callable[..., 
     assert seen == [3, 2, 1, 0]
 
 
-def test_every_failure_is_the_failure_of_its_job_only(make_pool: Callable[..., WorkerPool]) -> None:
+def test_failures_are_isolated_to_their_job(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool(workers=2, timeout=60.0)
     bad = [("raise",), ("segfault",), ("exit",), ("_exit",), ("unpicklable",), ("close pipe",)]
     payloads = [payload for job in bad for payload in (job, ("add", 5))]
@@ -155,7 +155,7 @@ def test_every_failure_is_the_failure_of_its_job_only(make_pool: Callable[..., W
     assert closed.error == "crash"
 
 
-def test_a_timeout_kills_its_worker_and_no_other(make_pool: Callable[..., WorkerPool], tmp_path: Path) -> None:
+def test_a_timeout_kills_only_its_worker(make_pool: Callable[..., WorkerPool], tmp_path: Path) -> None:
     pool = make_pool(workers=2)
     one, other, go = (str(tmp_path / name) for name in ("one", "other", "go"))
     pids = {result.value for result in pool.run([("meet", one, other), ("meet", other, one)])}
@@ -167,10 +167,10 @@ def test_a_timeout_kills_its_worker_and_no_other(make_pool: Callable[..., Worker
     Path(go).touch()
     second = pool.next_result()
     assert second is not None and (second.ticket, second.error) == (patient, None)
-    assert second.value in pids, "the worker beside it was replaced too"
+    assert second.value in pids, "the other worker was replaced too"
 
 
-def test_what_a_killed_job_had_started_ends_with_it(make_pool: Callable[..., WorkerPool]) -> None:
+def test_child_processes_of_a_killed_job_end_with_it(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool()
     child = pool.run([("child",)])[0].value
     assert isinstance(child, int) and _alive(child)
@@ -178,7 +178,7 @@ def test_what_a_killed_job_had_started_ends_with_it(make_pool: Callable[..., Wor
     assert _gone(child)
 
 
-def test_memory_limit_fails_the_job_and_renews_the_worker(make_pool: Callable[..., WorkerPool]) -> None:
+def test_memory_limit_fails_the_job_and_replaces_the_worker(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool(memory_limit=1 << 30)
     held, refused, after = pool.run([("allocate", 600 << 20), ("allocate", 600 << 20), ("allocate", 600 << 20)])
     assert held.value == 1
@@ -186,7 +186,7 @@ def test_memory_limit_fails_the_job_and_renews_the_worker(make_pool: Callable[..
     assert after.value == 1, "the next job has the memory of a new process"
 
 
-def test_output_is_kept_apart_and_bounded(make_pool: Callable[..., WorkerPool], capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_is_captured_and_bounded(make_pool: Callable[..., WorkerPool], capfd: pytest.CaptureFixture[str]) -> None:
     pool = make_pool()
     pool.submit(("print", 50_000))
     pool.submit(("_exit",))
@@ -196,7 +196,7 @@ def test_output_is_kept_apart_and_bounded(make_pool: Callable[..., WorkerPool], 
     assert capfd.readouterr() == ("", "")
 
 
-def test_large_payloads_and_results_pass(make_pool: Callable[..., WorkerPool]) -> None:
+def test_large_payloads_and_results(make_pool: Callable[..., WorkerPool]) -> None:
     data = bytes(range(256)) * (32 << 10)
     assert [result.value == data for result in make_pool(workers=2).run([("echo", data)] * 4)] == [True] * 4
 
@@ -207,7 +207,7 @@ def test_many_queued_jobs_do_not_block_the_caller(make_pool: Callable[..., Worke
         pool.submit(("add", number))
     assert pool.outstanding == 30_000
     pool.close()
-    assert sum(1 for _ in pool.results()) < 30_000, "a closed pool hands out what was done and ends"
+    assert sum(1 for _ in pool.results()) < 30_000, "a closed pool returns the finished results and ends"
 
 
 def test_workers_get_the_environment(make_pool: Callable[..., WorkerPool]) -> None:
@@ -231,7 +231,7 @@ def test_waiting_has_a_limit(make_pool: Callable[..., WorkerPool]) -> None:
         ("dies", r"[3-9] times in a row a worker process died without a job \(exit status 7\)"),
     ],
 )
-def test_workers_that_cannot_start_are_the_fault_of_no_job(make_pool: Callable[..., WorkerPool], name: str, reason: str) -> None:
+def test_failed_starts_are_not_attributed_to_a_job(make_pool: Callable[..., WorkerPool], name: str, reason: str) -> None:
     pool = make_pool(name, workers=2)
     pool.submit(("add", 1))
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_workers_that_cannot_start_are_the_fault_of_no_job(make_pool: Callable[.
         pool.submit(("add", 1))
 
 
-def test_a_factory_that_hangs_is_given_up(make_pool: Callable[..., WorkerPool]) -> None:
+def test_a_factory_that_hangs_fails_the_pool(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool("hangs", start_timeout=0.2)
     pool.submit(("add", 1))
     with pytest.raises(RunError, match=r"3 times in a row a worker process was not ready after 0.2 s"):
@@ -298,7 +298,7 @@ def _script(jobs_folder: Path, tail: str) -> list[str]:
 
 @pytest.mark.parametrize("tail", ["", "raise SystemExit(0)\n", "del pool\n", "sys.setswitchinterval(10)\n"])
 def test_the_interpreter_exits_with_a_job_running(jobs_folder: Path, tail: str) -> None:
-    """Also a script without a __main__ guard: workers do not run it again."""
+    """Including scripts without a __main__ guard, because workers do not run them again."""
     done = subprocess.run(_script(jobs_folder, tail), capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert _gone(int(done.stdout))
@@ -326,7 +326,7 @@ def test_ctrl_c_reaches_the_caller_and_not_the_job(jobs_folder: Path, tmp_path: 
     assert done.stdout.splitlines()[1:] == ["interrupted", "[None]"], done.stderr
 
 
-def test_a_worker_frozen_in_the_middle_of_its_answer_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
+def test_a_worker_frozen_during_its_answer_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool()
     pool.run([("add", 1)])
     pool.submit(("freeze",), timeout=0.5)
@@ -335,7 +335,7 @@ def test_a_worker_frozen_in_the_middle_of_its_answer_is_a_timeout(make_pool: Cal
     assert [r and (r.error, r.value) for r in results] == [("timeout", None), (None, 2)]
 
 
-def test_a_frozen_worker_that_takes_no_job_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
+def test_a_frozen_worker_that_receives_no_job_is_a_timeout(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool()
     (found,) = pool.run([("pid",)])
     assert isinstance(found.value, int)
@@ -346,6 +346,6 @@ def test_a_frozen_worker_that_takes_no_job_is_a_timeout(make_pool: Callable[...,
     assert [r and r.error for r in results] == ["timeout", None]
 
 
-def test_an_error_whose_message_cannot_be_made_is_an_error(make_pool: Callable[..., WorkerPool]) -> None:
+def test_an_exception_whose_str_raises_is_an_error(make_pool: Callable[..., WorkerPool]) -> None:
     results = make_pool().run([("mute",), ("add", 1)])
     assert [(r.error, r.exception, r.value) for r in results] == [("error", "Mute", None), (None, "", 1)]

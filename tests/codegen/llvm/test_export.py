@@ -148,7 +148,7 @@ def test_what_is_there_is_replaced_if_it_is_a_file(tmp_path: Path, threaded: byt
     os.mkfifo(tmp_path / "pipe")
     for path, why in (
         (tmp_path / "real", "real': it is a folder"),
-        (tmp_path / "pipe", "pipe': what is there is no regular file"),
+        (tmp_path / "pipe", "pipe': it exists, is no regular file"),
         ("a\0", "null"),
         ("\ud800", "no file can have this name"),
         (None, "a path is a text or a Path, not None"),

@@ -20,7 +20,7 @@ def test_extents_are_numbers(extent: object) -> None:
         ParamSpec("A", "float32", (4, extent))  # type: ignore[arg-type]
 
 
-def test_vectors_are_no_elements() -> None:
+def test_vectors_are_refused_as_elements() -> None:
     with pytest.raises(BuildError, match="argument A: a buffer of float32x16.*use float32"):
         ParamSpec("A", "float32x16", (4,))
 

@@ -1,7 +1,6 @@
-/* A libcuda.so.1 without a GPU: two devices whose memory is the host's, whose work is done when a call returns, and whose code is a list of
-   toy kernels, "fake:scale,reverse,fault"; with "slow" among them it takes long to load.  It refuses what a driver refuses (no current
-   context, unknown addresses, too much shared memory), counts what is alive, so that tests see what a caller forgets, and keeps the last
-   launch. */
+/* A fake libcuda.so.1: two devices with host memory and synchronous calls, whose code is a list of toy kernels,
+   "fake:scale,reverse,fault"; a list with "slow" takes long to load.  It refuses invalid calls as a driver does (no current context, unknown
+   addresses, too much shared memory), counts live objects, so that tests detect leaks, and records the last launch. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -39,10 +38,10 @@ static unsigned long long last[11];
 int fake_live(int kind) { return live[kind]; }
 int fake_depth(void) { return depth; }
 
-/* The last launch: grid, block, shared memory, stream, device, its first two pointers. */
+/* Record of the last launch: grid, block, shared memory, stream, device, its first two pointers. */
 void fake_last(unsigned long long *out) { memcpy(out, last, sizeof last); }
 
-/* Makes memory of the host known as the device's. */
+/* Register host memory as device memory. */
 void fake_adopt(address start, size_t size) {
   pthread_mutex_lock(&lock);
   int at = 0;
@@ -57,7 +56,7 @@ static void count_live(int kind, int change) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Whether a range lies in one piece of memory of this or of the other device. */
+/* Whether a range is inside one block of this or of the other device. */
 static int known(address start, size_t size) {
   int found = 0;
   pthread_mutex_lock(&lock);

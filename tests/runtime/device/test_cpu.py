@@ -33,7 +33,7 @@ def test_attributes(api: CpuDeviceAPI) -> None:
     assert facts.warp_size is None and facts.max_shared_memory_per_block is None
 
 
-def test_there_is_one(api: CpuDeviceAPI) -> None:
+def test_there_is_one_device(api: CpuDeviceAPI) -> None:
     assert api.count() == 1
     for call in (api.attributes, api.create_stream, api.create_event, api.synchronise):
         with pytest.raises(RunError, match=r"there is no cpu\(1\)"):
@@ -62,7 +62,7 @@ def test_memory_refusals(api: CpuDeviceAPI) -> None:
         api.free(block)
 
 
-def test_workspaces_are_used_again(api: CpuDeviceAPI) -> None:
+def test_workspaces_are_reused(api: CpuDeviceAPI) -> None:
     first = api.allocate_workspace(0, 5000)
     second = api.allocate_workspace(0, 5000)
     assert first.handle != second.handle

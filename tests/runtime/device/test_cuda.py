@@ -1,4 +1,4 @@
-"""CUDA without a GPU: what is said when there is none, and the whole path over a driver that pretends, in a process of its own."""
+"""CUDA without a GPU: the errors if there is none, and the whole path on a fake driver in a separate process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Laun
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.testing.device_conformance import CUDA_KERNELS, DeviceConformance, content, filled
 
-PRETENDED = "TUNESMITH_TEST_FAKE_LIBCUDA"
-"""Environment variable of the process with the pretended driver: its library."""
+FAKE_LIBRARY = "TUNESMITH_TEST_FAKE_LIBCUDA"
+"""Environment variable of the process with the fake driver: path of its library."""
 
-over_fake = pytest.mark.skipif(PRETENDED not in os.environ, reason="runs in the process of test_over_a_pretended_driver")
+over_fake = pytest.mark.skipif(FAKE_LIBRARY not in os.environ, reason="runs in the process of test_with_the_fake_driver")
 without_gpu = pytest.mark.skipif(CUDA.count() > 0, reason="there is a GPU")
 
 TOYS = b"fake:scale,reverse,fault"
@@ -40,7 +40,7 @@ def test_it_is_a_value() -> None:
 
 @without_gpu
 @pytest.mark.parametrize("driver", ["cuda-core", "pycuda"])
-def test_no_gpu_is_no_error_until_it_is_used(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
+def test_a_missing_gpu_is_an_error_only_when_used(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
     monkeypatch.setenv("TUNESMITH_CUDA_DRIVER", driver)
     api = CudaDeviceAPI()
     assert api.count() == 0
@@ -67,7 +67,7 @@ def test_an_unknown_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pretended driver."""
+    """The folder of the fake driver."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -79,11 +79,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @without_gpu
-def test_over_a_pretended_driver(library: Path) -> None:
+def test_with_the_fake_driver(library: Path) -> None:
     pytest.importorskip("cuda.bindings.driver")
     path = os.pathsep.join([str(library), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-    environment = os.environ | {"LD_LIBRARY_PATH": path, PRETENDED: str(library / "libcuda.so.1")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"{__file__}::TestPretended"]
+    environment = os.environ | {"LD_LIBRARY_PATH": path, FAKE_LIBRARY: str(library / "libcuda.so.1")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"{__file__}::TestFakeDriver"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout and "passed" in done.stdout, done.stdout
@@ -91,7 +91,7 @@ def test_over_a_pretended_driver(library: Path) -> None:
 
 @pytest.mark.gpu
 class TestCuda(DeviceConformance):
-    """The suite on a GPU."""
+    """The conformance suite on a GPU."""
 
     @pytest.fixture
     def api(self) -> DeviceAPI:
@@ -105,13 +105,13 @@ class TestCuda(DeviceConformance):
 
 
 @over_fake
-class TestPretended(DeviceConformance):
-    """The suite, and what only a driver that pretends can show."""
+class TestFakeDriver(DeviceConformance):
+    """The conformance suite, and tests that need the fake driver."""
 
     @pytest.fixture
     def api(self) -> Iterator[DeviceAPI]:
-        """A fresh one; what it made must be gone at the end."""
-        fake = ctypes.CDLL(os.environ[PRETENDED])
+        """A new API; all its objects must be freed at the end."""
+        fake = ctypes.CDLL(os.environ[FAKE_LIBRARY])
         alive = [fake.fake_live(kind) for kind in range(4)]
         api = CudaDeviceAPI()
         yield api
@@ -150,7 +150,7 @@ class TestPretended(DeviceConformance):
         api.unload_code(0, code)
         api.free(block)
 
-    def test_streams_of_others(self, api: DeviceAPI) -> None:
+    def test_foreign_streams(self, api: DeviceAPI) -> None:
         driver = api.driver  # type: ignore[attr-defined]
         entered = driver.enter(0)
         address = driver.create_stream(0)
@@ -186,13 +186,13 @@ class TestPretended(DeviceConformance):
         del module, x, y
         CUDA.release_workspaces()
 
-    def test_zz_a_lost_device_is_told_apart(self) -> None:
-        """The last one: nothing runs in this process afterwards."""
+    def test_zz_a_lost_device_is_recognised(self) -> None:
+        """Runs last, because nothing runs in this process afterwards."""
         api = CudaDeviceAPI()
         code, block = api.load_code(0, TOYS), api.allocate(0, 64)
         array = DeviceArray(cuda(), (4,), "float32")
         api.launch(0, code, "fault", [], (1, 1, 1), (1, 1, 1))
         for call in (lambda: api.synchronise(0), lambda: api.free(block), lambda: api.unload_code(0, code), lambda: api.load_code(0, TOYS)):
-            with pytest.raises(DeviceLost, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access.*start another"):
+            with pytest.raises(DeviceLost, match="CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access.*start a new process"):
                 call()
-        del array  # in silence
+        del array  # without an error

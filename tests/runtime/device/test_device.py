@@ -25,14 +25,14 @@ def test_registry_names_kinds_without_loading_them() -> None:
 @pytest.mark.parametrize(
     ("nbytes", "source", "target", "what"), [(8, 9, 0, "source"), (8, 0, 25, "target"), (-1, 0, 0, "source"), (4, -4, 0, "source")]
 )
-def test_copies_stay_inside(nbytes: int, source: int, target: int, what: str) -> None:
+def test_copies_do_not_exceed_allocations(nbytes: int, source: int, target: int, what: str) -> None:
     small, large = Allocation(cpu(), 4096, 16), Allocation(cpu(), 8192, 32)
     check_copy(small, large, 16, 0, 16)
     with pytest.raises(RunError, match=f"cannot copy {nbytes} bytes at offset .* of the {what}"):
         check_copy(small, large, nbytes, source, target)
 
 
-def test_a_lost_device_is_an_error_of_running() -> None:
+def test_a_lost_device_is_a_run_error() -> None:
     assert issubclass(DeviceLost, RunError)
 
 

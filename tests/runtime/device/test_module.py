@@ -75,21 +75,21 @@ def test_functions_have_names(module: DeviceModule) -> None:
         module["last"]
 
 
-def test_arrays_of_the_host_are_copied(module: DeviceModule, arrays: Arrays) -> None:
+def test_host_arrays_are_copied(module: DeviceModule, arrays: Arrays) -> None:
     a, b, c = arrays
-    a.flags.writeable = False  # operands may be
+    a.flags.writeable = False  # operands may be read-only
     module["add_reversed"](a, b, c)
     assert np.array_equal(c, wanted(a, b))
 
 
-def test_what_is_not_written_keeps_its_value(module: DeviceModule) -> None:
+def test_elements_that_are_not_written_keep_their_value(module: DeviceModule) -> None:
     torch = pytest.importorskip("torch")
     x, y = torch.tensor([1.5, 2.5, 3.5], dtype=torch.bfloat16), torch.tensor([7.0, 8.0, 9.0], dtype=torch.bfloat16)
     module["first"](x, y)
     assert y.tolist() == [1.5, 8.0, 9.0]
 
 
-def test_arrays_of_the_device(module: DeviceModule, arrays: Arrays) -> None:
+def test_device_arrays(module: DeviceModule, arrays: Arrays) -> None:
     a, b, c = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
     module["add_reversed"](a, b, c)
     assert np.array_equal(c.numpy(), wanted(*arrays[:2]))
@@ -104,9 +104,7 @@ def test_bound_calls(module: DeviceModule, arrays: Arrays) -> None:
         a.fill(arrays[0] + shift)
         call()
         assert np.array_equal(c.numpy(), wanted(arrays[0] + shift, arrays[1]))
-    with pytest.raises(
-        RunError, match=r"argument 1 \(B\) lies with the host, and a bound call copies nothing: pass DeviceArray.from_numpy"
-    ):
+    with pytest.raises(RunError, match=r"argument 1 \(B\) is in host memory, and bound calls do not copy: pass DeviceArray.from_numpy"):
         module["add_reversed"].bind(a, arrays[1], c)
 
 
@@ -122,11 +120,11 @@ def test_time(module: DeviceModule, arrays: Arrays) -> None:
         module.time("add_reversed", a, b, c, repeats=0)
 
 
-def test_rotation_makes_copies(module: DeviceModule, arrays: Arrays) -> None:
+def test_rotation_copies_arguments(module: DeviceModule, arrays: Arrays) -> None:
     device = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
     assert len(module._rotation("add_reversed", device, 0)) == 1
     calls = module._rotation("add_reversed", device, 10_000)
-    assert len(calls) == 1 + 4  # 3 KB a set
+    assert len(calls) == 1 + 4  # 3 KB per set
     for call in calls:
         call()
     found = [operand.owner.numpy() for call in calls for operand in call._keep[2:]]  # type: ignore[attr-defined]
@@ -169,9 +167,9 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def test_one_array_of_the_device_for_two_parameters(module: DeviceModule, arrays: Arrays) -> None:
+def test_one_device_array_for_two_parameters(module: DeviceModule, arrays: Arrays) -> None:
     a, c = DeviceArray.from_numpy(opencl(), arrays[0]), DeviceArray(opencl(), (4, 64), "float32")
-    module["add_reversed"](a, a, c)  # both only read
+    module["add_reversed"](a, a, c)  # both are only read
     assert np.array_equal(c.numpy(), wanted(arrays[0], arrays[0]))
     with pytest.raises(RunError, match=r"argument 2 \(C\): .*, got memory that it shares with argument 0 \(A\)"):
         module["add_reversed"](a, c, a)
@@ -191,7 +189,7 @@ def test_tensors_that_cannot_be_passed(module: DeviceModule, arrays: Arrays) -> 
 
 
 class Foreign:
-    """An array of a GPU library that says what DLPack asks for: memory of the host that claims to be a GPU's."""
+    """A fake GPU array with the DLPack protocol: host memory reported as GPU memory."""
 
     def __init__(self, array: npt.NDArray[Any], index: int = 0) -> None:
         self.array, self.index, self.streams = array, index, list[int]()
@@ -221,7 +219,7 @@ def aligned(n: int, offset: int = 0) -> npt.NDArray[np.float32]:
     return block[start : start + 4 * n].view(np.float32)
 
 
-def test_arrays_of_gpu_libraries_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_gpu_libraries_are_used_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = Signature("f", (ParamSpec("A", "float32", (8,)), ParamSpec("B", "float32", (8,), written=True)), cuda())
     a, b = Foreign(aligned(8)), Foreign(aligned(8))
     unknown = CallStream(0, None)

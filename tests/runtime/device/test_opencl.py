@@ -45,10 +45,10 @@ def test_attributes() -> None:
 
 
 @needs_device
-def test_the_compiler_is_heard() -> None:
+def test_compiler_output_is_reported() -> None:
     with pytest.raises(RunError, match=r"(?s)BUILD_PROGRAM_FAILURE: the program does not build.*undeclared identifier 'missing'"):
         OPENCL.load_code(0, b"__kernel void f(__global float* x) { x[0] = missing; }")
-    # A warning is none of the caller's business: it would be an error in these tests.
+    # Warnings of the compiler are not passed on; these tests would turn them into errors.
     OPENCL.unload_code(0, OPENCL.load_code(0, b"__kernel void f(__global float* x) { int unused; int y; x[0] = y; }", "-Werror -w"))
 
 
@@ -72,7 +72,7 @@ def test_arguments_are_counted() -> None:
     with pytest.raises(RunError, match=r"the code has no kernel 'revert'. It has: reverse, scale"):
         OPENCL.launch(0, code, "revert", [block, block], (1, 1, 1), (4, 1, 1))
     OPENCL.free(block)
-    with pytest.raises(RunError, match="is no memory of a device, or was freed before"):
+    with pytest.raises(RunError, match="is not memory of a device, or was freed before"):
         OPENCL.launch(0, code, "scale", [block, block], (1, 1, 1), (4, 1, 1))
     OPENCL.unload_code(0, code)
 
@@ -90,7 +90,7 @@ def test_copies_within_an_allocation() -> None:
 
 
 @needs_device
-def test_streams_of_others() -> None:
+def test_foreign_streams() -> None:
     cl: Any = pytest.importorskip("pyopencl")
     context = OPENCL.driver.default_stream(0).context  # type: ignore[attr-defined]
     queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
@@ -98,9 +98,9 @@ def test_streams_of_others() -> None:
     assert OPENCL.foreign_stream(0, queue.int_ptr) == stream
     OPENCL.synchronise(0, stream)
     OPENCL.free_stream(0, stream)
-    queue.finish()  # it is not ours to drop
+    queue.finish()  # a foreign stream is not destroyed
     untimed = cl.CommandQueue(context)
-    with pytest.raises(RunError, match="made without profiling"):
+    with pytest.raises(RunError, match="created without profiling"):
         OPENCL.foreign_stream(0, untimed.int_ptr)
 
 
@@ -140,7 +140,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(find_runtime() is None, reason="Intel's runtime is not installed")
 def test_the_installed_runtime_is_found_without_the_system(tmp_path: Path) -> None:
-    """In a process of its own, for the loader looks once.  A user's choice wins, here that of no runtime at all."""
+    """In a separate process, because the loader searches once.  The environment variable takes precedence, here with no runtime."""
     assert importlib.util.find_spec("pyopencl") is not None
     program = (
         "import os; from tunesmith.runtime.device.opencl import OPENCL; "

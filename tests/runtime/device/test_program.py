@@ -30,14 +30,14 @@ def test_round_trip() -> None:
     assert DeviceProgram.from_bytes(data).to_bytes() == data
 
 
-def test_equal_programs_are_equal_bytes() -> None:
+def test_equal_programs_give_equal_bytes() -> None:
     other = DeviceProgram(PROGRAM.kind, PROGRAM.arch, PROGRAM.code, PROGRAM.functions, dict(reversed(PROGRAM.resources.items())))
     assert other.to_bytes() == PROGRAM.to_bytes()
 
 
 def test_other_bytes_are_refused() -> None:
     for data in (b"", b"\x7fELF", PROGRAM.to_bytes()[1:]):
-        with pytest.raises(RunError, match="are no program for a device"):
+        with pytest.raises(RunError, match="are not a device program"):
             DeviceProgram.from_bytes(data)
 
 

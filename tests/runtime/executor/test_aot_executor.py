@@ -1,4 +1,4 @@
-"""Models that are one C function, run from Python: in this process, and out of libraries."""
+"""Models compiled to one C function, called from Python: from object code and from libraries."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_set_input_run_get_output(model: Any, loaded: Executor, x: np.ndarray) -
     loaded.run()
     y = loaded.get_output("y")
     np.testing.assert_array_equal(y, graph(x)[0])
-    x += 1  # the array is used where it lies
+    x += 1  # the array is used in place
     loaded.run()
     np.testing.assert_array_equal(y, graph(x)[0])
     loaded.set_input(0, loaded.get_output(2))  # an output as input is copied
@@ -83,12 +83,12 @@ def test_refusals_of_calls(loaded: Executor, x: np.ndarray) -> None:
         loaded["dense"]
 
 
-def test_statuses_are_told(loaded: Executor) -> None:
+def test_statuses_are_reported(loaded: Executor) -> None:
     function = loaded["two_step"]
     assert isinstance(function, NativeModel)
-    with pytest.raises(RunError, match="two_step_run_with gave 1: a pointer is null"):
+    with pytest.raises(RunError, match="two_step_run_with returned 1: a pointer is null"):
         function(0, None, None, 0)
-    with pytest.raises(RunError, match="two_step_run_with gave 2: a tensor is not aligned to its elements, or .* not to 64 bytes"):
+    with pytest.raises(RunError, match="two_step_run_with returned 2: a tensor is not aligned to its elements, or .* not to 64 bytes"):
         holder = np.zeros(1024, "uint8")
         pointers = (np.full(8, holder.ctypes.data, "uint64")).ctypes.data
         function(1, pointers, pointers, 0)
@@ -105,7 +105,7 @@ def in_threads(work: Any) -> None:
 
 
 def test_threads(model: Any, loaded: Executor) -> None:
-    """Two on one executor wait for each other; two on their own run the same code at once."""
+    """Calls of one executor are serialised; two executors run the same code concurrently."""
     others = {0: loaded, 1: load_executable(model.aot)}
 
     def work(seed: int, failures: list[object], executors: dict[int, Executor]) -> None:
@@ -119,8 +119,8 @@ def test_threads(model: Any, loaded: Executor) -> None:
     in_threads(lambda seed, failures: work(seed, failures, {0: loaded, 1: loaded}))
 
 
-def test_constants_lie_in_one_block(tmp_path: Path, model: Any) -> None:
-    """Copied if they do not, and used where they are if they do."""
+def test_constants_are_in_one_block(tmp_path: Path, model: Any) -> None:
+    """Copied into a block, or used in place if they form one already."""
     a, b = np.arange(5, dtype="float32"), np.array([[True], [False]])
     block = constants_block((("a", a), ("b", b), ("c", a.astype(">f4")[::2])))
     assert block.ctypes.data % 64 == 0 and block.nbytes == 192
@@ -137,12 +137,12 @@ def test_constants_lie_in_one_block(tmp_path: Path, model: Any) -> None:
         assert isinstance(executor, AotExecutor)
         mapped = library if parameters == "inside" else parameters_path(library)
         spans = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(mapped))]
-        address = executor._only._parameters.ctypes.data
+        address = executor._program._parameters.ctypes.data
         assert any(int(start, 16) <= address < int(end, 16) for start, end in spans)
 
 
 def test_no_parameters_and_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty arrays may lie at odd addresses; they are not given."""
+    """Empty arrays may have misaligned addresses; null pointers are passed instead."""
     add = te.placeholder((4,), name="a")
     func = te.create_prim_func([add, te.compute((4,), lambda i: add[i] + 1.0, "b")], "next")
     tensors = [["input", 0, "float32", [4]], ["output", 0, "float32", [4]]]
@@ -153,7 +153,7 @@ def test_no_parameters_and_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(executor(np.zeros(4, "float32")), np.ones(4))
 
 
-def test_programs_of_other_code(model: Any, tmp_path: Path) -> None:
+def test_programs_that_do_not_belong_to_the_code(model: Any, tmp_path: Path) -> None:
     for path, value, message in [
         (("inputs", 0, 2), [8, 4], "does not belong to this code: tensors or constants differ. Build it again"),
         (("outputs", 1, 1), "int32", "does not belong to this code"),

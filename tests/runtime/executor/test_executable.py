@@ -16,7 +16,7 @@ from tunesmith.support.seeds import stream
 
 
 def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
-    """One of the things."""
+    """A random element."""
     return things[int(rng.integers(len(things)))]
 
 
@@ -34,7 +34,7 @@ def sample() -> Executable:
 
 
 def resealed(data: bytes) -> bytes:
-    """The bytes with their length and digest made right: what an attacker would do."""
+    """The bytes with correct length and digest, as an attacker would forge them."""
     data = data[:56] + struct.pack("<Q", len(data)) + data[64:]
     return data[:16] + hashlib.sha256(data[48:]).digest() + data[48:]
 
@@ -104,7 +104,7 @@ def test_torn_and_foreign_bytes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_changed_byte_is_noticed(seed: int) -> None:
+def test_any_changed_byte_is_detected(seed: int) -> None:
     data, rng = sample().to_bytes(), stream(seed, "executable")
     for _ in range(100):
         changed = bytearray(data)
@@ -142,7 +142,7 @@ def test_hostile_headers(key: str, value: object, message: str) -> None:
         Executable.from_bytes(data)
 
 
-def test_headers_that_are_no_json() -> None:
+def test_headers_that_are_not_json() -> None:
     data = bytearray(sample().to_bytes())
     data[64] = ord("[")
     with pytest.raises(RunError, match="its header is not JSON"):
@@ -152,7 +152,7 @@ def test_headers_that_are_no_json() -> None:
         Executable.from_bytes(resealed(sample().to_bytes()[:48] + struct.pack("<QQ", len(deep), 0) + deep))
     with pytest.raises(RunError, match="its header is not a JSON object"):
         Executable.from_bytes(resealed(sample().to_bytes()[:48] + struct.pack("<QQ", 2, 0) + b"[]" + bytes(62)))
-    with pytest.raises(RunError, match="its header ends behind its end"):
+    with pytest.raises(RunError, match="its header extends beyond its end"):
         Executable.from_bytes(resealed(sample().to_bytes()[:48] + struct.pack("<QQ", 10**6, 0) + bytes(64)))
     for text in (b"\xff\xff", b'{"a": NaN'):
         with pytest.raises(RunError):
@@ -185,7 +185,7 @@ VALUES = [
 
 
 def mutated(data: Any, rng: np.random.Generator) -> None:
-    """Change one random thing in JSON data: replace, drop or double it."""
+    """Replace, delete or duplicate one random value of JSON data."""
     spots: list[tuple[Any, Any]] = []
     stack = [data]
     while stack:
@@ -208,7 +208,7 @@ def mutated(data: Any, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("kind", ["graph", "vm", "sized"])
 @pytest.mark.parametrize("seed", range(3))
 def test_hostile_programs(kind: str, seed: int, model: Any, sized_model: Executable) -> None:
-    """Programs with right digests and wrong contents are refused, or run; they never crash the process or raise anything else."""
+    """Mutated programs with valid digests are refused with RunError, or run; they never crash or raise another exception."""
     executable = sized_model if kind == "sized" else getattr(model, kind)
     data, rng = executable.to_bytes(), stream(seed, "executable")
     x = np.ones((4, 8), "float32")

@@ -17,7 +17,7 @@ Program = dict[str, Any]
 
 
 def simple() -> Program:
-    """y = 2 x + 1 in two calls, and x as it is."""
+    """y = 2 x + 1 in two calls, and x unchanged."""
     return {
         "version": 1,
         "inputs": [["x", "float32", [2, 3]]],
@@ -64,7 +64,7 @@ def test_compiled_model(model: Any, loaded: Executor, x: np.ndarray) -> None:
             np.testing.assert_array_equal(got, want)
 
 
-def test_outputs_of_a_call_are_fresh(loaded: Executor, x: np.ndarray) -> None:
+def test_outputs_of_a_call_are_new_arrays(loaded: Executor, x: np.ndarray) -> None:
     first = loaded(x)
     before = [a.copy() for a in first]
     loaded(x + 1)
@@ -83,7 +83,7 @@ def test_set_input_run_get_output(model: Any, loaded: Executor, x: np.ndarray) -
     loaded.run()
     y = loaded.get_output("y")
     np.testing.assert_array_equal(y, model.reference(x)[0])
-    x += 1  # the array is used where it lies
+    x += 1  # the array is used in place
     loaded.run()
     np.testing.assert_array_equal(y, model.reference(x)[0])
     assert loaded.get_output(0) is y
@@ -93,7 +93,7 @@ def test_set_input_run_get_output(model: Any, loaded: Executor, x: np.ndarray) -
 
 
 def test_an_output_as_input_is_copied() -> None:
-    """The program writes y before it copies x: were x the memory of y, it would copy y."""
+    """The program writes y before it copies x: if x aliased y, it would copy y."""
     ex = executor()
     ex.set_input(0, X)
     value = X
@@ -106,7 +106,7 @@ def test_an_output_as_input_is_copied() -> None:
 
 
 @pytest.mark.parametrize("how", ["strided", "transposed", "read-only", "subclass", "torch", "misaligned"])
-def test_what_may_come_in(model: Any, loaded: Executor, x: np.ndarray, how: str) -> None:
+def test_accepted_inputs(model: Any, loaded: Executor, x: np.ndarray, how: str) -> None:
     given: Any = x
     if how == "strided":
         given = np.repeat(x, 2, axis=1)[:, ::2]
@@ -126,7 +126,7 @@ def test_what_may_come_in(model: Any, loaded: Executor, x: np.ndarray, how: str)
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_tensor_with_the_mark_of_a_negation_is_refused(loaded: Executor, x: np.ndarray) -> None:
+def test_a_tensor_with_a_lazy_negation_is_refused(loaded: Executor, x: np.ndarray) -> None:
     torch = pytest.importorskip("torch")
     given = torch._neg_view(torch.from_numpy(x))
     for call in (loaded, lambda a: loaded.set_input(0, a)):
@@ -165,7 +165,7 @@ def test_torch_refusals(x: np.ndarray, loaded: Executor) -> None:
         loaded(torch.zeros(4, 8, dtype=torch.bfloat16))
 
 
-def test_bfloat16_passes_as_it_is() -> None:
+def test_bfloat16_is_passed_unchanged() -> None:
     torch = pytest.importorskip("torch")
     program = simple()
     program["inputs"][0][1] = program["tensors"][0][2] = "bfloat16"
@@ -203,7 +203,7 @@ def test_failures_of_functions() -> None:
             call(X)
 
 
-def test_one_output_is_no_tuple() -> None:
+def test_one_output_is_not_a_tuple() -> None:
     program = simple()
     program["outputs"].pop(), program["tensors"].pop(), program["calls"].pop()
     assert isinstance(executor(program)(X), np.ndarray)
@@ -224,7 +224,7 @@ def test_profile(loaded: Executor, x: np.ndarray) -> None:
 
 
 def test_two_executors_in_two_threads(model: Any) -> None:
-    """Each has memory of its own."""
+    """Each executor has separate memory."""
     failures: list[object] = []
 
     def work(seed: int) -> None:
@@ -243,7 +243,7 @@ def test_two_executors_in_two_threads(model: Any) -> None:
 
 
 def test_one_executor_in_two_threads(model: Any, loaded: Executor) -> None:
-    """Calls wait for each other."""
+    """Calls are serialised."""
     failures: list[object] = []
 
     def work(seed: int) -> None:
@@ -269,16 +269,16 @@ MALFORMED: list[tuple[tuple[object, ...], object, str]] = [
     (("inputs", 0, 2, 0), True, "extent 0: expected an integer from 0 to .*, got True"),
     (("outputs", 1, 0), "y", "two outputs of one name: y, y"),
     (("arena",), -1, "arena: expected an integer"),
-    (("arena",), 2**61, "bytes for its intermediate tensors, which cannot be had"),
+    (("arena",), 2**61, "bytes for its intermediate tensors, which cannot be allocated"),
     (("arena",), 0, "there is no arena 0|tensor 1 of the program: a tensor of 24 bytes"),
-    (("tensors", 1, 0), "stack", "'stack' is no place"),
+    (("tensors", 1, 0), "stack", "'stack' is not a kind of storage"),
     (("tensors", 1, 1), 64, "there is no arena 64|does not fit"),
     (("tensors", 1, 1), 4, "there is no arena 4"),
     (("tensors", 1, 3), [2**40, 2**40], "tensor 1 of the program: a tensor of .* bytes at offset 0 does not fit"),
     (("tensors", 2, 1), 1, "there is no constant 1"),
     (("tensors", 2, 3), [2, 4], "tensor 2 of the program is float32.*, and its constant is float32"),
-    (("tensors", 0, 3), [2, 4], "tensor 0 of the program, float32.*, is no view of x: float32"),
-    (("tensors", 3, 2), "int32", "tensor 3 of the program, int32.*, is no view of y: float32"),
+    (("tensors", 0, 3), [2, 4], "tensor 0 of the program, float32.*, is not a view of x: float32"),
+    (("tensors", 3, 2), "int32", "tensor 3 of the program, int32.*, is not a view of y: float32"),
     (("calls", 0, 0), "sub", "the program calls 'sub', which its library does not have. It has: add"),
     (("calls", 0, 1), [0, 5], "call 0: tensors: expected an integer from 0 to 4, got 5"),
     (("calls", 0, 2), [2], "call 0 of the program writes to constant 0, which may only be read"),

@@ -50,7 +50,7 @@ def test_equal_models_give_equal_bytes(tmp_path: Path, model: Any) -> None:
 
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
-def test_every_linker_takes_the_data(tmp_path: Path, model: Any, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_linker_accepts_the_data(tmp_path: Path, model: Any, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = linkers()
     if linker not in found:
         pytest.skip(f"{linker} is not installed")
@@ -60,28 +60,28 @@ def test_every_linker_takes_the_data(tmp_path: Path, model: Any, linker: str, mo
 
 @pytest.mark.parametrize("parameters", ["inside", "beside"])
 def test_constants_are_used_in_place(tmp_path: Path, model: Any, parameters: str) -> None:
-    """They lie in pages of the file that the process has mapped, and start at one of them."""
+    """They are in mapped pages of the file, and the first one is page-aligned."""
     library = export_library(tmp_path / "model.so", [], model.graph, parameters)
     executor = load_module(library)
     assert isinstance(executor, GraphExecutor)
-    frame = executor._only
-    reuse_levels = {place.number: array for place, array in zip(frame._places, frame._arrays, strict=True) if place.home == "constant"}
+    program = executor._program
+    constants = {slot.number: array for slot, array in zip(program._slots, program._arrays, strict=True) if slot.storage == "constant"}
     mapped = library if parameters == "inside" else parameters_path(library)
     spans = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith(str(mapped)):
             start, end = line.split()[0].split("-")
             spans.append((int(start, 16), int(end, 16), line.split()[1]))
-    for array in reuse_levels.values():
+    for array in constants.values():
         assert any(start <= array.ctypes.data < end for start, end, _ in spans)
         assert array.ctypes.data % 64 == 0
     if parameters == "inside":
-        assert reuse_levels[0].ctypes.data % 4096 == 0
-        assert all("w" not in rights for start, end, rights in spans if start <= reuse_levels[0].ctypes.data < end)
+        assert constants[0].ctypes.data % 4096 == 0
+        assert all("w" not in rights for start, end, rights in spans if start <= constants[0].ctypes.data < end)
 
 
-def test_constants_survive_their_executor_and_large_ones_come_through(tmp_path: Path, model: Any) -> None:
-    """Three megabytes, more than one page and no multiple of any."""
+def test_constants_outlive_their_executor_and_may_be_large(tmp_path: Path, model: Any) -> None:
+    """Three megabytes: more than one page, and not a multiple of the page size."""
     data = np.random.default_rng(0).standard_normal(750_001).astype("float32")
     program = {
         "version": 1,
@@ -105,16 +105,18 @@ def test_parameters_are_recognised(tmp_path: Path, model: Any) -> None:
     path = parameters_path(library)
     good = path.read_bytes()
     path.unlink()
-    with pytest.raises(RunError, match=r"cannot read the parameters .*model.so.params, which belong beside the library .*No such file"):
+    with pytest.raises(
+        RunError, match=r"cannot read the parameters .*model.so.params, which the library .* needs beside it: .*No such file"
+    ):
         load_module(library)
     path.write_bytes(b"")
     with pytest.raises(RunError, match=r"cannot read the parameters .*model.so.params"):
         load_module(library)
     path.write_bytes(good[:-64])
-    with pytest.raises(RunError, match=r"the file of parameters .*model.so.params is torn"):
+    with pytest.raises(RunError, match=r"the parameter file .*model.so.params is torn"):
         load_module(library)
     path.write_bytes(good[:-100] + bytes([good[-100] ^ 1]) + good[-99:])
-    with pytest.raises(RunError, match=r"the file of parameters .*model.so.params is damaged: its bytes do not have the digest"):
+    with pytest.raises(RunError, match=r"the parameter file .*model.so.params is damaged: its bytes do not match its digest"):
         load_module(library)
     other = [(name, array + 1) for name, array in model.graph.constants]
     elsewhere = export_library(
@@ -143,7 +145,7 @@ def test_a_part_of_a_model(tmp_path: Path, model: Any, compile_ir: Any) -> None:
     (tmp_path / "empty.so").write_bytes(b"")
     with pytest.raises(RunError, match=r"empty.so is an empty file, not a shared library"):
         load_module(tmp_path / "empty.so")
-    # The program without its constants, and a program that is none.
+    # A program without its constants, and an invalid program.
     text = f"@{PROGRAM} = constant [128 x i8] zeroinitializer\n"
     library = export_library(tmp_path / "none.so", [compile_ir(text)])
     with pytest.raises(RunError, match=r"the model in .*none.so is not data that tunesmith wrote"):
@@ -151,7 +153,7 @@ def test_a_part_of_a_model(tmp_path: Path, model: Any, compile_ir: Any) -> None:
     program = library_program(model.graph)
     body = "".join(f"\\{byte:02x}" for byte in program)
     library = export_library(tmp_path / "half.so", [compile_ir(f'@{PROGRAM} = constant [{len(program)} x i8] c"{body}"\n')])
-    with pytest.raises(RunError, match=rf"half.so holds a part of a model only: .*{CONSTANTS}"):
+    with pytest.raises(RunError, match=rf"half.so contains only a part of a model: .*{CONSTANTS}"):
         load_module(library)
 
 
@@ -186,7 +188,7 @@ assert loaded == {"runtime", "support"}, loaded
 
 
 def test_loads_without_compiler(tmp_path: Path, model: Any) -> None:
-    """In a process that has numpy, tvm_ffi, tunesmith.runtime and tunesmith.support, and nothing else."""
+    """In a process that can import only numpy, tvm_ffi, tunesmith.runtime and tunesmith.support."""
     libraries = [
         export_library(tmp_path / f"{kind}-{parameters}.so", [], getattr(model, kind), parameters)
         for kind in ("graph", "vm")

@@ -11,14 +11,14 @@ import pytest
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.index_program import check_condition, check_index, evaluate, holds, shown, shown_condition
 from tunesmith.runtime.executor.memory_pool import MemoryPool
-from tunesmith.runtime.executor.virtual_machine import FRAMES, VirtualMachine
+from tunesmith.runtime.executor.virtual_machine import MAX_BOUND_PROGRAMS, VirtualMachine
 from tunesmith.runtime.module import load_executable
 from tunesmith.support.errors import RunError
 from tunesmith.support.seeds import stream
 
 
 def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
-    """One of the things."""
+    """A random element."""
     return things[int(rng.integers(len(things)))]
 
 
@@ -26,7 +26,7 @@ Program = dict[str, Any]
 
 
 class Functions(dict[str, Callable[..., object]]):
-    """Functions in numpy, which note what was called with which sizes."""
+    """numpy functions that record their calls and sizes."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -49,7 +49,7 @@ class Functions(dict[str, Callable[..., object]]):
 
 
 def branching() -> Program:
-    """y = 4 x where the sum of x is positive, else -x, as [2, n]; x: [2 * n], and z: [n + 1] is not used."""
+    """y = 4 x if the sum of x is positive, else -x, as [2, n]; x: [2 * n]; z: [n + 1] is unused."""
     return {
         "version": 1,
         "inputs": [["x", "float32", [["mul", 2, "n"]]], ["z", "float32", [["add", "n", 1]]], ["w", "float32", ["n"]]],
@@ -108,12 +108,12 @@ def test_set_input_with_other_sizes() -> None:
         np.testing.assert_array_equal(vm.get_output("y"), 4 * inputs(n)[0].reshape(2, n))
 
 
-def test_equal_shapes_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_shapes_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     vm = VirtualMachine(changed(3, ["require", True]), (), Functions())
     prepared: list[int] = []
     whole = VirtualMachine._prepared
     monkeypatch.setattr(VirtualMachine, "_prepared", lambda self, arrays: prepared.append(len(arrays[2])) or whole(self, arrays))
-    for n in (3, 3, 40, 40, 3):  # with 40 the arena grows, and what lay in the old one is prepared again
+    for n in (3, 3, 40, 40, 3):  # 40 grows the arena, so that programs bound to the old one are prepared again
         np.testing.assert_array_equal(vm(*inputs(n)), 4 * inputs(n)[0].reshape(2, n))
     assert prepared == [3, 40, 3]
     for n in (3, 40, 3, 40):
@@ -121,7 +121,7 @@ def test_equal_shapes_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(prepared) == 3
 
 
-def test_frames_are_bounded() -> None:
+def test_the_cache_of_bound_programs_is_bounded() -> None:
     program = {
         "version": 1,
         "inputs": [["x", "float32", ["n"]]],
@@ -129,9 +129,9 @@ def test_frames_are_bounded() -> None:
         "code": [["size", "n", 0, 0], ["input", 0, 0], ["output", 1, 0], ["call", "double", [0], [1], ["n"]], ["ret"]],
     }
     vm = VirtualMachine(program, (), Functions())
-    for n in range(1, FRAMES + 20):
+    for n in range(1, MAX_BOUND_PROGRAMS + 20):
         np.testing.assert_array_equal(vm(np.ones(n, "float32")), np.full(n, 2, "float32"))
-    assert len(vm._frames) == FRAMES
+    assert len(vm._programs) == MAX_BOUND_PROGRAMS
 
 
 def test_compiled_functions_take_sizes(sized_model: Executable) -> None:
@@ -196,9 +196,9 @@ def changed(at: int, ins: object) -> Program:
 @pytest.mark.parametrize(
     ("at", "ins", "message"),
     [
-        (8, ["fly", 1], "instruction 8 of the program is not one that this version knows"),
-        (8, [["call"]], "instruction 8 of the program is not one"),
-        (8, ["call", "positive", [0], [3]], "instruction 8 of the program is not one .* wrong number of operands"),
+        (8, ["fly", 1], "instruction 8 of the program is unknown to this version"),
+        (8, [["call"]], "instruction 8 of the program is unknown"),
+        (8, ["call", "positive", [0], [3]], "instruction 8 of the program is unknown .* wrong number of operands"),
         (8, 7, "instruction 8: expected a list of 1 or more, got 7"),
         (8, ["call", "absent", [0], [3], []], "the library has no function 'absent', which the program calls. It has: double, negate"),
         (8, ["call", "positive", [0], [77], []], r"instruction 8 \(call\): register 77 is not defined"),
@@ -211,14 +211,14 @@ def changed(at: int, ins: object) -> Program:
         (7, ["alloc", 3, "boolean", []], "'boolean' is no element type"),
         (9, ["if", 3, 9], r"instruction 9 \(if\): target \(jumps go forward\): expected an integer from 10 to 17, got 9"),
         (14, ["goto", 18], r"target \(jumps go forward\): expected an integer from 15 to 17, got 18"),
-        (13, ["free", 0], "register 0 has no memory of its own, or it is free already"),
-        (16, ["free", 4], "register 4 has no memory of its own, or it is free already"),
-        (17, ["free", 3], "register 3 has no memory of its own, or it is free already"),
+        (13, ["free", 0], "register 0 is not an alloc, or is already freed"),
+        (16, ["free", 4], "register 4 is not an alloc, or is already freed"),
+        (17, ["free", 3], "register 3 is not an alloc, or is already freed"),
         (17, ["copy", 2, 0], "does not end with ret"),
         (0, ["size", "n", 2, 1], "axis: expected an integer from 0 to 0, got 1"),
         (1, ["size", "n", 0, 0], "the size 'n' is defined twice"),
-        (1, ["require", True], "does not look at axis 0 of input 0"),
-        (10, ["require", True], r"instruction 10 \(require\) of the program comes too late"),
+        (1, ["require", True], "does not check axis 0 of input 0"),
+        (10, ["require", True], r"instruction 10 \(require\) of the program is not at the start"),
         (3, ["require", ["maybe", True]], "'maybe' is no operation of conditions"),
         (3, ["require", 7], "None is no operation of conditions"),
         (7, ["alloc", 3, "bool", [["pow", 2, "n"]]], "'pow' is no operation of index expressions"),
@@ -233,12 +233,12 @@ def test_malformed_code(at: int, ins: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("at", "ins", "message"),
     [
-        (6, ["view", 2, 1, ["n"]], r"instruction 6 \(view\) of the program: \[3\] is no view of \[2, 3\]"),
+        (6, ["view", 2, 1, ["n"]], r"instruction 6 \(view\) of the program: \[3\] is not a view of \[2, 3\]"),
         (7, ["alloc", 3, "float32", []], "the condition of block 0 of the program is not one bool"),
         (7, ["alloc", 3, "bool", ["n"]], "the condition of block 0 of the program is not one bool"),
-        (10, ["alloc", 4, "float32", [["add", "n", -9]]], r"has the negative extents \[-6\] where the inputs have n = 3"),
-        (10, ["alloc", 4, "float32", [["mul", 2**61, "n"]]], "does not fit 64 bits where n = 3"),
-        (10, ["alloc", 4, "float32", [2**59]], "bytes for its intermediate tensors, which cannot be had"),
+        (10, ["alloc", 4, "float32", [["add", "n", -9]]], r"has negative extents \[-6\] for inputs with n = 3"),
+        (10, ["alloc", 4, "float32", [["mul", 2**61, "n"]]], "does not fit in 64 bits with n = 3"),
+        (10, ["alloc", 4, "float32", [2**59]], "bytes for its intermediate tensors, which cannot be allocated"),
         (15, ["call", "negate", [2], [0], []], "writes to input 0, which may only be read"),
         (15, ["copy", 2, 3], "is a copy between tensors that differ"),
         (15, ["copy", 0, 2], "writes to input 0, which may only be read"),
@@ -316,7 +316,7 @@ def test_nesting_is_bounded() -> None:
 # ---- memory pool ---------------------------------------------------------------------------------------------------------------
 
 
-def test_pool_takes_the_smallest_gap_and_joins_gaps() -> None:
+def test_pool_uses_the_smallest_gap_and_merges_gaps() -> None:
     pool = MemoryPool()
     a, b, c, d = [pool.take(size) for size in (256, 64, 128, 64)]
     assert (a, b, c, d, pool.nbytes) == (0, 256, 320, 448, 512)
@@ -332,7 +332,7 @@ def test_pool_takes_the_smallest_gap_and_joins_gaps() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_pool_fuzz(seed: int) -> None:
-    """What is taken never overlaps, and when all is free again there is one gap."""
+    """Allocated ranges never overlap, and one gap remains when all are freed."""
     rng, pool = stream(seed, "virtual_machine"), MemoryPool()
     taken: list[tuple[int, int]] = []
     most = alive = 0
