@@ -32,15 +32,15 @@ def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
     The innermost serial loop under it that leads to a load of the operand begins with prefetches into the second level of the caches.
     Nothing happens where the operand does not move forward with the loop, or sizes are not known, or a lookup gives the place.
     """
-    if not any(k == "inject_prefetch" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
+    if not any(k == "prefetch_ahead" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
         return func
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        ahead, operand = annotation(n, "inject_prefetch"), annotation(n, "prefetch_operand")
+        ahead, operand = annotation(n, "prefetch_ahead"), annotation(n, "prefetch_operand")
         m: For = n.map_children(recurse)
         if ahead is None:
             return m
-        m = m.with_(annotations=tuple([(k, v) for k, v in m.annotations if k not in ("inject_prefetch", "prefetch_operand")]))
+        m = m.with_(annotations=tuple([(k, v) for k, v in m.annotations if k not in ("prefetch_ahead", "prefetch_operand")]))
         if not isinstance(ahead, Poly) or not ahead.const or not isinstance(operand, str):
             return m
         return _spread(m, operand, ahead.const, target)

@@ -11,14 +11,14 @@ from tunesmith.schedule.state import ScheduleState
 KEYS = {
     "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
     "prefetch_operand": "loop: the buffer of which the annotation `inject_prefetch` speaks",
-    "inject_prefetch": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/passes/inject_prefetch.py)",
+    "prefetch_ahead": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/passes/inject_prefetch.py)",
     "double_buffer": "loop: 2 for two versions of the tiles filled at the beginning of its body (lower/passes/double_buffer.py)",
     "pack_constant": "block: the constant parameter that it copies into another layout, once (lower/hoist_constant_packing.py)",
     GRAIN: "parallel loop: it runs on one thread in calls in which it stores fewer elements than this (codegen/llvm/kernel/function.py)",
 }
 """Annotations that lowering understands."""
 
-MOST = {"prefetch": 1 << 24, "inject_prefetch": 1 << 16, "double_buffer": 2}
+MOST = {"prefetch": 1 << 24, "prefetch_ahead": 1 << 16, "double_buffer": 2}
 """The annotations whose value is an integer from 0, and the largest that makes sense."""
 TEXTS = ("prefetch_operand",)
 """The annotations whose value is text."""

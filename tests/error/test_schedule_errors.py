@@ -128,7 +128,7 @@ def test_annotate_value(on: On, refuse: Refuse) -> None:
         ("prefetch", 2**62, "prefetch is at most 16777216"),
         ("prefetch", -1, "prefetch is at least 0; found -1"),
         ("prefetch", "x", "the value of prefetch is 'x'; it is an integer from 0 to 16777216"),
-        ("inject_prefetch", 2**17, "inject_prefetch is at most 65536"),
+        ("prefetch_ahead", 2**17, "prefetch_ahead is at most 65536"),
         ("double_buffer", 3, "double_buffer is at most 2"),
         ("prefetch_operand", 3, "the value of prefetch_operand is 3; it is the name of a buffer"),
     ):

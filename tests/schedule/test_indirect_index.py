@@ -81,7 +81,7 @@ def test_a_handle_outlives_what_happens_around_it(apply: Apply) -> None:
     apply(two, steps)
 
 
-@pytest.mark.parametrize(("key", "value"), [("pack_constant", "W"), ("prefetch", 64), ("prefetch_operand", "W"), ("inject_prefetch", 1)])
+@pytest.mark.parametrize(("key", "value"), [("pack_constant", "W"), ("prefetch", 64), ("prefetch_operand", "W"), ("prefetch_ahead", 1)])
 def test_annotations_of_blocks_and_loops(apply: Apply, key: str, value: int | str) -> None:
     def steps(s: Schedule) -> None:
         b = s.get_block("D")

@@ -220,7 +220,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         if plan.constant:
             # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
-            s.annotate(vec1, "inject_prefetch", s.sample_categorical((0, 1), "prefetch"))
+            s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
         _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
     s.vectorize(vec3)

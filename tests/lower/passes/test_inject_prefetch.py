@@ -37,7 +37,7 @@ def product(ahead: int, operand: str = "W_copy", rows: int = 2, loop: str = "j")
     s.annotate(copy, "pack_constant", "W")
     where = {"j": jo, "i": io}[loop]
     s.annotate(where, "prefetch_operand", operand)
-    s.annotate(where, "inject_prefetch", ahead)
+    s.annotate(where, "prefetch_ahead", ahead)
     s.vectorize(ji)
     s.unroll(ii)
     s.decompose_reduction(block, k)
@@ -89,7 +89,7 @@ def test_one_row_fetches_several_lines_at_once() -> None:
     s.vectorize(ji)
     s.cache_read(block, "W", "global", [[1, "/", 32], 0, [1, "%", 32]])
     s.annotate(jo, "prefetch_operand", "W_copy")
-    s.annotate(jo, "inject_prefetch", 1)
+    s.annotate(jo, "prefetch_ahead", 1)
     assert len(fetches(inject_prefetch(s.func, V4))) == 2
 
 
@@ -111,7 +111,7 @@ def test_lookups_and_bools(dtype: str, value: str) -> None:
         f"""
 @T.prim_func
 def f(I: T.Buffer((8,), "int64"), X: T.Buffer((64, 16), "{dtype}"), C: T.Buffer((8, 16), "{dtype}")):
-    for j in T.serial(8, annotations={{"prefetch_operand": "X", "inject_prefetch": 1}}):
+    for j in T.serial(8, annotations={{"prefetch_operand": "X", "prefetch_ahead": 1}}):
         for k in T.serial(16):
             with T.block("C"):
                 vj, vk = T.axis.remap("SS", [j, k])
