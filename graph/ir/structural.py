@@ -1,8 +1,8 @@
-"""Equality of graph functions up to names, the place of the first difference, and the digest that agrees with it.
+"""Compare graph functions up to names, locate the first difference, and hash them consistently with equality.
 
-A function is written down part by part (a type, an operator, an operand, ...) with values and sizes as their numbers in program order and
-constants as their digests.  Two functions are equal when all parts are; the digest is the hash of the parts.  The order of bindings
-matters, and so do the names of called functions; names of values, sizes and the function itself do not.
+A function is serialised into parts (a type, an operator, an operand, ...).  Values and sizes are numbered in program order; constants
+are represented by their digests.  Two functions are equal if all parts are equal; the digest is the hash of the parts.  The order of
+bindings and the names of called functions are significant; names of values, sizes and the function itself are not.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
 _FORMAT = "tunesmith.graph.ir.structural.1"
-"""Part of every digest: a change of the parts below must change this line."""
+"""Version of the serialisation, included in every digest: change it with any change of the parts below."""
 
 
 def digest(func: GraphFunc) -> str:
-    """32 hexadecimal digits that depend on what `equal` compares and on nothing else; the same in every process."""
+    """A hash of 32 hexadecimal digits of exactly what `equal` compares; equal in every process."""
     text = "\n".join([_FORMAT, *[f"{p.kind} {p.key}" for p in _Walk().function(func)]])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def equal(a: GraphFunc, b: GraphFunc) -> bool:
-    """True when `a` and `b` are the same function up to the names of values, sizes and the function."""
+    """Whether `a` and `b` are the same function up to the names of values, sizes and the function."""
     return difference(a, b) is None
 
 
 def difference(a: GraphFunc, b: GraphFunc) -> str | None:
-    """Where `a` and `b` first differ and how, such as `/binding 3 (y).operator: relu != neg`; None when they are equal.
+    """The first difference of `a` and `b`, such as `/binding 3 (y).operator: relu != neg`; None if they are equal.
 
-    The place is told in the names of `a`.
+    Names in the path are those of `a`.
     """
-    # Each number of parts stands before the parts, so up to the first difference both have the same parts.
+    # Every list of parts is preceded by its length, so both walks have the same parts up to the first difference.
     for x, y in zip(_Walk().function(a), _Walk().function(b), strict=False):
         if x.kind != y.kind or x.key != y.key:
             left, right = x.shown, y.shown
@@ -45,18 +45,18 @@ def difference(a: GraphFunc, b: GraphFunc) -> str | None:
 
 
 STRUCTURE = Structure(digest, difference)
-"""For modules that hold graph functions beside TIR functions."""
+"""Digest and difference of graph functions, for modules that also hold TIR functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One thing that equal functions have in common.
+    """One part of a serialised function.
 
     Attributes:
-        place: the way to it, for people.
-        kind: what it is.
-        key: what is compared.
-        shown: what people read of it.
+        place: path of the part, for messages.
+        kind: kind of the part.
+        key: the text that is compared.
+        shown: the text in messages.
     """
 
     place: str
@@ -66,7 +66,7 @@ class _Part:
 
 
 class _Walk:
-    """Yields the parts of one function."""
+    """Yield the parts of one function."""
 
     def __init__(self) -> None:
         self.index = Writer()

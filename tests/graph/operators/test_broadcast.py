@@ -170,7 +170,7 @@ def test_broadcast_shapes() -> None:
         ("power", ["float32", "float64"], "the operands are float32 and float64"),
         ("where", ["float32", "float32", "float32"], "the condition is float32, not bool"),
         ("where", ["bool", "float32", "int64"], "the operands are float32 and int64"),
-        ("prelu", ["float32"], "it takes 2 operands, got 1"),
+        ("prelu", ["float32"], "prelu takes 2 operands, got 1"),
     ],
 )
 def test_refusals(name: str, types: list[str], message: str) -> None:
