@@ -1,4 +1,4 @@
-"""convert_layout: what is computed on NHWC images, what comes back, branches, and shapes that repeat."""
+"""Test layout conversion: operators on NHWC images, inverse conversions, branches, and broadcast operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = Var("n")
 
 
 def converted(mod: IRModule) -> IRModule:
-    """With what the compiler does behind it."""
+    """Run the pass and the clean-up passes that follow it in the compiler."""
     return dead_code(fold_constants(simplify_inference(convert_layout(mod))))
 
 
@@ -61,10 +61,10 @@ def main(x: G.Tensor((n, 2, 4, 4), "float32")):
 
 
 def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """One permutation stands in front, and none behind."""
+    """One permutation precedes the block, and none follows it."""
     assert_golden(str(passed(convert_layout, BLOCK)["main"]), "graph/passes/test_convert_layout/test_a_block_alone")
     done = passed(converted, BLOCK)
-    assert_golden(str(done["main"]), "graph/passes/test_convert_layout/test_a_block_and_what_is_left_of_it")
+    assert_golden(str(done["main"]), "graph/passes/test_convert_layout/test_a_block_cleaned")
     assert permuted(done) == 1
 
 
@@ -92,7 +92,7 @@ def main(x: G.Tensor((1, 2, 3, 3), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_twins_of_a_branch_are_not_known_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
+def test_values_converted_in_a_branch_are_not_used_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
     assert_golden(str(passed(convert_layout, BRANCHES)["main"]))
 
 
@@ -109,8 +109,8 @@ SHAPES = [(), (1,), (5,), (4, 1), (4, 5), (3, 1, 1), (3, 4, 5), (1, 1, 1), (2, 3
 
 @pytest.mark.parametrize("lead", (1, 2))
 @pytest.mark.parametrize("known", (True, False))
-def test_repeated_operands(passed: Passed, lead: int, known: bool) -> None:
-    """On either side of an image, which may be of one pixel, of one channel."""
+def test_broadcast_operands(passed: Passed, lead: int, known: bool) -> None:
+    """On either side of an image, including images of one pixel or one channel."""
     for image in ((lead, 3, 4, 5), (lead, 3, 1, 1), (1, 1, 1, 1)):
         b = GraphBuilder("main")
         y = b.conv2d(b.input("x", image), b.constant(data(image[1], image[1], 1, 1)))
@@ -156,8 +156,8 @@ OTHERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_behind_a_convolution(passed: Passed, name: str) -> None:
-    """What is known in the other layout, and what is not, reads the right elements."""
+def test_users_of_a_convolution(passed: Passed, name: str) -> None:
+    """Operators with and without a layout rule read the right elements."""
     b = GraphBuilder("main")
     y = b.conv2d(b.input("x", (2, 2, 4, 4)), b.constant(data(3, 2, 1, 1)))
     passed(convert_layout, b.finish(OTHERS[name](b, y), b.relu(y)))
@@ -171,11 +171,11 @@ def nothing_to_do() -> GraphFunc:
     return b.finish(z, b.concat(x, x, axis=1), b.pad(x, before=(0, 0, 0, 1), after=(0, 0, 0, 0)), b.mean(x, axes=(2, 3)), b.relu(x))
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_functions(unchanged: Passed) -> None:
     unchanged(convert_layout, nothing_to_do())
 
 
-def test_an_image_of_another_layout_is_left_alone() -> None:
+def test_image_layout_is_not_converted() -> None:
     text = """
 @G.function
 def main(x: G.Tensor((1, 6, 7, 3), "float32"), w: G.Tensor((5, 3, 3, 3), "float32")):

@@ -1,4 +1,4 @@
-"""fold_scale_axis: factors move into weights, through additions, in every layout; what they must not move past."""
+"""Test the folding of factors into weights, through additions and in every layout, and cases in which it is not allowed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def main(x: G.Tensor((n, 1, 3, 3), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_multiplications_move_into_the_weights(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """Past additions, too, again and again, and in branches; weights that two convolutions use are scaled for each."""
+def test_multiplications_are_folded_into_the_weights(passed: Passed, assert_golden: Callable[..., None]) -> None:
+    """Also through additions, repeatedly, and in branches; weights shared by two convolutions are scaled for each."""
     assert_golden(str(passed(fold_scale_axis, CHAIN)["main"]))
 
 
@@ -132,11 +132,11 @@ KEPT = (
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_is_left_alone(unchanged: Passed, name: str) -> None:
+def test_unaffected_functions(unchanged: Passed, name: str) -> None:
     unchanged(fold_scale_axis, kept(name).finish())
 
 
-def test_the_module_that_is_given_keeps_its_weights(passed: Passed) -> None:
+def test_weights_of_the_input_module_are_not_modified(passed: Passed) -> None:
     b = GraphBuilder("main")
     w = b.constant(np.ones((4, 2), np.float32), "w")
     f = b.finish(b.multiply(b.matmul(b.input("x", (3, 4)), w), b.constant(np.float32([2, 3]))))

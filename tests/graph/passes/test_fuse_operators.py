@@ -1,4 +1,4 @@
-"""fuse_operators: which calls form a group, what the functions of groups look like, and that equal ones are shared."""
+"""Test operator fusion: the groups, their functions, and sharing of equal functions."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def main(x: G.Tensor((n, 4), "float32"), c: G.Tensor((), "bool"), y: G.Tensor((n
 
 
 def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """Equal groups share a function wherever they stand; weights are passed, numbers stay inside."""
+    """Equal groups share a function at any position; weights are passed, numbers are part of the function."""
     assert_golden(text(passed(fuse_operators, BLOCK)))
 
 
 def groups(f: GraphFunc, most: int = MAX_CALLS) -> list[str]:
-    """Names of the functions that are called, in order, those of branches first."""
+    """Names of the called functions, in order; names in branches come first."""
     done = fuse_operators(IRModule({"main": f}), most)
     operations = [b.operation for b in all_bindings(done["main"].body)]
     return [o.function if isinstance(o, CallFunction) else o.operator for o in operations if not isinstance(o, If)]
@@ -155,7 +155,7 @@ def test_groups(passed: Passed, name: str) -> None:
     passed(fuse_operators, graph(make))
 
 
-def test_a_group_has_so_many_calls_at_most() -> None:
+def test_maximum_number_of_calls_of_a_group() -> None:
     f = graph(lambda b, x: _chain(b, x, 7))
     assert [len(n.split("_")) - 1 for n in groups(f, 3)] == [3, 3, 1]
     assert groups(f, 1) == ["op_exp", "op_neg"] * 3 + ["op_exp"]
@@ -163,7 +163,7 @@ def test_a_group_has_so_many_calls_at_most() -> None:
     assert sorted(len(f.body.bindings) for name, f in long.items() if name != "main") == [1, MAX_CALLS]
 
 
-def test_names_that_are_taken(passed: Passed) -> None:
+def test_names_in_use_are_not_reused(passed: Passed) -> None:
     taken = '@G.function\ndef op_relu(x: G.Tensor((4,), "float32")):\n    return x'
     main = """
 @G.function
@@ -200,15 +200,15 @@ def test_operands_used_twice_are_passed_once(passed: Passed) -> None:
     assert [p.name for p in done["fused_add"].params] == ["a", "b"]
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_functions(unchanged: Passed) -> None:
     unchanged(fuse_operators, '@G.function\ndef main(x: G.Tensor((4,), "float32")):\n    y = G.reshape(x, shape=(2, 2))\n    return y, x')
     done = fuse_operators(IRModule({"main": graph(_residual)}))
     again = fuse_operators(done)
     assert all(again[name] is done[name] for name in done)
 
 
-def test_a_group_has_no_expression_that_grows_without_bound() -> None:
-    """An operator that reads its operand many times is copied as often where it is inlined: such a chain is several groups."""
+def test_expressions_of_groups_are_bounded() -> None:
+    """Inlining into an operator with many reads of its operand copies the expression, so a chain of them is split into groups."""
 
     def chain(b: RegionBuilder, x: Operand) -> Operand:
         for _ in range(12):
