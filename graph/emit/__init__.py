@@ -1,1 +1,1 @@
-"""Turn graph functions into programs of executors."""
+"""Emit programs of executors from lowered graph functions."""
