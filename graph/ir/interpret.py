@@ -79,11 +79,11 @@ def _check_arguments(func: GraphFunc, given: Sequence[np.ndarray], sizes: dict[V
     if unbound:
         raise RunError(f"{func.name}: pass the size {unbound[0]} with `sizes`: no parameter has it as an extent by itself")
     for p, a in zip(func.params, given, strict=True):
-        wanted = tuple([evaluate(e, sizes) for e in p.type.shape])
-        if a.shape != wanted:
+        expected = tuple([evaluate(e, sizes) for e in p.type.shape])
+        if a.shape != expected:
             bound = ", ".join([f"{v} = {n}" for v, n in sizes.items()])
             with_ = f" with {bound}" if bound else ""
-            raise RunError(f"{func.name}: the parameter {p.name} is {p.type}{with_}, that is {wanted}, got an array of {_described(a)}")
+            raise RunError(f"{func.name}: the parameter {p.name} is {p.type}{with_}, that is {expected}, got an array of {_described(a)}")
     for condition in func.assumptions:
         if not _holds(condition, sizes):
             bound = ", ".join([f"{v} = {n}" for v, n in sizes.items()])
@@ -130,8 +130,8 @@ class _Frame:
     def operator(self, op: Call, args: list[np.ndarray], results: tuple[Value, ...]) -> Sequence[np.ndarray]:
         with np.errstate(all="ignore"):
             made = GRAPH_OPERATORS.get(op.operator).evaluate(args, op.attrs, self.sizes)
-        wanted = [self.expected(v.type) for v in results]
-        if [(a.shape, a.dtype) for a in made] != wanted:
+        expected = [self.expected(v.type) for v in results]
+        if [(a.shape, a.dtype) for a in made] != expected:
             raise InternalError(
                 f"the numpy reference of {op.operator} computes {', '.join(map(_described, made))}; the inferred type is"
                 f" {', '.join([repr(v.type) for v in results])}"

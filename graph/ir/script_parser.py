@@ -381,10 +381,10 @@ class _GraphParser(CallParser):
             hint = "Pass the data with parse(text, constants={digest: array})."
             self.fail(at, f"missing data of the constant {shorten(digest)!r}", hint)
         c = self.make(at, Constant, name, np.asarray(data))
-        wanted = self.make(at, TensorType.of, shape, dtype)
+        expected = self.make(at, TensorType.of, shape, dtype)
         given = self.make(at, lambda: c.type)
-        if given != wanted:
-            self.fail(at, f"the constant {shorten(digest)!r} is {wanted} here, but its data are {given}")
+        if given != expected:
+            self.fail(at, f"the constant {shorten(digest)!r} is {expected} here, but its data are {given}")
         if c.digest != digest:
             self.fail(at, f"the data passed for the constant {shorten(digest)!r} have another digest, {c.digest}")
         return c

@@ -40,7 +40,7 @@ def difference(a: GraphFunc, b: GraphFunc) -> str | None:
     for x, y in zip(_Walk().function(a), _Walk().function(b), strict=False):
         if x.kind != y.kind or x.key != y.key:
             left, right = x.shown, y.shown
-            return f"{x.place or '/'}.{x.kind}: {left} != {right}" if left != right else f"{x.place}.{x.kind}: {x.key} != {y.key}"
+            return f"{x.path or '/'}.{x.kind}: {left} != {right}" if left != right else f"{x.path}.{x.kind}: {x.key} != {y.key}"
     return None
 
 
@@ -53,13 +53,13 @@ class _Part:
     """One part of a serialised function.
 
     Attributes:
-        place: path of the part, for messages.
+        path: path of the part, for messages.
         kind: kind of the part.
         key: the text that is compared.
         shown: the text in messages.
     """
 
-    place: str
+    path: str
     kind: str
     key: str
     shown: str
@@ -71,7 +71,7 @@ class _Walk:
     def __init__(self) -> None:
         self.index = Writer()
         self.numbers: dict[Operand, str] = {}
-        self.place = ""
+        self.path = ""
 
     def function(self, f: GraphFunc) -> Iterator[_Part]:
         for v in f.bound_sizes:
@@ -87,10 +87,10 @@ class _Walk:
         yield from self.region(f.body)
 
     def part(self, kind: str, key: str, shown: str = "") -> _Part:
-        return _Part(self.place, kind, key, shown or key)
+        return _Part(self.path, kind, key, shown or key)
 
     def type(self, t: TensorType, inside: str = "") -> _Part:
-        return _Part(self.place + inside, "type", f"{t.dtype}{self.index.value(t.shape)}", repr(t))
+        return _Part(self.path + inside, "type", f"{t.dtype}{self.index.value(t.shape)}", repr(t))
 
     def number(self, o: Operand) -> None:
         self.numbers[o] = f"value {len(self.numbers)}"
@@ -102,16 +102,16 @@ class _Walk:
         return self.part(kind, key, f"{o.name} ({key})")
 
     def region(self, region: Region) -> Iterator[_Part]:
-        outside = self.place
+        outside = self.path
         yield self.part("bindings", str(len(region.bindings)))
         for i, b in enumerate(region.bindings):
-            self.place = f"{outside}/binding {i} ({', '.join([v.name for v in b.results])})"
+            self.path = f"{outside}/binding {i} ({', '.join([v.name for v in b.results])})"
             yield from self.operation(b.operation)
             yield self.part("results", str(len(b.results)))
             for v in b.results:
                 yield self.type(v.type)
                 self.number(v)
-            self.place = outside
+            self.path = outside
         yield self.part("results", str(len(region.results)))
         for i, o in enumerate(region.results):
             yield self.operand(o, f"result {i}")
@@ -128,10 +128,10 @@ class _Walk:
             for key, value in op.attrs:
                 yield self.part(f"attribute {key}", self.index.value(value), repr(value))
         elif isinstance(op, If):
-            outside = self.place
+            outside = self.path
             for word, region in (("then", op.then), ("else", op.otherwise)):
-                self.place = f"{outside}/{word}"
+                self.path = f"{outside}/{word}"
                 yield from self.region(region)
-            self.place = outside
+            self.path = outside
         else:
             yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

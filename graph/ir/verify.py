@@ -43,8 +43,8 @@ def sizes_of_call(func: GraphFunc, types: Iterable[TensorType], given: Sequence[
         return dict(zip(func.sizes, given, strict=True))
     sizes: dict[Var, Poly] = {}
     for p, t in zip(func.params, types, strict=True):
-        for wanted, extent in zip(p.type.shape, t.shape, strict=False):
-            v = wanted.as_var()
+        for expected, extent in zip(p.type.shape, t.shape, strict=False):
+            v = expected.as_var()
             if v is not None:
                 sizes.setdefault(v, extent)
     return sizes
@@ -80,13 +80,13 @@ class _Verifier:
     def __init__(self, func: GraphFunc, mod: Mapping[str, Any] | None) -> None:
         self.func = func
         self.mod = mod
-        self.place: list[str] = []
+        self.path: list[str] = []
         self.sizes: frozenset[Var] = frozenset()
         self.scope: set[Value] = set()
         self.bound: set[Value] = set()
 
     def fail(self, message: str) -> ScriptError:
-        return ScriptError(f"{message}\nin the graph function {self.func.name}{''.join([', ' + p for p in self.place])}")
+        return ScriptError(f"{message}\nin the graph function {self.func.name}{''.join([', ' + p for p in self.path])}")
 
     def function(self) -> None:
         f = self.func
@@ -165,9 +165,9 @@ class _Verifier:
 
     def region(self, region: Region) -> None:
         for i, b in enumerate(region.bindings):
-            self.place.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
+            self.path.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
             self.binding(b)
-            self.place.pop()
+            self.path.pop()
         if not region.results:
             raise self.fail("a function, or a region of an `if`, must have at least one result")
         for i, o in enumerate(region.results):
@@ -220,9 +220,9 @@ class _Verifier:
             raise self.fail(f"the condition of an `if` must be {BOOL}, got {op.condition.type}")
         types = []
         for word, region in (("then", op.then), ("else", op.otherwise)):
-            self.place.append(f"the {word} region")
+            self.path.append(f"the {word} region")
             self.region(region)
-            self.place.pop()
+            self.path.pop()
             types.append(tuple([r.type for r in region.results]))
         if types[0] != types[1]:
             raise self.fail(f"the regions of an `if` must have equal result types, got {_types(types[0])} and {_types(types[1])}")
@@ -258,9 +258,11 @@ class _Verifier:
             self.same_type(f"the buffer {b.name} of {op.function}", TensorType(b.shape, b.dtype), sizes, given)
 
     def call_graph(self, op: CallFunction, results: tuple[Value, ...], f: GraphFunc) -> None:
-        wanted = len(f.sizes) if f.is_primitive else 0
-        if len(op.sizes) != wanted:
-            raise self.fail(f"{op.function} takes {wanted} sizes (the parameters of a graph function bind its sizes), got {len(op.sizes)}")
+        expected = len(f.sizes) if f.is_primitive else 0
+        if len(op.sizes) != expected:
+            raise self.fail(
+                f"{op.function} takes {expected} sizes (the parameters of a graph function bind its sizes), got {len(op.sizes)}"
+            )
         if len(op.args) != len(f.params) or len(results) != len(f.results):
             raise self.fail(
                 f"{op.function} takes {len(f.params)} operands and has {len(f.results)} results, got {len(op.args)} and {len(results)}"
@@ -275,9 +277,9 @@ class _Verifier:
         for d in [substitute(d, sizes) for e in declared.shape for d in divisors(e)]:
             if d.const is not None and d.const < 1:
                 raise self.fail(f"{what}: division by {d.const} in its shape {declared}; divisors of extents must be >= 1")
-        wanted = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
-        if given.type != wanted:
-            raise self.fail(f"{what} is {wanted} in this call, but {given.name} is {given.type}")
+        expected = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
+        if given.type != expected:
+            raise self.fail(f"{what} is {expected} in this call, but {given.name} is {given.type}")
 
 
 def _types(types: Iterable[TensorType]) -> str:

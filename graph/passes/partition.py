@@ -33,13 +33,13 @@ def partition(mod: IRModule, codegen: Codegen, patterns: Sequence[Pattern] | Non
     generator = find_codegen(codegen)
     if not generator.name.isidentifier():
         raise UserError(f"{generator.name!r} is not a valid name of an external codegen: use letters, digits and underscores")
-    wanted = generator.patterns if patterns is None else tuple(patterns)
+    chosen = generator.patterns if patterns is None else tuple(patterns)
     made = Outlined(mod)
     functions = {}
     for name, f in mod.items():
         if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None:
             body = f.body
-            for pattern in wanted:
+            for pattern in chosen:
                 body = _region(body, pattern, generator, made)
             functions[name] = f if body is f.body else f.with_(body=body)
     return mod.update({**functions, **made.functions})

@@ -115,7 +115,7 @@ def sum_of_two() -> GraphFunc:
     return b.finish(b.probe_add(x, b.probe_relu(x)))
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     longer = Constant("longer", np.ones(5, np.float32))
     b = GraphBuilder("f")
     x, c = b.input("x", (2,)), b.input("c", (), "bool")

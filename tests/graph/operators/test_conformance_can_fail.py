@@ -1,4 +1,4 @@
-"""The check of operators finds what it is there to find: wrong types, wrong values, wrong code."""
+"""Test that the conformance check of operators detects wrong types, wrong values and wrong code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = np.float32([[1, -2, 3]])
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any], Callable[..., Any]], None]:
-    """Makes the operator `tested` of an expression and a reference."""
+    """Registers the operator `tested` with an expression and a reference."""
     registry: Registry[GraphOperator] = Registry("graph operator")
     monkeypatch.setattr(graph_operator_conformance, "GRAPH_OPERATORS", registry)
     return lambda compute, reference: registry.register("tested", GraphOperator("tested", ELEMENTWISE, compute, reference)) and None
@@ -30,7 +30,7 @@ def _plus(amount: float) -> Callable[[Tensor], Tensor]:
     return lambda x: te.compute(x.shape, lambda *i: x[i] + amount, "Y")
 
 
-def test_what_agrees_passes(known: Callable[..., None]) -> None:
+def test_correct_operators_pass(known: Callable[..., None]) -> None:
     known(_plus(1.0), lambda x: x + np.float32(1))
     check_operator("tested", [X])
 
@@ -64,7 +64,7 @@ def test_wrong_code(known: Callable[..., None], monkeypatch: pytest.MonkeyPatch)
         check_operator("tested", [X])
 
 
-def test_a_reference_may_not_write_to_its_operands(known: Callable[..., None]) -> None:
+def test_references_must_not_write_to_their_operands(known: Callable[..., None]) -> None:
     known(_plus(1.0), lambda x: np.add(x, np.float32(1), out=x))
     with pytest.raises(ValueError, match="read-only"):
         check_operator("tested", [X])
