@@ -145,12 +145,12 @@ def test_a_symbolic_program_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("add", "add"), ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("maximum", "maximum")]
+    ("name", "workload_name"), [("add", "add"), ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("maximum", "maximum")]
 )
-def test_programs_equal_those_of_ops(name: str, known: str) -> None:
+def test_programs_equal_those_of_ops(name: str, workload_name: str) -> None:
     a, b = te.placeholder((3, 4), "float32", "A"), te.placeholder((1, 4), "float32", "B")
     made = te.create_prim_func([a, b, *GRAPH_OPERATORS.get(name).apply([a, b])])
-    assert structural.equal(made, te.create_prim_func([a, b, binary(known, a, b)]))
+    assert structural.equal(made, te.create_prim_func([a, b, binary(workload_name, a, b)]))
 
 
 def test_broadcast_shapes() -> None:

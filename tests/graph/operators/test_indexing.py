@@ -125,7 +125,7 @@ def test_types_with_dynamic_sizes() -> None:
     ("name", "types", "attrs", "message"),
     [
         ("take", [((3,), "float32"), ((2,), "float32")], {"axis": 0}, "indices must be integers"),
-        ("take", [((3,), "float32"), ((2,), "int64")], {"axis": 1}, "axis 1 is no axis of 1 dimensions"),
+        ("take", [((3,), "float32"), ((2,), "int64")], {"axis": 1}, "axis 1 is out of range for 1 dimensions"),
         ("gather_elements", [((3, 4), "float32"), ((2, 5), "int64")], {"axis": 0}, "no larger extents except in axis 0"),
         ("gather_elements", [((3, 4), "float32"), ((2,), "int64")], {"axis": 0}, "must have the rank"),
         ("gather_nd", [((3, 4), "float32"), ((2, 3), "int64")], {}, "must hold 1 to 2 indices"),

@@ -124,7 +124,7 @@ def test_symbolic_programs_run(name: str, attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "attrs", "message"),
     [
-        ("sum", "float32", {"axes": 2}, r"sum\(float32\[2, 3\]\): axis 2 is no axis of 2 dimensions"),
+        ("sum", "float32", {"axes": 2}, r"sum\(float32\[2, 3\]\): axis 2 is out of range for 2 dimensions"),
         ("max", "float32", {"axes": (0, -2)}, "contain an axis twice"),
         ("argmax", "float32", {"axis": -3}, "axis -3 is no axis"),
         ("sum", "float32", {"axes": (0.5,)}, r"axis 0\.5 is no axis"),

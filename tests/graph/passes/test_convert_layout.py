@@ -108,14 +108,14 @@ SHAPES = [(), (1,), (5,), (4, 1), (4, 5), (3, 1, 1), (3, 4, 5), (1, 1, 1), (2, 3
 
 
 @pytest.mark.parametrize("lead", (1, 2))
-@pytest.mark.parametrize("known", (True, False))
-def test_broadcast_operands(passed: Passed, lead: int, known: bool) -> None:
+@pytest.mark.parametrize("constant", (True, False))
+def test_broadcast_operands(passed: Passed, lead: int, constant: bool) -> None:
     """On either side of an image, including images of one pixel or one channel."""
     for image in ((lead, 3, 4, 5), (lead, 3, 1, 1), (1, 1, 1, 1)):
         b = GraphBuilder("main")
         y = b.conv2d(b.input("x", image), b.constant(data(image[1], image[1], 1, 1)))
         others = [s for s in SHAPES if fits(s, image)]
-        operands = [b.constant(data(*s)) if known else b.input(f"y{i}", s) for i, s in enumerate(others)]
+        operands = [b.constant(data(*s)) if constant else b.input(f"y{i}", s) for i, s in enumerate(others)]
         sums = [b.add(y, o) for o in operands] + [b.subtract(o, y) for o in operands]
         b.output(*sums, b.where(b.greater(y, operands[-1]), operands[0], y), b.relu(y), b.add(y, y))
         passed(convert_layout, b.finish())
@@ -134,7 +134,7 @@ def _rank5(b: RegionBuilder, y: Operand) -> Operand:
     return b.add(y, b.constant(data(2, 1, 1, 1, 1)))
 
 
-OTHERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
+USERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "five dimensions": _rank5,
     "a reshape": lambda b, y: b.reshape(y, shape=(2, 48)),
     "a softmax": lambda b, y: b.softmax(y, axis=1),
@@ -155,15 +155,15 @@ OTHERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", USERS)
 def test_users_of_a_convolution(passed: Passed, name: str) -> None:
     """Operators with and without a layout rule read the right elements."""
     b = GraphBuilder("main")
     y = b.conv2d(b.input("x", (2, 2, 4, 4)), b.constant(data(3, 2, 1, 1)))
-    passed(convert_layout, b.finish(OTHERS[name](b, y), b.relu(y)))
+    passed(convert_layout, b.finish(USERS[name](b, y), b.relu(y)))
 
 
-def nothing_to_do() -> GraphFunc:
+def unaffected() -> GraphFunc:
     b = GraphBuilder("main")
     x = b.input("x", (2, 4, 4, 3))
     y = b.conv2d(x, b.constant(data(1, 1, 3, 2)), layout="NHWC")
@@ -172,7 +172,7 @@ def nothing_to_do() -> GraphFunc:
 
 
 def test_unaffected_functions(unchanged: Passed) -> None:
-    unchanged(convert_layout, nothing_to_do())
+    unchanged(convert_layout, unaffected())
 
 
 def test_image_layout_is_not_converted() -> None:

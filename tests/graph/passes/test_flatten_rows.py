@@ -89,7 +89,7 @@ def test_operands_of_all_shapes(passed: Passed, lead: tuple[Any, ...]) -> None:
     passed(flatten_rows, b.finish())
 
 
-BEHIND: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
+USERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "norm of other axes": lambda b, y: b.layer_norm(y, axes=(1, 2)),
     "norm of rows": lambda b, y: b.rms_norm(y, b.constant(data(3)), axes=(-1,), eps=0.1),
     "softmax of columns": lambda b, y: b.softmax(y, axis=1),
@@ -100,16 +100,16 @@ BEHIND: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "products": lambda b, y: b.matmul(y, y),
     "types": lambda b, y: b.cast(b.cast(y, dtype="float64"), dtype="float32"),
     "a vector": lambda b, y: b.matmul(y, b.constant(data(3))),
-    "from the left": lambda b, y: b.matmul(b.constant(data(3, 3)), y),
+    "left operand": lambda b, y: b.matmul(b.constant(data(3, 3)), y),
 }
 
 
-@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize("name", USERS)
 def test_users_of_a_product(passed: Passed, name: str) -> None:
     """The numbers of rows and columns are equal, so that types do not reveal confused axes."""
     b = GraphBuilder("main")
     y = b.matmul(b.input("x", (3, 3, 3)), b.constant(data(3, 3)))
-    passed(flatten_rows, b.finish(BEHIND[name](b, y), b.relu(y)))
+    passed(flatten_rows, b.finish(USERS[name](b, y), b.relu(y)))
 
 
 def test_weights_used_twice(passed: Passed) -> None:
