@@ -11,7 +11,7 @@ def axis_of(axis: int, rank: int) -> int:
     """The position of an axis.  ScriptError if the axis does not exist."""
     if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise ScriptError(
-            f"axis {axis!r} is out of range for {rank} dimensions; axes are {-rank} to {rank - 1}" if rank else "a scalar has no axis"
+            f"axis {axis!r} is not an axis of {rank} dimensions; axes are {-rank} to {rank - 1}" if rank else "a scalar has no axis"
         )
     return axis % rank
 

@@ -126,7 +126,8 @@ def _window(strides: Sequence[int], padding: Sequence[int], dilation: Sequence[i
         raise ScriptError(f"unknown layout {layout!r}; layouts are {', '.join(LAYOUTS)}")
     if not len(strides) == len(dilation) == 2 or len(padding) != 4:
         raise ScriptError(
-            f"strides {strides} and dilation {dilation} must be (vertical, horizontal), padding {padding} (top, left, bottom, right)"
+            f"strides {strides} and dilation {dilation} must be (vertical, horizontal),"
+            f" padding {padding} must be (top, left, bottom, right)"
         )
     if min(*strides, *dilation) < 1 or min(padding) < 0:
         raise ScriptError(f"strides {strides} and dilation {dilation} must be positive, padding {padding} must not be negative")

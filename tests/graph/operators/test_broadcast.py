@@ -163,7 +163,7 @@ def test_broadcast_shapes() -> None:
 @pytest.mark.parametrize(
     ("name", "types", "message"),
     [
-        ("add", ["float32", "int32"], r"add\(float32\[2\], int32\[2\]\): the operands are float32 and int32, and types are never promoted"),
+        ("add", ["float32", "int32"], r"add\(float32\[2\], int32\[2\]\): the operands are float32 and int32, but types are never promoted"),
         ("add", ["bool", "bool"], "it takes floats and integers, not bool"),
         ("less", ["bool", "bool"], "it takes floats and integers, not bool"),
         ("logical_and", ["int32", "int32"], "it takes bool, not int32"),

@@ -181,14 +181,14 @@ def test_references_return_a_new_array_or_their_operand() -> None:
         ("logical_not", "uint8", {}, "it takes bool, not uint8"),
         ("isnan", "int64", {}, "it takes floats, not int64"),
         ("elu", "int32", {}, "it takes floats, not int32"),
-        ("gelu", "float32", {"approximate": "erf"}, 'approximate is "none" or "tanh", not \'erf\''),
-        ("clip", "int32", {"min": 0.5}, r"min is 0\.5, which no int32 can be"),
+        ("gelu", "float32", {"approximate": "erf"}, 'approximate must be "none" or "tanh", got \'erf\''),
+        ("clip", "int32", {"min": 0.5}, r"min is 0\.5, which is not representable in int32"),
         ("clip", "int32", {"max": math.nan}, "max is nan, which is not representable in int32"),
         ("clip", "float32", {"max": "1"}, "max is '1'; it must be a number or a size"),
         ("leaky_relu", "float32", {"slope": None}, "slope is None; it must be a number or a size"),
         ("cast", "float32", {"dtype": "float33"}, "unknown dtype 'float33'"),
-        ("cast", "float32", {"dtype": "float32x4"}, "'float32x4' is not the type of a tensor"),
-        ("cast", "float32", {"dtype": 3}, "3 is not the type of a tensor"),
+        ("cast", "float32", {"dtype": "float32x4"}, "'float32x4' is not an element type of tensors"),
+        ("cast", "float32", {"dtype": 3}, "3 is not an element type of tensors"),
     ],
 )
 def test_errors(name: str, dtype: str, attrs: dict[str, object], message: str) -> None:

@@ -75,7 +75,7 @@ def test_types_with_dynamic_sizes() -> None:
         ("space_to_depth", ((1, 4, 3, 4), "float32"), {"block": 2}, "must be multiples of 2"),
         ("space_to_depth", ((4, 3, 4), "float32"), {"block": 2}, "an image must have 4 dimensions"),
         ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2, 2), "mode": "cubic"}, "unknown mode 'cubic'"),
-        ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2,)}, r"size is \(height, width\)"),
+        ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2,)}, r"size must be \(height, width\)"),
         ("resize2d", ((1, 4, 3, 4), "int32"), {"size": (2, 2), "mode": "linear"}, "only floats can be interpolated"),
     ],
 )

@@ -124,10 +124,10 @@ def test_symbolic_programs_run(name: str, attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "attrs", "message"),
     [
-        ("sum", "float32", {"axes": 2}, r"sum\(float32\[2, 3\]\): axis 2 is out of range for 2 dimensions"),
+        ("sum", "float32", {"axes": 2}, r"sum\(float32\[2, 3\]\): axis 2 is not an axis of 2 dimensions"),
         ("max", "float32", {"axes": (0, -2)}, "contain an axis twice"),
-        ("argmax", "float32", {"axis": -3}, "axis -3 is no axis"),
-        ("sum", "float32", {"axes": (0.5,)}, r"axis 0\.5 is no axis"),
+        ("argmax", "float32", {"axis": -3}, "axis -3 is not an axis"),
+        ("sum", "float32", {"axes": (0.5,)}, r"axis 0\.5 is not an axis"),
         ("mean", "int32", {}, "it takes floats, not int32"),
         ("sum", "bool", {}, "it takes floats and integers, not bool"),
         ("all", "float32", {}, "it takes bool, not float32"),
