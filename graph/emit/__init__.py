@@ -1,1 +1,1 @@
-"""Emit programs of executors from lowered graph functions."""
+"""Emit programs of the graph executor and the virtual machine from lowered graph functions."""

@@ -1,4 +1,4 @@
-"""Offload dense layers to a BLAS: compile matrix products with transposition and bias to one call of `cblas_sgemm`."""
+"""Offload dense layers to a BLAS: matrix products with transposition and bias become one call of `cblas_sgemm`."""
 
 from __future__ import annotations
 

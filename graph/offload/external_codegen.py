@@ -1,4 +1,6 @@
-"""Define the interface of external code generators, which compile parts of a graph (source: TVM's BYOC; Chen et al., 2021).
+"""Define the interface of external code generators, which compile parts of a graph.
+
+Source: TVM's BYOC; Chen et al., 2021.
 
 A code generator declares the chains of calls that it supports.  `graph.passes.partition` moves such chains into graph functions marked
 with the name of the generator.  Other passes do not change these functions, and `compile_external` compiles them.  Executors call them

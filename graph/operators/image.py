@@ -1,4 +1,4 @@
-"""Define operators that rearrange or resample NCHW images."""
+"""Define operators that rearrange or resample NCHW images: depth_to_space, space_to_depth, resize2d."""
 
 from __future__ import annotations
 

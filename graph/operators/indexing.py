@@ -48,7 +48,7 @@ def _integers(indices: Tensor) -> None:
 
 
 def _wrapped(index: Expr, extent: Poly) -> Expr:
-    """A non-negative index as int64."""
+    """An index as int64; a negative index is converted to one counted from the start."""
     if dt.is_unsigned(index.dtype):
         return te.cast(dt.INDEX, index)
     wide = te.cast(dt.INDEX, index)

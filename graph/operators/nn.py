@@ -1,4 +1,4 @@
-"""Define contractions: matrix products, einsum and convolutions.
+"""Define contractions: matrix products, einsum, convolutions and transposed convolutions.
 
 Simple cases have the same stages and loops as the workloads of `ops/`, so that records of workloads apply to graphs.
 """

@@ -1,1 +1,1 @@
-"""Transform modules with graph functions; one pass per file."""
+"""Transform modules with graph functions: one pass per file, and the pipelines of the compiler."""

@@ -1,6 +1,6 @@
-"""Fold constant factors of output channels into the weights of the preceding contraction (source: TVM's FoldScaleAxis).
+"""Fold constant factors of output channels into the weights of the preceding contraction.
 
-TVM's forward folding is not needed, because batch normalisation follows its convolution.
+Source: TVM's FoldScaleAxis.  Its forward folding is not needed, because batch normalisation follows its convolution.
 """
 
 from __future__ import annotations

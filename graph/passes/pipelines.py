@@ -1,4 +1,4 @@
-"""Define the pipelines of graph passes that compile models."""
+"""Define the pipelines of graph passes that compile models, with and without offloading."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Test memory planning: offsets, sharing of memory, lower bounds, and random lifetimes."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

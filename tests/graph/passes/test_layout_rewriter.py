@@ -1,4 +1,4 @@
-"""Test layout propagation: values are converted once, converted values have the scope of the original, and are restored for other users."""
+"""Test layout propagation: conversion once per value, scope of converted values, and restored values for other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test partitioning: chains moved to an external code generator, chains not moved, and that other passes leave moved chains unchanged."""
+"""Test partitioning: chains moved to an external code generator, chains not moved, and no later changes to moved chains."""
 
 from __future__ import annotations
 
