@@ -1,1 +1,1 @@
-"""Rank 6: graph IR, importers, graph passes, task extraction, record replay."""
+"""Import, optimise and lower models as graph functions, and apply tuning records to them."""

@@ -1,1 +1,1 @@
-"""Turn graph functions into programs of executors."""
+"""Emit programs of the graph executor and the virtual machine from lowered graph functions."""

@@ -1,8 +1,8 @@
-"""Call form: a lowered graph function as steps over memory, which is what both emitters of programs start from.
+"""Convert lowered graph functions to steps with storage assignment, the input of both program emitters.
 
-A function is in call form when its bindings call functions of the module, view tensors (an operator with `view=True`), or branch.
-Here calls of graph functions are replaced by what those do, and it is settled in whose memory each value lies: a view lies in that of
-its operand; a result of the function, or of a branch, is computed where it is wanted if some call computes it, and copied otherwise.
+A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), or branch.
+Calls of graph functions are inlined, and each value is assigned its storage.  Views alias their operand.  A result of the function or of
+a branch is computed directly in its storage if a call computes it, and copied otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallStep:
-    """A call of a TIR function, or of one of an external code generator: it reads `args`, writes `results`, and takes `sizes`."""
+    """A call of a TIR function or an external function; it reads `args`, writes `results`, and takes `sizes`."""
 
     function: str
     args: tuple[Operand, ...]
@@ -32,7 +32,7 @@ class CallStep:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CopyStep:
-    """The elements of `source` are copied to the memory of `target`."""
+    """A copy of the elements of `source` to the storage of `target`."""
 
     source: Operand
     target: Value
@@ -40,7 +40,7 @@ class CopyStep:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BranchStep:
-    """One of two lists of steps; both write `results`."""
+    """A choice between two lists of steps; both write `results`."""
 
     condition: Operand
     then: tuple[Step, ...]
@@ -52,15 +52,15 @@ Step = CallStep | CopyStep | BranchStep
 
 
 @dataclass(eq=False, slots=True)
-class CallForm:
-    """A function in steps.
+class LoweredForm:
+    """A function as a list of steps.
 
     Attributes:
-        name: of the function.
-        params: its parameters.
-        outputs: memory of its results: values that are nobody's operands.
-        steps: what it does.
-        homes: value -> the operand in whose memory it lies; values that are no keys have their own.
+        name: name of the function.
+        params: parameters.
+        outputs: storage of the results: values that no step reads.
+        steps: the steps.
+        aliases: value -> the operand that it shares storage with; all other values own their storage.
         assumptions: conditions on sizes; an index expression means that it is negative.
     """
 
@@ -68,35 +68,35 @@ class CallForm:
     params: tuple[Value, ...]
     outputs: tuple[Value, ...] = ()
     steps: tuple[Step, ...] = ()
-    reuse_levels: dict[Value, Operand] = field(default_factory=dict)
+    aliases: dict[Value, Operand] = field(default_factory=dict)
     assumptions: tuple[Expr, ...] = ()
 
-    def home(self, operand: Operand) -> Operand:
-        """In whose memory it lies: a parameter, an output, a constant, or a value with memory of its own."""
-        while isinstance(operand, Value) and operand in self.reuse_levels:
-            operand = self.reuse_levels[operand]
+    def storage_of(self, operand: Operand) -> Operand:
+        """The owner of the storage of an operand: a parameter, an output, a constant, or a computed value."""
+        while isinstance(operand, Value) and operand in self.aliases:
+            operand = self.aliases[operand]
         return operand
 
 
-def lowered_form(module: IRModule, name: str = "main") -> CallForm:
-    """A graph function of the module in steps.
+def lowered_form(module: IRModule, name: str = "main") -> LoweredForm:
+    """Convert a graph function of the module to steps.
 
     Raises:
-        BuildError: it is not in call form; the message says where.
+        BuildError: the function is not in lowered form; the message shows the location.
     """
     func = module[name]
     if not isinstance(func, GraphFunc):
-        raise BuildError(f"{name} is not a graph function but a {type(func).__name__}: executors run graph functions")
-    form = CallForm(name, func.params, assumptions=func.assumptions)
-    maker = _Maker(module, form)
-    steps, results = maker.region(func.body, {}, {}, (name,))
+        raise BuildError(f"{name} is not a graph function but a {type(func).__name__}: programs are emitted from graph functions")
+    form = LoweredForm(name, func.params, assumptions=func.assumptions)
+    lowering = _Lowering(module, form)
+    steps, results = lowering.region(func.body, {}, {}, (name,))
     form.outputs = tuple([Value(r.name, r.type) for r in results])
-    form.steps = maker.settled(steps, results, form.outputs)
+    form.steps = lowering.assign_results(steps, results, form.outputs)
     return form
 
 
 def used(step: Step) -> list[Operand]:
-    """All operands that a step reads or writes, in branches too."""
+    """All operands that a step reads or writes, including those in branches."""
     if isinstance(step, CallStep):
         return [*step.args, *step.results]
     if isinstance(step, CopyStep):
@@ -108,31 +108,33 @@ Env = Mapping[Value, Operand]
 Sizes = Mapping[Var, Poly]
 
 
-class _Maker:
-    def __init__(self, module: IRModule, form: CallForm) -> None:
+class _Lowering:
+    def __init__(self, module: IRModule, form: LoweredForm) -> None:
         self._module, self._form = module, form
 
-    def settled(self, steps: Sequence[Step], results: Sequence[Operand], targets: Sequence[Value]) -> tuple[Step, ...]:
-        """The steps with their results in the memory of the targets."""
-        free = {v for s in steps if not isinstance(s, CopyStep) for v in s.results if v not in self._form.reuse_levels}
+    def assign_results(self, steps: Sequence[Step], results: Sequence[Operand], targets: Sequence[Value]) -> tuple[Step, ...]:
+        """Assign the storage of the targets to the results; returns the steps, followed by the necessary copies."""
+        free = {v for s in steps if not isinstance(s, CopyStep) for v in s.results if v not in self._form.aliases}
         copies = []
         for result, target in zip(results, targets, strict=True):
-            home = self._form.home(result)
-            if isinstance(home, Value) and home in free:
-                free.remove(home)
-                self._form.reuse_levels[home] = target
+            owner = self._form.storage_of(result)
+            if isinstance(owner, Value) and owner in free:
+                free.remove(owner)
+                self._form.aliases[owner] = target
             else:
                 copies.append(CopyStep(result, target))
         return (*steps, *copies)
 
     def region(self, region: Region, env: Env, sizes: Sizes, calls: tuple[str, ...]) -> tuple[list[Step], tuple[Operand, ...]]:
-        """Steps and results of a region, its values replaced by those of `env`, and sizes by others; `calls` are the functions that it
-        stands in, the innermost last."""
+        """The steps and results of a region, with values replaced by `env` and sizes by `sizes`.
+
+        `calls` are the enclosing functions, the innermost last.
+        """
         known = dict(env)
         steps: list[Step] = []
         for b in region.bindings:
             args = [_bound(a, known) for a in b.operation.args]
-            # An inlined body may come several times, and each time its values are others.
+            # A body may be inlined several times, so each instance needs new values.
             results = b.results if not sizes and len(calls) == 1 else tuple([Value(v.name, _typed(v.type, sizes)) for v in b.results])
             known.update(zip(b.results, results, strict=True))
             if isinstance(b.operation, CallFunction):
@@ -150,16 +152,16 @@ class _Maker:
         if isinstance(callee, PrimFunc):
             if len(callee.params) != len(args) + len(results) + len(call.sizes):
                 raise BuildError(
-                    f"{self._form.name}: {call.function} has {len(callee.params)} parameters, and is called with {len(args)} operands, "
+                    f"{self._form.name}: {call.function} has {len(callee.params)} parameters, but is called with {len(args)} operands, "
                     f"{len(results)} results and {len(call.sizes)} sizes"
                 )
             return [CallStep(call.function, tuple(args), results, tuple([_sized(s, sizes) for s in call.sizes]))]
         if not isinstance(callee, GraphFunc):
-            raise BuildError(f"{self._form.name} calls {call.function}, which is no function of the module")
+            raise BuildError(f"{self._form.name} calls {call.function}, which is not a function of the module")
         if callee.codegen is not None:
             return [CallStep(call.function, tuple(args), results, ())]
         if call.function in calls:
-            raise BuildError(f"{self._form.name}: {' calls '.join((*calls, call.function))}: graph functions cannot call themselves")
+            raise BuildError(f"{self._form.name}: {' calls '.join((*calls, call.function))}: graph functions must not be recursive")
         bound: dict[Var, Poly] = {}
         for a, p in zip(args, callee.params, strict=True):
             for given, extent in zip(a.type.shape, p.type.shape, strict=True):
@@ -167,24 +169,24 @@ class _Maker:
                     bound.setdefault(v, given)
         self._form.assumptions += tuple([_assumed(c, bound) for c in callee.assumptions])
         steps, made = self.region(callee.body, dict(zip(callee.params, args, strict=True)), bound, (*calls, call.function))
-        self._form.reuse_levels.update(zip(results, made, strict=True))
+        self._form.aliases.update(zip(results, made, strict=True))
         return steps
 
     def _branch(
         self, branch: If, condition: Operand, results: tuple[Value, ...], known: Env, sizes: Sizes, calls: tuple[str, ...]
     ) -> BranchStep:
-        sides = [self.region(region, known, sizes, calls) for region in (branch.then, branch.otherwise)]
-        then, otherwise = [self.settled(steps, made, results) for steps, made in sides]
+        branches = [self.region(region, known, sizes, calls) for region in (branch.then, branch.otherwise)]
+        then, otherwise = [self.assign_results(steps, made, results) for steps, made in branches]
         return BranchStep(condition, then, otherwise, results)
 
     def _view(self, b: Binding, call: OperatorCall, args: Sequence[Operand], results: Sequence[Value]) -> None:
         if not GRAPH_OPERATORS.get(call.operator).view:
             raise BuildError(
                 f"{self._form.name}: {b.results[0].name} is computed by the operator {call.operator}, not by a function of the module. "
-                "Lower the graph first: operators must have become functions"
+                "Lower the graph first, for example with graph.passes.legalise"
             )
         for r in results:
-            self._form.reuse_levels[r] = args[0]
+            self._form.aliases[r] = args[0]
 
 
 def _bound(operand: Operand, env: Env) -> Operand:
@@ -200,7 +202,7 @@ def _typed(t: TensorType, sizes: Sizes) -> TensorType:
 
 
 def _assumed(c: Expr, sizes: Sizes) -> Expr:
-    """A condition with its sizes replaced."""
+    """A condition with replaced sizes."""
     if isinstance(c, Poly):
         return _sized(c, sizes)
     if isinstance(c, IsNegative):
@@ -211,4 +213,4 @@ def _assumed(c: Expr, sizes: Sizes) -> Expr:
         return Not(_assumed(c.a, sizes))
     if isinstance(c, Const):
         return c
-    raise BuildError(f"an assumption on sizes is made of comparisons of index expressions, and, or and not; got {type(c).__name__}")
+    raise BuildError(f"an assumption on sizes may contain comparisons of index expressions, and, or and not; got {type(c).__name__}")

@@ -1,4 +1,4 @@
-"""What the programs of all executors share: names of tensors, each once, and the constants, each stored once."""
+"""Provide the parts common to the programs of all executors: unique tensor names and the constant table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunesmith.runtime.executor.executable import NamedArrays
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names; one that was there before gets a number behind it."""
+    """Make names unique: a number is appended to repeated names."""
     taken: set[str] = set()
     found = []
     for name in names:
@@ -24,21 +24,21 @@ def unique_names(names: Iterable[str]) -> list[str]:
 
 
 class ConstantTable:
-    """The constants of a program; those with equal types and elements share one entry."""
+    """The constants of a program; constants with equal types and elements share one entry."""
 
     def __init__(self) -> None:
         self._constants: list[Constant] = []
         self._numbers: dict[str, int] = {}
 
     def number(self, constant: Constant) -> int:
-        """The number of its entry."""
+        """The index of the entry of a constant."""
         if constant.digest not in self._numbers:
             self._numbers[constant.digest] = len(self._constants)
             self._constants.append(constant)
         return self._numbers[constant.digest]
 
     def arrays(self) -> NamedArrays:
-        """Names and storage of all entries."""
+        """The names and storage arrays of all entries."""
         names = unique_names([c.name for c in self._constants])
         return tuple([(n, _storage(c.data)) for n, c in zip(names, self._constants, strict=True)])
 

@@ -1,7 +1,7 @@
-"""emit_vm_program: a lowered graph function becomes a program of the virtual machine and its constants.
+"""Emit programs of the virtual machine, with constants, from lowered graph functions.
 
-Memory is allocated just before the step that writes it and freed behind the last that uses it; a value that branches compute is
-allocated before them.  Index expressions are written in the form of `runtime.executor.index_program`.
+Memory is allocated immediately before the step that writes it and freed after the last step that uses it; the result of a branch is
+allocated before the branch.  Index expressions have the format of `runtime.executor.index_program`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallForm, CallStep, Step, lowered_form, used
+from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, LoweredForm, Step, lowered_form, used
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
@@ -20,15 +20,15 @@ from tunesmith.support.errors import BuildError
 
 
 def emit_vm_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any], NamedArrays]:
-    """The program of a graph function; its form is told in `runtime.executor.virtual_machine`.
+    """The program of a graph function, in the format of `runtime.executor.virtual_machine`.
 
     Args:
-        module: the function in call form (`graph.emit.lowered_form`), with all functions that it calls.
-        name: of the function.
+        module: the function in lowered form (`graph.emit.lowered_form`), with all functions that it calls.
+        name: name of the function.
     Returns:
-        The program and its constants: with object code of the functions they make a `runtime.executor.executable.Executable("vm", ...)`.
+        The program and its constants, for a `runtime.executor.executable.Executable("vm", ...)` with the object code of the functions.
     Raises:
-        BuildError: the function is not in call form, or a size is the extent of no parameter.
+        BuildError: the function is not in lowered form, or a size is not an extent of a parameter by itself.
     """
     form = lowered_form(module, name)
     names = _size_names(form)
@@ -36,14 +36,14 @@ def emit_vm_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any
 
 
 def index_data(p: Poly, names: Mapping[Var, str]) -> Any:
-    """An index expression as data.  BuildError if a variable has no name."""
+    """Serialise an index expression.  BuildError if a variable has no name."""
     terms = [_term([*([c] if c != 1 or not m else []), *[_atom(a, names) for a in m]]) for m, c in p.terms]
     terms = [t for t in terms if not isinstance(t, int)] + [t for t in terms if isinstance(t, int)]
     return terms[0] if len(terms) == 1 else ["add", *terms] if terms else 0
 
 
 def condition_data(c: Expr, names: Mapping[Var, str]) -> Any:
-    """A condition on sizes as data; an index expression means that it is negative.  BuildError if it is of another kind."""
+    """Serialise a condition on sizes; an index expression means that it is negative.  BuildError for other expressions."""
     if isinstance(c, (Poly, IsNegative)):
         return ["negative", index_data(c if isinstance(c, Poly) else c.index, names)]
     if isinstance(c, Binary) and c.op in ("and", "or"):
@@ -52,7 +52,7 @@ def condition_data(c: Expr, names: Mapping[Var, str]) -> Any:
         return ["not", condition_data(c.a, names)]
     if isinstance(c, Const):
         return bool(c.value)
-    raise BuildError(f"an assumption on sizes is made of comparisons of index expressions, and, or and not; got {type(c).__name__}")
+    raise BuildError(f"an assumption on sizes may contain comparisons of index expressions, and, or and not; got {type(c).__name__}")
 
 
 def _term(factors: list[Any]) -> Any:
@@ -63,23 +63,23 @@ def _atom(a: Atom, names: Mapping[Var, str]) -> Any:
     if isinstance(a, Op):
         return [a.op, *[index_data(x, names) for x in a.args]]
     if not isinstance(a, Var) or a not in names:
-        raise BuildError(f"the size {a!r} cannot be known at a call: it is the extent of no parameter. Give a parameter this extent")
+        raise BuildError(f"the size {a!r} is unknown at run time: it is not an extent of a parameter. Add a parameter with this extent")
     return names[a]
 
 
-def _size_names(form: CallForm) -> dict[Var, str]:
-    """Names of the sizes, in the order of the parameters that have them as extents."""
+def _size_names(form: LoweredForm) -> dict[Var, str]:
+    """The names of the sizes, in the order in which they are extents of parameters."""
     found = dict.fromkeys([v for p in form.params for e in p.type.shape if (v := e.as_var()) is not None])
     return dict(zip(found, unique_names([v.name for v in found]), strict=True))
 
 
 class _Emitter:
-    def __init__(self, form: CallForm, names: Mapping[Var, str]) -> None:
+    def __init__(self, form: LoweredForm, names: Mapping[Var, str]) -> None:
         self._form, self._names = form, names
         self._code: list[list[Any]] = []
         self._constants = ConstantTable()
         self._registers: dict[object, int] = {}
-        """Homes of their own, and (home, shape) for views."""
+        """Register of each owner of storage, of each (owner, shape) of a view, and of each constant."""
 
     def program(self) -> tuple[dict[str, Any], NamedArrays]:
         form = self._form
@@ -96,7 +96,7 @@ class _Emitter:
         return data, self._constants.arrays()
 
     def _entry(self) -> None:
-        """Sizes from the inputs, checks of their other extents, and what callers must keep to."""
+        """Emit the sizes of the inputs, checks of the other extents, and checks of the assumptions."""
         bound: set[Var] = set()
         checks: list[list[Any]] = []
         for i, p in enumerate(self._form.params):
@@ -114,30 +114,30 @@ class _Emitter:
                 self._code.append(["require", data])
 
     def _steps(self, steps: Sequence[Step]) -> None:
-        """Code of steps, and of the life of what is computed by them."""
+        """Emit steps, with allocation and release of the memory that they write."""
         last: dict[Operand, int] = {}
         for k, s in enumerate(steps):
             for o in used(s):
-                last[self._form.home(o)] = k
-        mine: list[Value] = []
+                last[self._form.storage_of(o)] = k
+        live: list[Value] = []
         for k, s in enumerate(steps):
             if isinstance(s, (CallStep, BranchStep)):
-                mine += [v for v in map(self._form.home, s.results) if self._allocated(v) and isinstance(v, Value)]
+                live += [v for v in map(self._form.storage_of, s.results) if self._allocate(v) and isinstance(v, Value)]
             self._step(s)
-            self._code += [["free", self._registers[v]] for v in mine if last[v] == k]
-            mine = [v for v in mine if last[v] > k]
+            self._code += [["free", self._registers[v]] for v in live if last[v] == k]
+            live = [v for v in live if last[v] > k]
 
-    def _allocated(self, home: Operand) -> bool:
-        """Allocate memory for a home that has none yet."""
-        if home in self._registers or isinstance(home, Constant):
+    def _allocate(self, owner: Operand) -> bool:
+        """Allocate memory for an owner of storage, unless it is allocated already; returns whether it was allocated now."""
+        if owner in self._registers or isinstance(owner, Constant):
             return False
-        shape = self._shape(home.type)
-        self._code.append(["alloc", self._new(home), home.type.dtype, shape])
+        shape = self._shape(owner.type)
+        self._code.append(["alloc", self._new(owner), owner.type.dtype, shape])
         return True
 
     def _step(self, s: Step) -> None:
         if isinstance(s, CallStep):
-            operands, results = [[self._register(o) for o in many] for many in (s.args, s.results)]
+            operands, results = [[self._register(o) for o in group] for group in (s.args, s.results)]
             self._code.append(["call", s.function, operands, results, [self._index(e) for e in s.sizes]])
         elif isinstance(s, BranchStep):
             self._branch(s)
@@ -158,19 +158,19 @@ class _Emitter:
             jump[2] = len(self._code)
 
     def _register(self, operand: Operand) -> int:
-        """The register of an operand; of constants and views it is made when they are first used."""
-        home = self._form.home(operand)
-        if isinstance(home, Constant):
-            key: object = ("constant", self._constants.number(home), operand.type)
+        """The register of an operand; registers of constants and views are created at their first use."""
+        owner = self._form.storage_of(operand)
+        if isinstance(owner, Constant):
+            key: object = ("constant", self._constants.number(owner), operand.type)
         else:
-            key = home if home.type.shape == operand.type.shape else (home, operand.type.shape)
+            key = owner if owner.type.shape == operand.type.shape else (owner, operand.type.shape)
         found = self._registers.get(key)
         if found is not None:
             return found
-        if isinstance(home, Constant):
-            self._code.append(["constant", self._new(key), self._constants.number(home), operand.type.dtype, self._shape(operand.type)])
+        if isinstance(owner, Constant):
+            self._code.append(["constant", self._new(key), self._constants.number(owner), operand.type.dtype, self._shape(operand.type)])
         else:
-            source = self._registers[home]
+            source = self._registers[owner]
             self._code.append(["view", self._new(key), source, self._shape(operand.type)])
         return self._registers[key]
 

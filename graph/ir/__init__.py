@@ -1,1 +1,1 @@
-"""Graph functions as data: nodes, operators, script, verifier, interpreter."""
+"""Represent graph functions as data: nodes, operators, script, verifier and interpreter."""

@@ -1,8 +1,8 @@
-"""Graph functions: a list of bindings over tensors, beside the TIR functions of an IRModule.
+"""Define graph functions, which are lists of bindings over tensors, for modules that also hold TIR functions.
 
-Every value is bound once and never overwritten, so all of a function is one dataflow graph, and the order of its bindings is one of its
-topological orders.  A size that is not a number is a variable of the function: it is bound where a parameter has it as an extent, and
-`assumptions` are further conditions that a caller must meet.
+Every value is bound once and never overwritten, so a function is one dataflow graph and its bindings are in a topological order.
+A dynamic size is a variable of the function, bound by a parameter that has it as an extent; `assumptions` are further conditions
+on sizes that a caller must meet.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class GraphFunc:
     """A function over tensors.
 
     Attributes:
-        name: in its module.
-        params: arguments, in order.
-        body: what it computes; the results of the body are those of the function.
+        name: name in the module.
+        params: parameters, in order.
+        body: bindings and results of the function.
         attrs: sorted (key, text) pairs.
         assumptions: conditions on sizes that hold in every call; executors check them.
     """
@@ -48,22 +48,22 @@ class GraphFunc:
 
     @property
     def is_primitive(self) -> bool:
-        """Whether it is the body of one TIR function, that is to say a group of calls which `fuse_operators` made."""
+        """Whether the function is lowered to one TIR function: a group of calls made by `fuse_operators`."""
         return self.attr(PRIMITIVE) is not None
 
     @property
     def codegen(self) -> str | None:
-        """The external code generator whose function it is; passes leave such a function alone.  None of all others."""
+        """Name of the external code generator that compiles the function, else None; passes leave such a function unchanged."""
         return self.attr("codegen")
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """What it returns."""
+        """The results of the body."""
         return self.body.results
 
     @property
     def sizes(self) -> tuple[Var, ...]:
-        """The variables in the shapes of its parameters, then those in attributes only, in order of first use."""
+        """The variables in parameter shapes, then those only in attributes, in order of first use."""
         found = [e for p in self.params for e in p.type.shape]
         for b in all_bindings(self.body):
             found += [] if not isinstance(b.operation, Call) else [e for _, value in b.operation.attrs for e in expressions(value)]
@@ -73,8 +73,8 @@ class GraphFunc:
     def bound_sizes(self) -> tuple[Var, ...]:
         """The sizes that a call binds, in order.
 
-        Those are variables that a parameter has as an extent by themselves, in order of first use.  Calls of a function with the attribute
-        `primitive` give all of its `sizes` instead.
+        These are the variables that are an extent of a parameter by themselves, in order of first use.  A call of a function with the
+        attribute `primitive` passes all of its `sizes` instead.
         """
         if self.is_primitive:
             return self.sizes
@@ -82,11 +82,11 @@ class GraphFunc:
         return tuple(dict.fromkeys(v for v in bare if v is not None))
 
     def script(self, name: str | None = None) -> str:
-        """Program text that parses back; see `graph.ir.script_printer`."""
+        """Script text that parses back; see `graph.ir.script_printer`."""
         return script_of(self if name is None else self.with_(name=name))
 
     def print_on(self, printer: Printer, depth: int, name: str | None = None) -> None:
-        """Add the lines of the function to those of a printer, under the given name."""
+        """Append the lines of the function to a printer, under the given name."""
         printer.lines += indent(self.script(name), "    " * depth).split("\n")
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""The meaning of graph functions: every operator by its numpy reference, every TIR function by the TIR interpreter.
+"""Interpret graph functions with the numpy references of operators and the TIR interpreter for TIR functions.
 
-It is the oracle that executors and passes are compared with; nothing in it is made to be fast.
+The interpreter is the oracle for tests of executors and passes; it is not optimised for speed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ Arrays = Mapping[str, np.ndarray] | Sequence[np.ndarray]
 
 
 def run(func: GraphFunc, arrays: Arrays, mod: Mapping[str, Any] | None = None, sizes: Mapping[Var, int] | None = None) -> list[np.ndarray]:
-    """What a call of `func` returns.
+    """Call `func` with these arrays.
 
     Args:
         func: any function that `verify` accepts.
-        arrays: arguments in order, or by the names of the parameters; bfloat16 is held in float32 arrays.
-        mod: where functions that it calls are found.
-        sizes: values of sizes that no parameter has as an extent by itself, which a primitive function may have.
+        arrays: arguments in order, or by parameter name; bfloat16 is stored in float32 arrays.
+        mod: module of the called functions.
+        sizes: values of sizes that are no extent of a parameter by themselves; only a primitive function may have such sizes.
     Returns:
-        The results, in arrays of their own.
+        The results, in new arrays.
     Raises:
-        RunError: an argument has another shape or type than its parameter, an assumption does not hold, or there is no such function.
+        RunError: shape or type of an argument differs from its parameter, an assumption does not hold, or a called function does not
+            exist.
     """
     given = _in_order(func, arrays)
     known = dict(sizes or {})
@@ -45,20 +46,20 @@ def run(func: GraphFunc, arrays: Arrays, mod: Mapping[str, Any] | None = None, s
     try:
         results = _Frame(mod or {}, known, dict(zip(func.params, given, strict=True))).region(func.body)
     except RecursionError:
-        raise RunError(f"{func.name}: its functions call each other without an end, or nest too deeply") from None
+        raise RunError(f"{func.name}: infinite recursion of its functions, or calls nested too deeply") from None
     return [np.array(r) for r in results]
 
 
 def _in_order(func: GraphFunc, arrays: Arrays) -> list[np.ndarray]:
     names = [p.name for p in func.params]
     if isinstance(arrays, Mapping):
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise RunError(f"{func.name}: several parameters are named {', '.join(twice)}; give the arrays in order")
+        duplicates = sorted({n for n in names if names.count(n) > 1})
+        if duplicates:
+            raise RunError(f"{func.name}: several parameters are named {', '.join(duplicates)}; pass the arrays in order")
         unknown, missing = sorted(set(arrays) - set(names)), [n for n in names if n not in arrays]
         if unknown or missing:
-            what = f"no parameter is named {', '.join(unknown)}" if unknown else f"no array is given for {', '.join(missing)}"
-            raise RunError(f"{func.name}: {what}; its parameters are {', '.join(names) or 'none'}")
+            fault = f"no parameter is named {', '.join(unknown)}" if unknown else f"missing array for {', '.join(missing)}"
+            raise RunError(f"{func.name}: {fault}; its parameters are {', '.join(names) or 'none'}")
         arrays = [arrays[n] for n in names]
     if len(arrays) != len(names):
         raise RunError(f"{func.name} takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}")
@@ -66,7 +67,7 @@ def _in_order(func: GraphFunc, arrays: Arrays) -> list[np.ndarray]:
 
 
 def _check_arguments(func: GraphFunc, given: Sequence[np.ndarray], sizes: dict[Var, int]) -> None:
-    """Refuse arrays that are not what the parameters say; `sizes` gets the values of the sizes that they bind."""
+    """Raise RunError for arrays that do not match the parameters; add the sizes bound by the arrays to `sizes`."""
     for p, a in zip(func.params, given, strict=True):
         if a.dtype != dt.to_numpy(p.type.dtype) or a.ndim != len(p.type.shape):
             raise RunError(f"{func.name}: the parameter {p.name} is {p.type}, got an array of {_described(a)}")
@@ -76,17 +77,17 @@ def _check_arguments(func: GraphFunc, given: Sequence[np.ndarray], sizes: dict[V
                 sizes.setdefault(v, n)
     unbound = [v for v in (*func.bound_sizes, *func.sizes) if v not in sizes]
     if unbound:
-        raise RunError(f"{func.name}: the size {unbound[0]} must be given with `sizes`: no parameter has it as an extent by itself")
+        raise RunError(f"{func.name}: pass the size {unbound[0]} with `sizes`: no parameter has it as an extent by itself")
     for p, a in zip(func.params, given, strict=True):
-        wanted = tuple([evaluate(e, sizes) for e in p.type.shape])
-        if a.shape != wanted:
+        expected = tuple([evaluate(e, sizes) for e in p.type.shape])
+        if a.shape != expected:
             bound = ", ".join([f"{v} = {n}" for v, n in sizes.items()])
             with_ = f" with {bound}" if bound else ""
-            raise RunError(f"{func.name}: the parameter {p.name} is {p.type}{with_}, that is {wanted}, got an array of {_described(a)}")
+            raise RunError(f"{func.name}: the parameter {p.name} is {p.type}{with_}, that is {expected}, got an array of {_described(a)}")
     for condition in func.assumptions:
         if not _holds(condition, sizes):
             bound = ", ".join([f"{v} = {n}" for v, n in sizes.items()])
-            raise RunError(f"{func.name}: the call does not keep to the assumption {script(condition)}: {bound}")
+            raise RunError(f"{func.name}: the call violates the assumption {script(condition)}: {bound}")
 
 
 def _described(a: np.ndarray) -> str:
@@ -94,18 +95,18 @@ def _described(a: np.ndarray) -> str:
 
 
 def _holds(condition: Expr, sizes: Mapping[Var, int]) -> bool:
-    """The value of a condition on sizes, by a TIR function that stores it."""
+    """The value of a condition on sizes, computed by a TIR function that stores it."""
     out = Buffer("holds", (), "bool")
     func = PrimFunc("assumption", (out, *sizes), (), store(out, (), condition))
     return bool(interpret_tir.run(func, [], sizes)[0])
 
 
 class _Frame:
-    """One call.
+    """The state of one call.
 
     Attributes:
         mod: functions by name.
-        sizes: their values in this call.
+        sizes: values of the sizes.
         env: arrays of the values computed so far.
     """
 
@@ -129,10 +130,10 @@ class _Frame:
     def operator(self, op: Call, args: list[np.ndarray], results: tuple[Value, ...]) -> Sequence[np.ndarray]:
         with np.errstate(all="ignore"):
             made = GRAPH_OPERATORS.get(op.operator).evaluate(args, op.attrs, self.sizes)
-        wanted = [self.expected(v.type) for v in results]
-        if [(a.shape, a.dtype) for a in made] != wanted:
+        expected = [self.expected(v.type) for v in results]
+        if [(a.shape, a.dtype) for a in made] != expected:
             raise InternalError(
-                f"the numpy reference of {op.operator} computes {', '.join(map(_described, made))}, and its type is"
+                f"the numpy reference of {op.operator} computes {', '.join(map(_described, made))}; the inferred type is"
                 f" {', '.join([repr(v.type) for v in results])}"
             )
         return made
@@ -152,7 +153,7 @@ class _Frame:
         return memory[len(args) :]
 
     def bound(self, op: CallFunction, sizes: Sequence[Var]) -> dict[Var, int]:
-        """The values that a call gives to sizes."""
+        """The values that a call passes for sizes."""
         if len(op.sizes) != len(sizes):
             raise RunError(f"{op.function} takes {len(sizes)} sizes, got {len(op.sizes)}")
         return {v: evaluate(e, self.sizes) for v, e in zip(sizes, op.sizes, strict=True)}

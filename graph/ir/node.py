@@ -1,8 +1,8 @@
-"""The nodes of graph functions: tensor types, values, constants, operations, bindings and regions.
+"""Define the nodes of graph functions: tensor types, values, constants, operations, bindings and regions.
 
 A binding computes one or several tensors by an operation: a call of an operator of `graph.operators`, a call of a function of the
-module, or an `if` with two regions.  There are no tuples of tensors: an operation has as many results as it needs (as in MLIR; Relax
-nests tuples instead).  Shapes hold index expressions.
+module, or an `if` with two regions.  There are no tuples of tensors: an operation has several results instead (as in MLIR; Relax
+nests tuples).  Extents are index expressions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tunesmith.support.errors import ScriptError
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type.  Two types are equal when their extents are the same expressions of the same sizes."""
+    """Shape and element type.  Two types are equal if their extents are the same expressions of the same sizes."""
 
     shape: tuple[Poly, ...]
     dtype: str
 
     @classmethod
     def of(cls, shape: Iterable[Index], dtype: str = "float32") -> TensorType:
-        """The type with these extents, ints or index expressions."""
+        """The type with these extents: ints or index expressions."""
         if dt.lanes(dtype) != 1:
             raise ScriptError(f"a tensor has elements of a scalar type, not {dtype}")
         extents = tuple([poly(e) for e in shape])
@@ -40,7 +40,7 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether all extents are numbers."""
+        """Whether all extents are constant."""
         return all(e.const is not None for e in self.shape)
 
     @property
@@ -59,7 +59,7 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor that is computed or passed in: its identity is the object, the name is for people."""
+    """A computed tensor or a parameter, identified by the object; the name is for display."""
 
     name: str
     type: TensorType
@@ -70,11 +70,11 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor with known elements, weights mostly.
+    """A tensor with elements known at compile time, usually weights.
 
     Args:
-        name: for people.
-        data: its elements; they must not change any more.
+        name: name for display.
+        data: the elements; the array must not be modified afterwards.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Constant:
 
     @cached_property
     def digest(self) -> str:
-        """Of type, shape and bytes: the same in every process."""
+        """Hash of dtype, shape and bytes; equal in every process."""
         head = f"{self.data.dtype.str}{self.data.shape}".encode()
         return hashlib.sha256(head + self.data.tobytes()).hexdigest()[:16]
 
@@ -104,12 +104,12 @@ class Constant:
 Operand = Value | Constant
 
 Attribute = bool | int | float | str | Poly | tuple["Attribute", ...] | None
-"""What an operator may be told besides its operands."""
+"""Values of operator attributes."""
 
 Attributes = tuple[tuple[str, Attribute], ...]
 
 PRIMITIVE = "primitive"
-"""Attribute of graph functions that become one TIR function each; their calls give them all of their sizes."""
+"""Attribute of graph functions that are lowered to one TIR function each; calls pass all of their sizes."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -117,9 +117,9 @@ class Call:
     """An operator applied to tensors.
 
     Attributes:
-        operator: its name in `graph.ir.operator.GRAPH_OPERATORS`.
+        operator: name in `graph.ir.operator.GRAPH_OPERATORS`.
         args: operands.
-        attrs: every attribute of the operator, in its order, defaults included.
+        attrs: all attributes, including defaults, in the order of the operator's signature.
     """
 
     operator: str
@@ -132,7 +132,7 @@ class Call:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The attributes as a builder's method takes them."""
+        """The attributes as keyword arguments of a builder method."""
         return dict(self.attrs)
 
 
@@ -141,7 +141,7 @@ class CallFunction:
     """A function of the module applied to tensors.
 
     Attributes:
-        function: its name.  A TIR function takes the operands, the results and then `sizes`; a graph function takes the operands.
+        function: name of the function.  A TIR function takes operands, results and `sizes`, in this order; a graph function takes operands.
         args: operands.
         sizes: values of the scalar parameters of a TIR function, in order.
     """
@@ -153,12 +153,12 @@ class CallFunction:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class If:
-    """One of two regions, which may use all that is bound before; they have results of the same types.
+    """Evaluate one of two regions, which may use all values bound before and have equal result types.
 
     Attributes:
         condition: bool[].
-        then: computed where it holds.
-        otherwise: computed where it does not.
+        then: computed if the condition is true.
+        otherwise: computed if it is false.
     """
 
     condition: Operand
@@ -167,7 +167,7 @@ class If:
 
     @property
     def args(self) -> tuple[Operand, ...]:
-        """The condition; what the regions use besides is told by `used`."""
+        """The condition; `used` also yields the operands of the regions."""
         return (self.condition,)
 
 
@@ -184,7 +184,7 @@ class Binding:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """Bindings in an order in which they can be computed, and what they are computed for."""
+    """Bindings in topological order, and the results of the region."""
 
     bindings: tuple[Binding, ...]
     results: tuple[Operand, ...]
@@ -198,12 +198,12 @@ def expressions(value: Attribute) -> list[Poly]:
 
 
 def regions(operation: Operation) -> tuple[Region, ...]:
-    """The regions of an operation: two for `if`, else none."""
+    """The regions of an operation: two for `If`, else none."""
     return (operation.then, operation.otherwise) if isinstance(operation, If) else ()
 
 
 def all_bindings(region: Region) -> Iterator[Binding]:
-    """Every binding, those of inner regions before the one that holds them."""
+    """All bindings; bindings of inner regions precede the one that contains them."""
     for b in region.bindings:
         for inner in regions(b.operation):
             yield from all_bindings(inner)
@@ -211,7 +211,7 @@ def all_bindings(region: Region) -> Iterator[Binding]:
 
 
 def used(operation: Operation) -> Iterator[Operand]:
-    """All operands of an operation, those that its regions take from outside included; some may come several times."""
+    """All operands of an operation, including those that its regions use from outside; an operand may be repeated."""
     yield from operation.args
     for region in regions(operation):
         bound = {v for b in region.bindings for v in b.results}
@@ -220,6 +220,6 @@ def used(operation: Operation) -> Iterator[Operand]:
 
 
 def constants(body: Region) -> tuple[Constant, ...]:
-    """The constants of a function's body, each once, in order of first use."""
+    """The constants of a function body, without repetitions, in order of first use."""
     operands = [o for b in body.bindings for o in used(b.operation)]
     return tuple(dict.fromkeys(o for o in (*operands, *body.results) if isinstance(o, Constant)))

@@ -1,11 +1,11 @@
-"""Operators of graph functions: each is a tensor expression, its numpy reference, and how it may be fused.
+"""Define graph operators, each by a tensor expression, a numpy reference and a fusion kind.
 
-One definition serves three purposes.  Types are inferred by applying the expression to placeholders and looking at what comes
-out; a call, or a fused group of calls, becomes a TIR function by applying it to real inputs; and constants are folded with the
-numpy reference, which is also the oracle of the tests.  Attributes are the keyword-only parameters of the expression.
+One definition serves three purposes.  Types are inferred by applying the expression to placeholders.  A call, or a fused group of
+calls, is lowered to a TIR function by applying it to the inputs.  Constants are folded with the numpy reference, which is also the
+oracle of the tests.  Attributes are the keyword-only parameters of the expression.
 
-An operator is added by a line in `_LIBRARY`, by `GRAPH_OPERATORS.register(name, operator)`, or by another distribution's entry point in
-the group `tunesmith.graph_operator`.
+An operator is added by a line in `_LIBRARY`, by `GRAPH_OPERATORS.register(name, operator)`, or by an entry point of another
+distribution in the group `tunesmith.graph_operator`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, FUSABLE, OPAQUE = KINDS = (
     "fusable",
     "opaque",
 )
-"""How an operator may be fused, as TVM divides them (kElemWise, kBroadcast, kInjective, kCommReduce, kOutEWiseFusable, kOpaque), from the
-most to the least willing: elementwise, element i from elements i; broadcast, the same with repeated operands; injective, an element
-from one element of each operand, wherever it is; reduction; fusable, a contraction that takes elementwise ones behind it; and opaque."""
+"""Fusion kinds of operators, as in TVM (kElemWise, kBroadcast, kInjective, kCommReduce, kOutEWiseFusable, kOpaque), from the most to the
+least fusable: elementwise, element i depends on elements i; broadcast, the same with broadcast operands; injective, an element depends
+on one element of each operand, at any index; reduction; fusable, a contraction with an elementwise epilogue; and opaque."""
 
 _REQUIRED = inspect.Parameter.empty
 
@@ -47,14 +47,14 @@ class GraphOperator:
     """One operator.
 
     Attributes:
-        name: in calls and scripts.
+        name: name in calls and scripts.
         kind: one of `KINDS`.
-        compute: called with the operands as tensors and all attributes as keywords; the results, one tensor or several.  Its keyword-only
+        compute: maps the operands, as tensors, and all attributes, as keywords, to one result tensor or several.  Its keyword-only
             parameters are the attributes, with their defaults; `*args` takes any number of operands; a positional parameter
-            with the default None is an operand that may be left out.  It raises ScriptError for operands that do not fit.
-        reference: called with arrays in the same way; the resulting arrays, of the types of `compute`.  A size in an attribute is an int.
-        wide: floats of 16 bits are computed in float32 and rounded once, as sums of many must be.
-        view: the results have the elements of the first operand in their order, so no code is needed to make them (reshape).
+            with the default None is an optional operand.  It raises ScriptError for invalid operands.
+        reference: called with arrays in the same way; returns arrays of the types of `compute`.  A size in an attribute is an int.
+        wide: 16-bit floats are computed in float32 and rounded once, as long sums require.
+        view: the results have the elements of the first operand in the same order, so no code is needed to compute them (reshape).
     """
 
     name: str
@@ -70,48 +70,48 @@ class GraphOperator:
 
     @cached_property
     def arity(self) -> tuple[int, int | None]:
-        """The least and the greatest number of operands; None for any."""
+        """The minimum and maximum numbers of operands; the maximum is None if unbounded."""
         positional = [p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD or p.kind is p.POSITIONAL_ONLY]
         least = sum(p.default is _REQUIRED for p in positional)
         return least, None if any(p.kind is p.VAR_POSITIONAL for p in self._parameters) else len(positional)
 
     def operand_name(self, position: int) -> str:
-        """What the operand at a position is called; that of `*xs` is `xs`."""
+        """The name of the operand at a position; `xs` for operands of `*xs`."""
         names = [p.name for p in self._parameters if p.kind is not p.KEYWORD_ONLY]
         return names[min(position, len(names) - 1)]
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Name -> default value; `inspect.Parameter.empty` for those that must be given."""
+        """Name -> default value; `inspect.Parameter.empty` for required attributes."""
         return {p.name: p.default for p in self._parameters if p.kind is p.KEYWORD_ONLY}
 
     def bind(self, given: Mapping[str, Any]) -> Attributes:
-        """All attributes in order, lists made tuples, defaults filled in.
+        """All attributes in order, with lists converted to tuples and defaults filled in.
 
         Raises:
-            ScriptError: one is unknown (the message names the nearest), missing, or no attribute value.
+            ScriptError: an attribute is unknown (the message suggests the closest name), missing, or has an invalid value.
         """
         wrong = [f"attribute {key} is unknown{self._nearest(key)}" for key in given if key not in self.attributes]
         wrong += [f"attribute {key} is missing" for key, d in self.attributes.items() if d is _REQUIRED and key not in given]
         if wrong:
-            raise ScriptError(f"{self.name}: {'; '.join(wrong)}. It is spelled {self.usage()}")
+            raise ScriptError(f"{self.name}: {'; '.join(wrong)}. Usage: {self.usage()}")
         return tuple([(key, self._checked(key, given.get(key, default))) for key, default in self.attributes.items()])
 
     def infer(self, args: Sequence[TensorType], attrs: Attributes = ()) -> tuple[TensorType, ...]:
         """The types of the results.
 
         Raises:
-            ScriptError: the operands do not fit the operator; the message names it and their types.
+            ScriptError: the operands are invalid; the message contains the operator and their types.
         """
         tensors = [te.placeholder(t.shape, t.dtype, f"arg{i}") for i, t in enumerate(args)]
         return tuple([TensorType(t.shape, t.dtype) for t in self.apply(tensors, attrs)])
 
     def apply(self, args: Sequence[Tensor], attrs: Attributes = ()) -> tuple[Tensor, ...]:
-        """The results as tensors over `args`; errors as in `infer`."""
+        """The results as tensor expressions of `args`; raises as `infer` does."""
         least, most = self.arity
         if len(args) < least or (most is not None and len(args) > most):
-            many = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
-            raise ScriptError(f"{self.name}: it takes {many} operands, got {len(args)}. It is spelled {self.usage()}")
+            expected = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
+            raise ScriptError(f"{self.name} takes {expected} operands, got {len(args)}. Usage: {self.usage()}")
         try:
             half = self.wide and bool(args) and all(dt.is_float(a.dtype) and dt.bits(a.dtype) == 16 for a in args)
             made = self.compute(*([_cast(a, "float32") for a in args] if half else args), **dict(attrs))
@@ -124,10 +124,10 @@ class GraphOperator:
     def evaluate(
         self, args: Sequence[np.ndarray], attrs: Attributes = (), sizes: Mapping[Var, int] | None = None
     ) -> tuple[np.ndarray, ...]:
-        """The results that numpy computes; `sizes` are the values of variables in attributes."""
+        """The results of the numpy reference; `sizes` are the values of variables in attributes."""
         made = self.reference(*args, **{key: _number(value, sizes or {}) for key, value in attrs})
-        many = isinstance(made, (list, tuple))
-        return tuple([np.asarray(m) for m in (made if many else [made])])
+        several = isinstance(made, (list, tuple))
+        return tuple([np.asarray(m) for m in (made if several else [made])])
 
     def usage(self) -> str:
         """`name(x, y, *, key, key=default)`."""
@@ -145,7 +145,7 @@ class GraphOperator:
         if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float)):
             return value.item()
         raise ScriptError(
-            f"{self.name}: attribute {key} is a {type(value).__name__}; it may be a number, a text, a size, None, or a list of those"
+            f"{self.name}: attribute {key} is a {type(value).__name__}; use a number, a string, a size, None, or a list of these"
         )
 
     def _nearest(self, key: str) -> str:
@@ -255,7 +255,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "norms": ("batch_norm", "group_norm", "instance_norm", "layer_norm", "log_softmax", "rms_norm", "softmax"),
     "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d"),
 }
-"""Module of `graph.operators` -> operators in it, each a constant named like the operator in capitals."""
+"""Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 
 GRAPH_OPERATORS: Registry[GraphOperator] = Registry(
     "graph operator", {name: f"tunesmith.graph.operators.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names}

@@ -1,7 +1,7 @@
-"""Outlining: a group of calls becomes a function of the module, and a call of it stands in the group's place.
+"""Outline groups of calls: move a group into a function of the module and replace it by a call.
 
-Functions are named after what they do and their parameters after what they are to their operators, not after values, so that equal groups
-are equal to the letter and share one function.
+Functions are named after their operators, and parameters after the operand names of the operators rather than after values, so equal
+groups have equal text and share one function.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tunesmith.support.errors import InternalError
 
 
 class Outlined:
-    """The functions made of groups so far; equal ones are kept once.
+    """The functions outlined so far, without duplicates.
 
     Args:
-        taken: names that the module has already.
+        taken: names in use in the module.
     Attributes:
-        functions: by their names in the module.
+        functions: outlined functions by name.
     """
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -33,14 +33,14 @@ class Outlined:
     def call(
         self, members: Sequence[Binding], name: str, mark: tuple[str, str], inside: Callable[[Operand], bool] = lambda o: False
     ) -> Binding:
-        """A group as a call of its function, with the results of its last call.
+        """Outline a group; the result is a call of its function that binds the results of the last call of the group.
 
         Args:
-            members: bindings of calls of operators, in order; only results of the last one are used elsewhere.
-            name: of the function, if it is free.
-            mark: an attribute of the function.  It also has the attribute "constants" where operands are constants in this call: the
-                positions of those parameters.
-            inside: constants that stay in the function; all others are passed to it.
+            members: bindings of operator calls, in order; only results of the last one are used outside the group.
+            name: preferred name of the function; a number is appended if it is taken.
+            mark: an attribute of the function.  If operands of this call are constants, the function also has the attribute "constants":
+                the positions of those parameters.
+            inside: whether a constant stays in the function; all other constants are passed to it.
         """
         made = {v for b in members for v in b.results}
         params: dict[Operand, Value] = {}
@@ -48,7 +48,7 @@ class Outlined:
             for i, o in enumerate(call.args):
                 if o not in made and not inside(o) and o not in params:
                     params[o] = Value(_fresh(GRAPH_OPERATORS.get(call.operator).operand_name(i), params.values()), o.type)
-        held = " ".join(str(i) for i, o in enumerate(params) if isinstance(o, Constant))
+        positions = " ".join(str(i) for i, o in enumerate(params) if isinstance(o, Constant))
         env: dict[Operand, Operand] = dict(params)
         bindings = []
         for b in members:
@@ -56,12 +56,12 @@ class Outlined:
             results = tuple([Value(v.name, v.type) for v in b.results])
             bindings.append(Binding(results, Call(call.operator, tuple([env.get(a, a) for a in call.args]), call.attrs)))
             env.update(zip(b.results, results, strict=True))
-        attrs = tuple(sorted([*([("constants", held)] if held else []), mark]))
+        attrs = tuple(sorted([*([("constants", positions)] if positions else []), mark]))
         func = GraphFunc(name, tuple(params.values()), Region(tuple(bindings), bindings[-1].results), attrs)
         return Binding(members[-1].results, CallFunction(self._add(func), tuple(params), tuple([poly(v) for v in func.sizes])))
 
     def _add(self, func: GraphFunc) -> str:
-        """The name under which the module has `func`."""
+        """The name of `func` in the module."""
         key = structural.digest(func.with_(name=""))
         if key not in self._names:
             name, count = func.name, 0
@@ -76,7 +76,7 @@ class Outlined:
 
 def _call_of(b: Binding) -> Call:
     if not isinstance(b.operation, Call):
-        raise InternalError(f"a {type(b.operation).__name__} is to move into a function of operators")
+        raise InternalError(f"cannot outline a {type(b.operation).__name__}: only operator calls can be outlined")
     return b.operation
 
 
@@ -89,7 +89,7 @@ def _fresh(name: str, taken: Iterable[Value]) -> str:
 
 
 def users_of(region: Region) -> list[list[int]]:
-    """For each binding the positions of those that use its results; what the region returns is used at the position behind the last."""
+    """The positions of the users of each binding; a result of the region has the position after the last binding as a user."""
     made = {v: i for i, b in enumerate(region.bindings) for v in b.results}
     users: list[list[int]] = [[] for _ in region.bindings]
     for i, operands in enumerate([*[used(b.operation) for b in region.bindings], region.results]):

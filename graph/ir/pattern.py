@@ -1,9 +1,9 @@
-"""Patterns: chains of calls by the names of their operators, some of which may be missing.
+"""Match chains of calls by the names of their operators, with optional and alternative operators.
 
     Pattern("dense", ("permute_dims?", "matmul", "add?", "relu|gelu?"), check=two_dimensional)
 
-A call of a chain has one result, which the next call of the chain takes and nobody else does.  `?` marks a call that may be missing, `|`
-separates operators of which any will do.
+Each call of a chain has one result, and the next call of the chain is its only user.  `?` marks an optional call, `|` separates
+alternative operators.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tunesmith.graph.ir.outline import users_of
 from tunesmith.support.errors import UserError
 
 Check = Callable[[Sequence[Binding]], bool]
-"""Says of a chain that has the right operators whether it is wanted."""
+"""Predicate on a chain whose operators match."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One form of a chain.
+    """A pattern of chains.
 
     Args:
-        name: what such a chain is called; part of the names of functions, so an identifier.
-        operators: of its calls, in order.
-        check: what a chain must be besides; by default every chain will do.
+        name: name of the pattern, an identifier because it is part of function names.
+        operators: operators of the calls, in order.
+        check: further condition on a chain; by default every chain matches.
     """
 
     name: str
@@ -37,16 +37,16 @@ class Pattern:
 
     @cached_property
     def steps(self) -> tuple[tuple[frozenset[str], bool], ...]:
-        """For each position the operators, and whether it may be missing.
+        """The operators at each position, and whether the position is optional.
 
         Raises:
-            UserError: the pattern names an operator that does not exist, all of it may be missing, or its name is no identifier.
+            UserError: an operator of the pattern does not exist, all positions are optional, or the name is not an identifier.
         """
         if not self.name.isidentifier():
-            raise UserError(f"{self.name!r} cannot name a pattern: use letters, digits and underscores")
+            raise UserError(f"{self.name!r} is not a valid pattern name: use letters, digits and underscores")
         steps = [(frozenset(text.removesuffix("?").split("|")), text.endswith("?")) for text in self.operators]
         if all(optional for _, optional in steps):
-            raise UserError(f"the pattern {self.name} {self.operators!r} must have a call that may not be missing")
+            raise UserError(f"the pattern {self.name} {self.operators!r} must have a call that is not optional")
         for operator in sorted(set().union(*[names for names, _ in steps])):
             try:
                 GRAPH_OPERATORS.get(operator)
@@ -56,9 +56,9 @@ class Pattern:
 
 
 def chains(region: Region, pattern: Pattern) -> Iterator[list[int]]:
-    """Chains of the pattern in a region, as positions of bindings; for each first call the longest first.
+    """Chains of the pattern in a region, as positions of bindings; chains with the same first call in order of decreasing length.
 
-    Chains may share calls: whoever takes one refuses those that come later.
+    Chains may overlap; callers skip a chain that shares calls with one already accepted.
     """
     users = users_of(region)
     for i in range(len(region.bindings)):
@@ -66,14 +66,14 @@ def chains(region: Region, pattern: Pattern) -> Iterator[list[int]]:
 
 
 def _from(region: Region, users: Sequence[Sequence[int]], steps: Sequence[tuple[frozenset[str], bool]], i: int) -> Iterator[list[int]]:
-    """The ways in which `steps` fit calls from binding `i` on; no way holds fewer than one call."""
+    """The matches of `steps` that start at binding `i`, each with at least one call."""
     if not steps:
         return
     (names, optional), rest = steps[0], steps[1:]
     operation = region.bindings[i].operation
     if isinstance(operation, Call) and operation.operator in names:
         if len(region.bindings[i].results) == 1 and len(users[i]) == 1 and users[i][0] < len(region.bindings):
-            # The user may be an `if`, which takes the value into its regions; that is no call and fits no step.
+            # An `if` that uses the value in its regions is not a Call, so it matches no step.
             yield from ([i, *following] for following in _from(region, users, rest, users[i][0]))
         if all(o for _, o in rest):
             yield [i]

@@ -1,4 +1,4 @@
-"""Rewriter: the base of passes that replace operations of a graph function one at a time, in order.
+"""Provide the base class of passes that replace operations of a graph function one by one, in order.
 
     class Fold(Rewriter):
         def visit(self, operation, build):
@@ -8,7 +8,7 @@
 
     func = Fold()(func)
 
-A pass sees an operation when its operands are replaced and its regions rewritten, so one pass over the function does all.
+The operands of an operation are replaced and its regions rewritten before it is visited, so one traversal suffices.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from tunesmith.support.errors import ScriptError
 
 
 class Rewriter:
-    """Rewrites functions; what a subclass changes is said by `visit`."""
+    """Rewrite functions; subclasses define the replacements in `visit`."""
 
     def __init__(self) -> None:
         self._new: dict[Operand, Operand] = {}
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
-        """What replaces the results of an operation.
+        """The replacements of the results of an operation.
 
         Args:
-            operation: its operands are replaced already, its regions rewritten.
-            build: appends new bindings in front of what follows.
+            operation: operation with replaced operands and rewritten regions.
+            build: appends new bindings before those that follow.
         Returns:
             One operand for each result, of any type; None to keep the operation.
         """
         return None
 
     def __call__(self, func: GraphFunc) -> GraphFunc:
-        """The rewritten function; `func` itself when nothing changed, and when an external code generator owns it.
+        """The rewritten function; `func` itself if nothing changed or if an external code generator compiles it.
 
-        Types of results are inferred again where types of operands changed; calls of functions keep theirs.
+        Result types are inferred again if operand types changed; calls of functions keep their result types.
 
         Raises:
-            ScriptError: an operation does not take the new operands, or the regions of an `if` have got results of different types.
+            ScriptError: an operation does not accept the new operands, or the result types of the regions of an `if` now differ.
         """
         if func.codegen is not None:
             return func
@@ -54,7 +54,7 @@ class Rewriter:
         return func if body is func.body else func.with_(body=body)
 
     def operand(self, o: Operand) -> Operand:
-        """What stands for `o` now."""
+        """The replacement of `o`, or `o` itself."""
         return self._new.get(o, o)
 
     def _operands(self, old: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -79,12 +79,12 @@ class Rewriter:
             made = kept.results
         if len(made) != len(b.results):
             raise ScriptError(
-                f"{type(self).__name__}: {len(made)} operands are to replace {len(b.results)} results ({b.results[0].name}, ...)"
+                f"{type(self).__name__}: cannot replace {len(b.results)} results ({b.results[0].name}, ...) by {len(made)} operands"
             )
         self._new.update((old, new) for old, new in zip(b.results, made, strict=True) if old is not new)
 
     def _operation(self, old: Operation) -> Operation:
-        """The operation on what stands for its operands now; `old` itself when that is the same."""
+        """The operation with replaced operands; `old` itself if none changed."""
         args = self._operands(old.args)
         if isinstance(old, If):
             then, otherwise = self._region(old.then), self._region(old.otherwise)
@@ -96,7 +96,7 @@ class Rewriter:
 
 
 def _with_types(b: Binding, new: Operation) -> Binding:
-    """`b` with an operation in place of its own: its values stay unless their types change."""
+    """`b` with the operation `new`; a value is replaced only if its type changes."""
     old = b.operation
     types: Sequence[TensorType] = [v.type for v in b.results]
     if isinstance(new, Call) and [a.type for a in new.args] != [a.type for a in old.args]:
@@ -104,7 +104,7 @@ def _with_types(b: Binding, new: Operation) -> Binding:
     elif isinstance(new, If):
         types, others = [[r.type for r in region.results] for region in (new.then, new.otherwise)]
         if types != others:
-            raise ScriptError(f"the regions of the `if` for {b.results[0].name} have results of different types: {types} and {others}")
+            raise ScriptError(f"the result types of the regions of the `if` for {b.results[0].name} differ: {types} and {others}")
     results = tuple([v if v.type == t else Value(v.name, t) for v, t in zip(b.results, types, strict=True)])
     return Binding(results, new)
 

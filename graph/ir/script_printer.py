@@ -1,4 +1,4 @@
-"""Graph functions as script text: Python that looks like a program and that `script_parser.parse` reads back to an equal function.
+"""Print graph functions as script text with Python syntax, which `script_parser.parse` parses to an equal function.
 
     @G.function(sizes=("n",))
     def main(x: G.Tensor((n, 64), "float32"), c: G.Tensor((), "bool")):
@@ -15,9 +15,9 @@
             r = two
         return r
 
-The last statement of a branch names what the `if` results in; both branches assign the same names.  Attributes that have their default
-value are left out.  Constants of more than 16 elements are named by their digest: their data are kept elsewhere (`large_constants`).
-Index arithmetic is that of TIR scripts (`T.min(n, 64)`).
+The last statement of a branch names the results of the `if`; both branches assign the same names.  Attributes with their default
+value are omitted.  Constants of more than 16 elements are referenced by digest; their data are stored separately (`large_constants`).
+Index arithmetic is written as in TIR scripts (`T.min(n, 64)`).
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ if TYPE_CHECKING:
     from tunesmith.graph.ir.function import GraphFunc
 
 WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "nan", "operator"})
-"""What `G.` means besides operators; one that is named so is spelled `G.operator("call")(x)`."""
+"""Names in `G.` that are not operators; an operator with such a name is written `G.operator("call")(x)`."""
 _INLINE = 16
 _WRAP = 120
 
 
 def script_of(func: GraphFunc) -> str:
-    """The program text of `func`."""
+    """The script text of `func`."""
     return "\n".join(lines(func))
 
 
 def lines(func: GraphFunc, depth: int = 0) -> list[str]:
-    """The lines of `script_of`, indented by `depth` steps."""
+    """The lines of the script text, indented by `depth` levels."""
     printer = _Printer()
     printer.function(func, depth)
     return printer.lines
 
 
 def large_constants(func: GraphFunc) -> dict[str, np.ndarray]:
-    """The data that the text of `func` does not hold, by digest: what a parser of the text must be given."""
+    """The constants that the text of `func` does not contain, by digest; a parser of the text needs them."""
     return {c.digest: c.data for c in constants(func.body) if _elements(c.data) is None}
 
 
 class _Names(Names):
-    """Names that are never released, and none of them `G`; thousands may ask for the same one."""
+    """Unique names, never released and never `G`; efficient for thousands of requests of the same name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Names(Names):
 
 
 class _Printer(ExprPrinter):
-    """Prints one function; `lines` grows."""
+    """Print one function; output is appended to `lines`."""
 
     names: _Names
 
@@ -109,7 +109,7 @@ class _Printer(ExprPrinter):
         self.lines.append("    " * depth + text)
 
     def function(self, f: GraphFunc, depth: int) -> None:
-        """The whole of `f`."""
+        """Print `f`."""
         sizes = [self.bind_var(v, size=True) for v in _sizes(f)]
         name = identifier(f.name)
         options = [] if name == f.name else [f"name={quoted(f.name)}"]
@@ -135,7 +135,7 @@ class _Printer(ExprPrinter):
         self._line(depth, f"return {self.operands(f.results)}")
 
     def region(self, region: Region, depth: int) -> None:
-        """The bindings of a region."""
+        """Print the bindings of a region."""
         for b in region.bindings:
             names = ", ".join([self.names.bind(v) for v in b.results])
             op = b.operation
@@ -151,7 +151,7 @@ class _Printer(ExprPrinter):
     # ---- operations --------------------------------------------------------------------------------------------------
 
     def call(self, op: Call) -> str:
-        """An operator applied to tensors, with the attributes that are not what they are by default."""
+        """A call of an operator, with the attributes that differ from their defaults."""
         defaults = GRAPH_OPERATORS.get(op.operator).attributes if op.operator in GRAPH_OPERATORS else {}
         given = [(key, self.attribute(v)) for key, v in op.attrs]
         options = [f"{key}={text}" for key, text in given if key not in defaults or text != self.attribute(defaults[key])]
@@ -160,7 +160,7 @@ class _Printer(ExprPrinter):
         return f"{head}({', '.join([*map(self.operand, op.args), *options])})"
 
     def call_function(self, op: CallFunction, types: tuple[TensorType, ...]) -> str:
-        """A function of the module applied to tensors: its name, operands, result types and sizes."""
+        """A call of a function of the module: name, operands, result types and sizes."""
         made = [self.type(t) for t in types]
         parts = [quoted(op.function), _tuple([self.operand(a) for a in op.args]), made[0] if len(made) == 1 else _tuple(made)]
         if op.sizes:
@@ -168,11 +168,11 @@ class _Printer(ExprPrinter):
         return f"G.call({', '.join(parts)})"
 
     def operand(self, o: Operand) -> str:
-        """Its name; that of one which is bound nowhere is its own."""
+        """The assigned name of an operand; its own name if it is bound nowhere."""
         return self.names.name.get(o) or identifier(o.name)
 
     def operands(self, values: Iterable[Operand]) -> str:
-        """Their names."""
+        """The assigned names of several operands."""
         return ", ".join([self.operand(o) for o in values])
 
     def type(self, t: TensorType) -> str:
@@ -180,12 +180,12 @@ class _Printer(ExprPrinter):
         return f"G.Tensor({_tuple([self.index(e) for e in t.shape])}, {quoted(t.dtype)})"
 
     def constant(self, c: Constant) -> str:
-        """Its elements, or its digest, and its type."""
+        """A constant: its elements or its digest, and its type."""
         inner = _elements(c.data)
         return f"G.constant({quoted(c.digest) if inner is None else inner}, {_tuple(map(str, c.data.shape))}, {quoted(c.type.dtype)})"
 
     def attribute(self, value: Attribute | object) -> str:
-        """An attribute; also a default value, which may be a list, or the mark of those that have none."""
+        """An attribute, or a default value, which may be a list or the marker for required attributes."""
         if isinstance(value, (tuple, list)):
             return _tuple([self.attribute(v) for v in value])
         if isinstance(value, Poly):
@@ -194,7 +194,7 @@ class _Printer(ExprPrinter):
 
 
 def _sizes(f: GraphFunc) -> tuple[Var, ...]:
-    """The sizes that a call binds, then those of a faulty function that nothing binds."""
+    """The sizes that a call binds, then the unbound sizes of an ill-formed function."""
     used = [e for p in f.params for e in p.type.shape]
     for b in all_bindings(f.body):
         op = b.operation
@@ -216,7 +216,7 @@ def _number(x: object) -> str:
 
 
 def _elements(data: np.ndarray) -> str | None:
-    """The elements of a small array as nested lists of numbers that give exactly these elements; None for others."""
+    """The elements of a small array as nested lists of numbers that parse back exactly; None for other arrays."""
     if data.size > _INLINE or any(e > _INLINE for e in data.shape):
         return None
     texts = np.empty(data.shape, dtype=object)
@@ -233,10 +233,10 @@ def _nested(x: str | list[Any]) -> str:
 
 
 def _element(x: Any) -> str | None:
-    """The shortest text that reads back to the very bits of `x`; None for a NaN with bits of its own."""
+    """The shortest text that parses back to the same bits as `x`; None for a NaN with a non-default payload."""
     if not isinstance(x, np.floating):
         return repr(x.item())
     if not np.isfinite(x):
         return _number(float(x)) if type(x)(float(x) if x == x else math.nan).tobytes() == x.tobytes() else None
-    short = str(x)  # the shortest decimal of this type; it is read as float64 first, which could round to a neighbour
+    short = str(x)  # the shortest decimal of this type; it is parsed as float64 first, and double rounding could change the value
     return repr(float(short)) if type(x)(float(short)).tobytes() == x.tobytes() else repr(float(x))

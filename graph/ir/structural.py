@@ -1,8 +1,8 @@
-"""Equality of graph functions up to names, the place of the first difference, and the digest that agrees with it.
+"""Compare graph functions up to names, locate the first difference, and hash them consistently with equality.
 
-A function is written down part by part (a type, an operator, an operand, ...) with values and sizes as their numbers in program order and
-constants as their digests.  Two functions are equal when all parts are; the digest is the hash of the parts.  The order of bindings
-matters, and so do the names of called functions; names of values, sizes and the function itself do not.
+A function is serialised into parts (a type, an operator, an operand, ...).  Values and sizes are numbered in program order; constants
+are represented by their digests.  Two functions are equal if all parts are equal; the digest is the hash of the parts.  The order of
+bindings and the names of called functions are significant; names of values, sizes and the function itself are not.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
 _FORMAT = "tunesmith.graph.ir.structural.1"
-"""Part of every digest: a change of the parts below must change this line."""
+"""Version of the serialisation, included in every digest: change it with any change of the parts below."""
 
 
 def digest(func: GraphFunc) -> str:
-    """32 hexadecimal digits that depend on what `equal` compares and on nothing else; the same in every process."""
+    """A hash of 32 hexadecimal digits of exactly what `equal` compares; equal in every process."""
     text = "\n".join([_FORMAT, *[f"{p.kind} {p.key}" for p in _Walk().function(func)]])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def equal(a: GraphFunc, b: GraphFunc) -> bool:
-    """True when `a` and `b` are the same function up to the names of values, sizes and the function."""
+    """Whether `a` and `b` are the same function up to the names of values, sizes and the function."""
     return difference(a, b) is None
 
 
 def difference(a: GraphFunc, b: GraphFunc) -> str | None:
-    """Where `a` and `b` first differ and how, such as `/binding 3 (y).operator: relu != neg`; None when they are equal.
+    """The first difference of `a` and `b`, such as `/binding 3 (y).operator: relu != neg`; None if they are equal.
 
-    The place is told in the names of `a`.
+    Names in the path are those of `a`.
     """
-    # Each number of parts stands before the parts, so up to the first difference both have the same parts.
+    # Every list of parts is preceded by its length, so both walks have the same parts up to the first difference.
     for x, y in zip(_Walk().function(a), _Walk().function(b), strict=False):
         if x.kind != y.kind or x.key != y.key:
             left, right = x.shown, y.shown
-            return f"{x.place or '/'}.{x.kind}: {left} != {right}" if left != right else f"{x.place}.{x.kind}: {x.key} != {y.key}"
+            return f"{x.path or '/'}.{x.kind}: {left} != {right}" if left != right else f"{x.path}.{x.kind}: {x.key} != {y.key}"
     return None
 
 
 STRUCTURE = Structure(digest, difference)
-"""For modules that hold graph functions beside TIR functions."""
+"""Digest and difference of graph functions, for modules that also hold TIR functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One thing that equal functions have in common.
+    """One part of a serialised function.
 
     Attributes:
-        place: the way to it, for people.
-        kind: what it is.
-        key: what is compared.
-        shown: what people read of it.
+        path: path of the part, for messages.
+        kind: kind of the part.
+        key: the text that is compared.
+        shown: the text in messages.
     """
 
-    place: str
+    path: str
     kind: str
     key: str
     shown: str
 
 
 class _Walk:
-    """Yields the parts of one function."""
+    """Yield the parts of one function."""
 
     def __init__(self) -> None:
         self.index = Writer()
         self.numbers: dict[Operand, str] = {}
-        self.place = ""
+        self.path = ""
 
     def function(self, f: GraphFunc) -> Iterator[_Part]:
         for v in f.bound_sizes:
@@ -87,10 +87,10 @@ class _Walk:
         yield from self.region(f.body)
 
     def part(self, kind: str, key: str, shown: str = "") -> _Part:
-        return _Part(self.place, kind, key, shown or key)
+        return _Part(self.path, kind, key, shown or key)
 
     def type(self, t: TensorType, inside: str = "") -> _Part:
-        return _Part(self.place + inside, "type", f"{t.dtype}{self.index.value(t.shape)}", repr(t))
+        return _Part(self.path + inside, "type", f"{t.dtype}{self.index.value(t.shape)}", repr(t))
 
     def number(self, o: Operand) -> None:
         self.numbers[o] = f"value {len(self.numbers)}"
@@ -102,16 +102,16 @@ class _Walk:
         return self.part(kind, key, f"{o.name} ({key})")
 
     def region(self, region: Region) -> Iterator[_Part]:
-        outside = self.place
+        outside = self.path
         yield self.part("bindings", str(len(region.bindings)))
         for i, b in enumerate(region.bindings):
-            self.place = f"{outside}/binding {i} ({', '.join([v.name for v in b.results])})"
+            self.path = f"{outside}/binding {i} ({', '.join([v.name for v in b.results])})"
             yield from self.operation(b.operation)
             yield self.part("results", str(len(b.results)))
             for v in b.results:
                 yield self.type(v.type)
                 self.number(v)
-            self.place = outside
+            self.path = outside
         yield self.part("results", str(len(region.results)))
         for i, o in enumerate(region.results):
             yield self.operand(o, f"result {i}")
@@ -128,10 +128,10 @@ class _Walk:
             for key, value in op.attrs:
                 yield self.part(f"attribute {key}", self.index.value(value), repr(value))
         elif isinstance(op, If):
-            outside = self.place
+            outside = self.path
             for word, region in (("then", op.then), ("else", op.otherwise)):
-                self.place = f"{outside}/{word}"
+                self.path = f"{outside}/{word}"
                 yield from self.region(region)
-            self.place = outside
+            self.path = outside
         else:
             yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

@@ -1,7 +1,7 @@
-"""Is a graph function well formed?  `verify` says no with the first thing that is wrong, and where it stands.
+"""Verify that a graph function is well formed; report the first violation with its location.
 
-Every value is bound once, before its uses and in a region around them; stored types are those that the operators infer; and every size is
-bound by a call, because some parameter has it as an extent by itself.
+Every value is bound once, before its uses and in an enclosing region.  Stored types equal the inferred types.  Every size is an extent
+of some parameter by itself, so that a call binds it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BOOL = TensorType((), "bool")
 
 
 def verify(func: GraphFunc, mod: Mapping[str, Any] | None = None) -> None:
-    """Raise ScriptError, naming the place, when `func` is not well formed; return None when it is.
+    """Raise ScriptError with the location of the first violation if `func` is not well formed.
 
     Args:
         func: the function.
-        mod: the module it belongs to; without it, calls of functions are checked for their form only.
+        mod: the module of the function; without it, only the form of function calls is checked.
     """
     if not isinstance(func, GraphFunc):
         raise ScriptError(f"graph.ir.verify takes a GraphFunc, got {type(func).__name__}")
@@ -38,35 +38,35 @@ def verify(func: GraphFunc, mod: Mapping[str, Any] | None = None) -> None:
 
 
 def sizes_of_call(func: GraphFunc, types: Iterable[TensorType], given: Sequence[Poly]) -> dict[Var, Poly]:
-    """What the sizes of `func` are in a call with operands of these types and these `sizes`; their number must fit."""
+    """The sizes of `func` in a call with operands of these types and the sizes `given`; the numbers of both must match."""
     if func.is_primitive:
         return dict(zip(func.sizes, given, strict=True))
     sizes: dict[Var, Poly] = {}
     for p, t in zip(func.params, types, strict=True):
-        for wanted, extent in zip(p.type.shape, t.shape, strict=False):
-            v = wanted.as_var()
+        for expected, extent in zip(p.type.shape, t.shape, strict=False):
+            v = expected.as_var()
             if v is not None:
                 sizes.setdefault(v, extent)
     return sizes
 
 
 def infer(operator: str, types: Sequence[TensorType], attrs: Attributes) -> tuple[TensorType, ...]:
-    """The result types of an operator, for operands and attributes that may be anything.
+    """The result types of an operator, for unchecked operands and attributes.
 
     Raises:
-        ScriptError: there is no such operator, or they do not fit it.
+        ScriptError: the operator does not exist, or the operands or attributes are invalid.
     """
     try:
         return GRAPH_OPERATORS.get(operator).infer(types, attrs)
     except ScriptError:
         raise
-    except Exception as e:  # expressions of operators are any code, and are not written for attributes of a wrong kind
+    except Exception as e:  # the expression of an operator may fail in any way for attributes of a wrong kind
         text = str(e) if isinstance(e, UserError) else f"{operator} cannot be applied: {type(e).__name__}: {e}"
         raise ScriptError(text) from e
 
 
 def same_attribute(a: object, b: object) -> bool:
-    """Whether two attribute values are the same: 1, 1.0 and True are three, all NaNs are one."""
+    """Whether two attribute values are the same; 1, 1.0 and True are distinct, all NaNs are equal."""
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -75,33 +75,33 @@ def same_attribute(a: object, b: object) -> bool:
 
 
 class _Verifier:
-    """The walk: values in scope, and the way from the function to the binding at hand, for messages."""
+    """Verify one function; tracks the values in scope and the path to the current binding, for messages."""
 
     def __init__(self, func: GraphFunc, mod: Mapping[str, Any] | None) -> None:
         self.func = func
         self.mod = mod
-        self.place: list[str] = []
+        self.path: list[str] = []
         self.sizes: frozenset[Var] = frozenset()
         self.scope: set[Value] = set()
         self.bound: set[Value] = set()
 
     def fail(self, message: str) -> ScriptError:
-        return ScriptError(f"{message}\nin the graph function {self.func.name}{''.join([', ' + p for p in self.place])}")
+        return ScriptError(f"{message}\nin the graph function {self.func.name}{''.join([', ' + p for p in self.path])}")
 
     def function(self) -> None:
         f = self.func
         if not isinstance(f.name, str) or not f.name:
-            raise self.fail(f"a function has a name that is not empty, got {f.name!r}")
+            raise self.fail(f"the name of a function must be a non-empty string, got {f.name!r}")
         keys = [a[0] for a in f.attrs]
         if any(len(a) != 2 or not isinstance(a[0], str) or not isinstance(a[1], str) for a in f.attrs):
-            raise self.fail(f"attributes of a function are pairs of texts, got {f.attrs!r}")
+            raise self.fail(f"attributes of a function must be pairs of strings, got {f.attrs!r}")
         if any(a >= b for a, b in pairwise(keys)):
-            raise self.fail(f"attributes must be sorted by key, each key once, got {', '.join(keys)}")
+            raise self.fail(f"attributes must be sorted by key without duplicates, got {', '.join(keys)}")
         for p in f.params:
             self.form(p, "parameter")
         self.sizes = frozenset(f.bound_sizes)
         if any(isinstance(v, Param) for v in self.sizes):
-            raise self.fail("a size of a graph function is a Var, not a Param")
+            raise self.fail("a size of a graph function must be a Var, not a Param")
         for p in f.params:
             self.bind(p)
         for condition in f.assumptions:
@@ -125,7 +125,7 @@ class _Verifier:
 
     def form(self, v: object, what: str) -> None:
         if type(v) is not Value or not isinstance(v.name, str):
-            raise self.fail(f"a {what} is a Value with a name, got {v!r}")
+            raise self.fail(f"a {what} must be a Value with a name, got {v!r}")
         t = v.type
         if type(t) is not TensorType or type(t.shape) is not tuple or any(type(e) is not Poly for e in t.shape):
             raise self.fail(f"the type of {v.name} must be a TensorType with a tuple of index expressions (Poly) as its shape, got {t!r}")
@@ -146,15 +146,15 @@ class _Verifier:
         if type(o) is Constant:
             return
         if type(o) is not Value:
-            raise self.fail(f"{what} is a Value or a Constant, got {type(o).__name__}")
+            raise self.fail(f"{what} must be a Value or a Constant, got {type(o).__name__}")
         if o not in self.scope:
-            why = "used outside the region that binds it" if o in self.bound else "which is not bound before"
+            why = "which is used outside the region that binds it" if o in self.bound else "which is not bound before"
             raise self.fail(f"{what} is {o.name}, {why}")
 
     def assumption(self, condition: object) -> None:
         if not isinstance(condition, Expr) or condition.dtype != "bool":
             got = condition.dtype if isinstance(condition, Expr) else repr(condition)
-            raise self.fail(f"an assumption is a condition of type bool, got {got}")
+            raise self.fail(f"an assumption must be a condition of type bool, got {got}")
         sizes = tuple(sorted(self.sizes, key=lambda v: v.key))
         try:
             verify_tir(PrimFunc("assumption", sizes, (), Evaluate(condition)))
@@ -165,11 +165,11 @@ class _Verifier:
 
     def region(self, region: Region) -> None:
         for i, b in enumerate(region.bindings):
-            self.place.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
+            self.path.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
             self.binding(b)
-            self.place.pop()
+            self.path.pop()
         if not region.results:
-            raise self.fail("a function, or a region of an `if`, has at least one result")
+            raise self.fail("a function, or a region of an `if`, must have at least one result")
         for i, o in enumerate(region.results):
             self.operand(o, f"result {i}")
         for b in region.bindings:
@@ -178,7 +178,7 @@ class _Verifier:
     def binding(self, b: Binding) -> None:
         op = b.operation
         if not isinstance(op, (Call, CallFunction, If)):
-            raise self.fail(f"an operation is a Call, a CallFunction or an If, got {type(op).__name__}")
+            raise self.fail(f"an operation must be a Call, a CallFunction or an If, got {type(op).__name__}")
         for v in b.results:
             self.form(v, "result")
         for i, o in enumerate(op.args):
@@ -196,10 +196,10 @@ class _Verifier:
 
     def results(self, values: tuple[Value, ...], types: Sequence[TensorType], what: str) -> None:
         if len(values) != len(types):
-            raise self.fail(f"{what} has {len(types)} results, and {len(values)} values are bound to them")
+            raise self.fail(f"{what} has {len(types)} results, but {len(values)} values are bound to them")
         for i, (v, t) in enumerate(zip(values, types, strict=True)):
             if v.type != t:
-                raise self.fail(f"result {i} of {what} is {t}, and the value {v.name} bound to it is {v.type}")
+                raise self.fail(f"result {i} of {what} is {t}, but the value {v.name} bound to it is {v.type}")
 
     def call(self, op: Call) -> tuple[TensorType, ...]:
         for key, value in op.attrs:
@@ -211,7 +211,7 @@ class _Verifier:
             raise self.fail(str(e)) from None
         if not same_attribute(bound, op.attrs):
             raise self.fail(
-                f"{op.operator} must have all its attributes in their order, {bound!r}, got {op.attrs!r}; use GraphOperator.bind"
+                f"{op.operator} must have all attributes in the order of its signature, {bound!r}, got {op.attrs!r}; use GraphOperator.bind"
             )
         return types
 
@@ -220,12 +220,12 @@ class _Verifier:
             raise self.fail(f"the condition of an `if` must be {BOOL}, got {op.condition.type}")
         types = []
         for word, region in (("then", op.then), ("else", op.otherwise)):
-            self.place.append(f"the {word} region")
+            self.path.append(f"the {word} region")
             self.region(region)
-            self.place.pop()
+            self.path.pop()
             types.append(tuple([r.type for r in region.results]))
         if types[0] != types[1]:
-            raise self.fail(f"the regions of an `if` have results of the same types, got {_types(types[0])} and {_types(types[1])}")
+            raise self.fail(f"the regions of an `if` must have equal result types, got {_types(types[0])} and {_types(types[1])}")
         return types[0]
 
     def call_function(self, op: CallFunction, results: tuple[Value, ...]) -> None:
@@ -247,7 +247,7 @@ class _Verifier:
         buffers = [p for p in f.params if isinstance(p, Buffer)]
         scalars = [p for p in f.params if isinstance(p, Var)]
         if list(f.params) != [*buffers, *scalars]:
-            raise self.fail(f"{op.function} must have its scalar parameters behind its buffers to be called from a graph function")
+            raise self.fail(f"{op.function} must have its scalar parameters after its buffers to be called from a graph function")
         if len(buffers) != len(op.args) + len(results):
             names = ", ".join([b.name for b in buffers])
             raise self.fail(f"{op.function} takes {len(buffers)} buffers ({names}), got {len(op.args)} operands and {len(results)} results")
@@ -258,9 +258,11 @@ class _Verifier:
             self.same_type(f"the buffer {b.name} of {op.function}", TensorType(b.shape, b.dtype), sizes, given)
 
     def call_graph(self, op: CallFunction, results: tuple[Value, ...], f: GraphFunc) -> None:
-        wanted = len(f.sizes) if f.is_primitive else 0
-        if len(op.sizes) != wanted:
-            raise self.fail(f"{op.function} takes {wanted} sizes (parameters bind those of a graph function), got {len(op.sizes)}")
+        expected = len(f.sizes) if f.is_primitive else 0
+        if len(op.sizes) != expected:
+            raise self.fail(
+                f"{op.function} takes {expected} sizes (the parameters of a graph function bind its sizes), got {len(op.sizes)}"
+            )
         if len(op.args) != len(f.params) or len(results) != len(f.results):
             raise self.fail(
                 f"{op.function} takes {len(f.params)} operands and has {len(f.results)} results, got {len(op.args)} and {len(results)}"
@@ -275,9 +277,9 @@ class _Verifier:
         for d in [substitute(d, sizes) for e in declared.shape for d in divisors(e)]:
             if d.const is not None and d.const < 1:
                 raise self.fail(f"{what}: division by {d.const} in its shape {declared}; divisors of extents must be >= 1")
-        wanted = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
-        if given.type != wanted:
-            raise self.fail(f"{what} is {wanted} here, and {given.name} is {given.type}")
+        expected = TensorType(tuple([substitute(e, sizes) for e in declared.shape]), declared.dtype)
+        if given.type != expected:
+            raise self.fail(f"{what} is {expected} in this call, but {given.name} is {given.type}")
 
 
 def _types(types: Iterable[TensorType]) -> str:

@@ -1,1 +1,1 @@
-"""External code generators: the interface, and BLAS."""
+"""Offload parts of graphs to external code generators; a BLAS is built in."""

@@ -1,4 +1,4 @@
-"""Dense layers are offloaded to a BLAS: matmul of matrices, with transposed operands and a bias, becomes one call of `cblas_sgemm`."""
+"""Offload dense layers to a BLAS: matrix products with transposition and bias become one call of `cblas_sgemm`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tunesmith.ir.target.target import Target
 
 
 class BlasCodegen(ExternalCodegen):
-    """Offloads dense layers.
+    """Offload dense layers.
 
     Args:
-        library: file name or path of a shared library with CBLAS (32-bit sizes); by default the first of
-            `codegen.external_blas.LIBRARIES` that is installed.
+        library: file name or path of a shared library with CBLAS (32-bit sizes); by default the first installed one of
+            `codegen.external_blas.LIBRARIES`.
     """
 
     name = "blas"
@@ -29,40 +29,40 @@ class BlasCodegen(ExternalCodegen):
 
     @cached_property
     def blas(self) -> Blas:
-        """What its code calls.  BuildError if no library is found."""
+        """The BLAS library.  BuildError if no library is found."""
         return find_blas(self._names)
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The shared library."""
+        """The soname of the BLAS library."""
         return (self.blas.soname,)
 
     def supports(self, calls: Sequence[Binding]) -> bool:
-        """float32 and float64, matrices, and a bias of one row or of the shape of the result."""
+        """Whether operands are float32 or float64 matrices, and the bias has one row or the shape of the result."""
         return _dense(calls, {}) is not None
 
     def compile(self, func: GraphFunc, target: Target) -> bytes:
-        """One call of the BLAS, behind a copy of the bias."""
+        """Emit one BLAS call, preceded by a copy of the bias."""
         dense = _dense(func.body.bindings, {p: i for i, p in enumerate(func.params)})
         assert dense is not None
         return dense_object(func.name, dense, external_specs(func), self.blas, target)
 
 
 def _dense(calls: Sequence[Binding], positions: dict[Operand, int]) -> Dense | None:
-    """What a chain computes, None if no BLAS does; operands that are not in `positions` are told as 0."""
+    """The dense layer computed by a chain, None if a BLAS cannot compute it; operands missing in `positions` get the position 0."""
     found = {b.operation.operator: b for b in calls if isinstance(b.operation, Call)}
-    product, turned = found["matmul"], found.get("permute_dims")
+    product, transpose = found["matmul"], found.get("permute_dims")
     a, b = product.operation.args
     result = product.results[0].type
     if len(a.type.shape) != 2 or len(b.type.shape) != 2 or result.dtype not in GEMM:
         return None
     m, n, k = *result.extents, a.type.extents[1]
-    turns = set() if turned is None else set(turned.results)
-    a_transposed, b_transposed = a in turns, b in turns
-    if turned is not None:
-        if not isinstance(turned.operation, Call) or not _swaps(turned.operation):
+    transposed = set() if transpose is None else set(transpose.results)
+    a_transposed, b_transposed = a in transposed, b in transposed
+    if transpose is not None:
+        if not isinstance(transpose.operation, Call) or not _is_transpose(transpose.operation):
             return None
-        before = turned.operation.args[0]
+        before = transpose.operation.args[0]
         a, b = before if a_transposed else a, before if b_transposed else b
     bias, rows = None, 1
     if "add" in found:
@@ -79,7 +79,7 @@ def _dense(calls: Sequence[Binding], positions: dict[Operand, int]) -> Dense | N
     return Dense(m, n, k, result.dtype, at[0], at[1], a_transposed, b_transposed, at[2], rows)
 
 
-def _swaps(call: Call) -> bool:
-    """Whether a permute_dims turns a matrix."""
+def _is_transpose(call: Call) -> bool:
+    """Whether a permute_dims transposes a matrix."""
     axes = call.attr("axes")
     return len(call.args[0].type.shape) == 2 and (axes is None or tuple([x % 2 for x in axes]) == (1, 0))

@@ -1,10 +1,12 @@
-"""External code generators: compilers and libraries that take over parts of a graph (source: TVM's BYOC; Chen et al., 2021).
+"""Define the interface of external code generators, which compile parts of a graph.
 
-A code generator names the chains of calls that it knows.  `graph.passes.partition` moves them into graph functions that are marked with its
-name; no other pass touches those, and `compile_external` has them compiled.  To executors they are functions like our own: the object
-defines `__tvm_ffi_NAME`, which checks its arguments, the operands and then the results.
+Source: TVM's BYOC; Chen et al., 2021.
 
-Another distribution adds one with an entry point in the group `tunesmith.external_codegen` that names a class.
+A code generator declares the chains of calls that it supports.  `graph.passes.partition` moves such chains into graph functions marked
+with the name of the generator.  Other passes do not change these functions, and `compile_external` compiles them.  Executors call them
+like functions compiled by tunesmith: the object defines `__tvm_ffi_NAME`, which takes the operands and then the results, and checks them.
+
+Another distribution adds a code generator by an entry point in the group `tunesmith.external_codegen` that refers to a class.
 """
 
 from __future__ import annotations
@@ -25,34 +27,34 @@ from tunesmith.support.registry import Registry
 
 
 class ExternalCodegen(ABC):
-    """What compiles parts of a graph in its own way.  A class in the registry is made without arguments."""
+    """A compiler for parts of a graph.  Classes in the registry are instantiated without arguments."""
 
     name: str
-    """In `EXTERNAL_CODEGENS`, in the attribute `codegen` of its functions, and part of their names: an identifier."""
+    """Name in `EXTERNAL_CODEGENS` and in the attribute `codegen` of its functions; an identifier, because it is part of their names."""
     patterns: tuple[Pattern, ...]
-    """Chains that it takes, those that it likes best first."""
+    """Patterns of supported chains, in order of preference."""
 
     @abstractmethod
     def supports(self, calls: Sequence[Binding]) -> bool:
-        """Whether it can compile a chain that has one of its patterns: operators, attributes and types say so.
+        """Whether it can compile a chain that matches one of its patterns, judged by operators, attributes and types.
 
-        Shapes are numbers here: chains with symbolic sizes are not offered.
+        All shapes are static: chains with dynamic shapes are not passed.
         """
 
     @abstractmethod
     def compile(self, func: GraphFunc, target: Target) -> bytes:
-        """An ELF object that defines `__tvm_ffi_NAME` for a function of that name, position-independent.
+        """A position-independent ELF object that defines `__tvm_ffi_NAME` for a function of that name.
 
-        It takes the operands and then the results, as `external_specs` lists them; results must not share memory with anything.
-        `codegen.llvm.host_entry.emit_entry` makes such an entry point for `void NAME_kernel(ptr, ...)`.
+        The entry point takes the operands and then the results, in the order of `external_specs`; results must not alias other memory.
+        `codegen.llvm.host_entry.emit_entry` emits such an entry point for `void NAME_kernel(ptr, ...)`.
 
         Raises:
-            BuildError: it cannot be compiled; the message says what is missing.
+            BuildError: the function cannot be compiled; the message states what is missing.
         """
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Shared libraries that its objects need when they are loaded: file names or paths (`runtime.shared_libraries`)."""
+        """Shared libraries required to load its objects: file names or paths (`runtime.shared_libraries`)."""
         return ()
 
 
@@ -62,19 +64,19 @@ EXTERNAL_CODEGENS: Registry[type[ExternalCodegen]] = Registry(
 """Classes of code generators by name."""
 
 Codegen = str | ExternalCodegen
-"""A name in `EXTERNAL_CODEGENS`, or a code generator with settings of its own."""
+"""A name in `EXTERNAL_CODEGENS`, or a code generator."""
 
 
 def find_codegen(codegen: Codegen) -> ExternalCodegen:
-    """The code generator.
+    """The code generator for a name; a code generator is returned as it is.
 
     Raises:
-        UserError: the name is unknown, or what it stands for is no code generator.
+        UserError: the name is unknown, or is not registered for a code generator.
     """
     if isinstance(codegen, ExternalCodegen):
         return codegen
     if not isinstance(codegen, str):
-        raise UserError(f"an external code generator is a name or an ExternalCodegen, got {codegen!r}")
+        raise UserError(f"an external code generator must be a name or an ExternalCodegen, got {codegen!r}")
     made = EXTERNAL_CODEGENS.get(codegen)
     found = made() if isinstance(made, type) else made
     if not isinstance(found, ExternalCodegen):
@@ -83,25 +85,25 @@ def find_codegen(codegen: Codegen) -> ExternalCodegen:
 
 
 def external_specs(func: GraphFunc) -> list[ParamSpec]:
-    """What the arguments of a function of a code generator must be: operands, then results."""
+    """The parameter specifications of an external function: operands, then results."""
     inputs = [ParamSpec(p.name, p.type.dtype, p.type.extents) for p in func.params]
     return [*inputs, *[ParamSpec(r.name, r.type.dtype, r.type.extents, written=True) for r in func.results]]
 
 
 def external_functions(mod: IRModule) -> dict[str, GraphFunc]:
-    """The functions of a module that belong to external code generators, by name."""
+    """The functions of a module that external code generators compile, by name."""
     return {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is not None}
 
 
 def compile_external(mod: IRModule, target: Target, codegens: Iterable[ExternalCodegen] = ()) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
-    """Objects of all external functions of a module, and the shared libraries that they need, each once.
+    """Compile all external functions of a module; returns their objects and the shared libraries that these need, without repetitions.
 
     Args:
         mod: the module.
-        target: what is compiled for.
-        codegens: code generators that are used instead of those that the registry has under their names.
+        target: target of the compilation.
+        codegens: code generators that replace the registered ones of the same names.
     Raises:
-        UserError: a function is marked with an unknown name.
+        UserError: the code generator of a function is unknown.
         BuildError: a code generator cannot compile a function, or its object does not define the entry point.
     """
     known = {c.name: c for c in codegens}

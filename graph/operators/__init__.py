@@ -1,1 +1,1 @@
-"""The operators of graph functions, a file for each family; see `graph.ir.operator`."""
+"""Define the operators of graph functions, one file for each family; see `graph.ir.operator`."""

@@ -1,4 +1,4 @@
-"""Axes of attributes: negative ones count from the end; inside they are positions from 0."""
+"""Normalise axis attributes: negative axes count from the end, normalised axes are positions from 0."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from tunesmith.support.errors import ScriptError
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """The position of one axis.  ScriptError if there is none."""
+    """The position of an axis.  ScriptError if the axis does not exist."""
     if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise ScriptError(
-            f"axis {axis!r} is no axis of {rank} dimensions; axes go from {-rank} to {rank - 1}" if rank else "a scalar has no axis"
+            f"axis {axis!r} is not an axis of {rank} dimensions; axes are {-rank} to {rank - 1}" if rank else "a scalar has no axis"
         )
     return axis % rank
 
 
 def axes_of(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """The positions of axes, in the order given.  ScriptError if one is no axis or comes twice."""
+    """The positions of axes, in the given order.  ScriptError if an axis does not exist or is repeated."""
     positions = tuple([axis_of(a, rank) for a in ([axes] if isinstance(axes, int) else axes)])
     if len(set(positions)) != len(positions):
-        raise ScriptError(f"axes {axes} name an axis twice")
+        raise ScriptError(f"axes {axes} contain an axis twice")
     return positions
 
 
 def loop_names(rank: int) -> list[str]:
-    """The names that `te.compute` gives the loops of a tensor."""
+    """The default loop names of `te.compute` for a tensor of this rank."""
     return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]

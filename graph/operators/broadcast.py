@@ -1,4 +1,4 @@
-"""Elementwise operators of several tensors, each repeated along the axes where its extent is 1 or that it lacks, as in numpy."""
+"""Define elementwise operators of several tensors with numpy broadcasting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
 from tunesmith.graph.operators import formulas
-from tunesmith.graph.operators.element_types import ALL, NUMBERS, TRUTHS, require
+from tunesmith.graph.operators.element_types import ALL, BOOLS, NUMBERS, require
 from tunesmith.ir.expr import Expr, compare, select
 from tunesmith.ir.poly import ONE, ZERO, Poly
 from tunesmith.ops import tensor_expression as te
@@ -19,10 +19,10 @@ from tunesmith.support.errors import ScriptError
 
 
 def broadcast_shapes(*shapes: Sequence[Poly]) -> tuple[Poly, ...]:
-    """The shape that all of them are repeated to: aligned at the last axis, extents are equal, or 1.
+    """The broadcast shape: shapes are aligned at the last axis, and extents must be equal or 1.
 
     Raises:
-        ScriptError: two extents differ and neither is 1; a size that is a variable is taken not to be 1.
+        ScriptError: two extents differ and neither is 1; a variable size is assumed not to be 1.
     """
     rank = max([len(s) for s in shapes])
     aligned = [(*[ONE] * (rank - len(s)), *s) for s in shapes]
@@ -32,7 +32,7 @@ def broadcast_shapes(*shapes: Sequence[Poly]) -> tuple[Poly, ...]:
         if len(other) > 1:
             texts = " and ".join([f"[{', '.join(map(repr, s))}]" for s in dict.fromkeys(tuple(s) for s in shapes)])
             raise ScriptError(
-                f"the shapes {texts} cannot be repeated to one: axis {axis - rank} is {other[0]} in one and {other[1]} in another"
+                f"the shapes {texts} cannot be broadcast: axis {axis - rank} is {other[0]} in one and {other[1]} in another"
                 " (sizes are equal if they are the same expression of the same variables)"
             )
         out.append(other[0] if other else ONE)
@@ -40,13 +40,13 @@ def broadcast_shapes(*shapes: Sequence[Poly]) -> tuple[Poly, ...]:
 
 
 def element_of(x: Tensor, shape: Sequence[Poly], index: Sequence[Poly]) -> Expr:
-    """The element of `x`, repeated to `shape`, at `index`."""
+    """The element at `index` of `x` broadcast to `shape`."""
     lead = len(shape) - len(x.shape)
     return x[tuple([ZERO if e == 1 and f != 1 else i for e, f, i in zip(x.shape, shape[lead:], index[lead:], strict=True)])]
 
 
 def combined(formula: Callable[..., Expr], *operands: Tensor) -> Tensor:
-    """The stage that applies a formula to elements of all operands."""
+    """The stage that applies a formula to the elements of all operands, with broadcasting."""
     shape = broadcast_shapes(*[x.shape for x in operands])
     return te.compute(shape, lambda *index: formula(*[element_of(x, shape, index) for x in operands]), "Y")
 
@@ -68,7 +68,7 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.asarray(np.power(x.astype(np.float64), y.astype(np.float64))).astype(x.dtype)
     if x.dtype.kind == "u":
         return np.asarray(np.power(x, y))
-    # Negative powers, which numpy refuses: those of 1 and -1, of which only the parity of the exponent matters, and 0.
+    # numpy rejects negative powers: they are 0, except for 1 and -1, whose powers depend only on the parity of the exponent.
     unit = np.abs(x) == 1
     return np.where((y < 0) & ~unit, 0, np.power(x, np.where(y < 0, y & 1, y))).astype(x.dtype)
 
@@ -90,12 +90,12 @@ _TABLE: dict[str, tuple[str, Callable[[Expr, Expr], Expr], Callable[[np.ndarray,
     "less_equal": (NUMBERS, _comparison("le"), np.less_equal),
     "greater": (NUMBERS, _comparison("gt"), np.greater),
     "greater_equal": (NUMBERS, _comparison("ge"), np.greater_equal),
-    "logical_and": (TRUTHS, formulas.both, np.logical_and),
-    "logical_or": (TRUTHS, formulas.either, np.logical_or),
-    "logical_xor": (TRUTHS, _comparison("ne"), np.logical_xor),
+    "logical_and": (BOOLS, formulas.both, np.logical_and),
+    "logical_or": (BOOLS, formulas.either, np.logical_or),
+    "logical_xor": (BOOLS, _comparison("ne"), np.logical_xor),
     "prelu": (NUMBERS, lambda x, slope: select(x < 0, x * slope, x), lambda x, slope: np.where(x < 0, x * slope, x)),
 }
-"""The types that each takes, what it does to expressions, and to arrays."""
+"""Operator -> accepted types, formula, and numpy reference."""
 
 
 def _operator(name: str) -> GraphOperator:
@@ -121,7 +121,7 @@ LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, PRELU = [_operator(n) for n in ("logical_a
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if condition.dtype != "bool":
-        raise ScriptError(f"the condition is {condition.dtype}, not bool; compare it, or insert a cast")
+        raise ScriptError(f"the condition must be bool, got {condition.dtype}; use a comparison or insert a cast")
     require(ALL, a, b)
     return combined(select, condition, a, b)
 

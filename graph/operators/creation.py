@@ -1,4 +1,4 @@
-"""Tensors made of attributes alone: constants, ranges, unit matrices, and sizes as tensors."""
+"""Define operators without operands: constants, ranges, identity matrices, and sizes as tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _np_full(*, shape: tuple[int, ...], value: float, dtype: str) -> np.ndarray:
 
 
 def _count(start: Number, stop: Number, step: Number) -> Poly:
-    """How many numbers a range has; a step that is a variable is positive."""
+    """The number of elements of a range; a step that is a variable is assumed to be positive."""
     if any(isinstance(v, bool) or not isinstance(v, (int, float, Poly)) for v in (start, stop, step)):
         raise ScriptError(f"start, stop and step must be numbers or sizes, got {start!r}, {stop!r} and {step!r}")
     if step == 0:
@@ -37,7 +37,9 @@ def _count(start: Number, stop: Number, step: Number) -> Poly:
     if isinstance(start, float) or isinstance(stop, float) or isinstance(step, float):
         numbers = [v for v in (start, stop, step) if not isinstance(v, Poly)]
         if len(numbers) < 3 or not all(math.isfinite(v) for v in numbers):
-            raise ScriptError(f"a range of sizes has whole numbers only, and numbers must be finite: got {start!r}, {stop!r} and {step!r}")
+            raise ScriptError(
+                f"a range with sizes must have integers only, and numbers must be finite: got {start!r}, {stop!r} and {step!r}"
+            )
         return poly(max(0, math.ceil((numbers[1] - numbers[0]) / numbers[2])))
     distance = poly(stop) - poly(start)
     if isinstance(step, int) and step < 0:
@@ -50,11 +52,11 @@ def _arange(*, start: Number, stop: Number, step: Number, dtype: str) -> Tensor:
     count = _count(start, stop, step)
     kind = scalar_type(dtype)
     if kind == "bool":
-        raise ScriptError("a range is made of numbers, not of bool")
+        raise ScriptError("a range of bool is not supported; use a numeric type")
     if not any(isinstance(v, float) for v in (start, step)):
         return te.compute((count,), lambda i: cast(kind, poly(start) + i * poly(step)), "Y")  # type: ignore[arg-type]
     if not dt.is_float(kind):
-        # They would be cut off one by one, and neighbours be equal.
+        # Reject fractions, which truncation would turn into repeated integers.
         literal(start, kind, "start")
         literal(step, kind, "step")
     first, by = literal(start, "float64", "start"), literal(step, "float64", "step")

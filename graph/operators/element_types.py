@@ -1,4 +1,4 @@
-"""Which element types an operator takes, and literals of them; there is no promotion: what does not fit is refused."""
+"""Check operand types of operators and create literals; types are never promoted, other types are rejected."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
-FLOATS, NUMBERS, TRUTHS, ALL = "floats", "floats and integers", "bool", "all types"
-"""What an operator takes."""
+FLOATS, NUMBERS, BOOLS, ALL = "floats", "floats and integers", "bool", "all types"
+"""Sets of element types that operators accept."""
 
 
 def require(takes: str, *operands: Tensor) -> None:
-    """Refuse operands of types that are not among `takes`, one of the words above, or that are not of one type.
+    """Check that all operands have the same type, and that it is in `takes`, one of the sets above.
 
     Raises:
-        ScriptError: says which type it is.
+        ScriptError: the types differ or are not accepted; the message contains the type.
     """
     first = operands[0].dtype
     other = [o.dtype for o in operands if o.dtype != first]
     if other:
-        raise ScriptError(f"the operands are {first} and {other[0]}, and types are never promoted; insert a cast")
-    fits = {FLOATS: dt.is_float(first), NUMBERS: first != "bool", TRUTHS: first == "bool", ALL: True}
+        raise ScriptError(f"the operands are {first} and {other[0]}, but types are never promoted; insert a cast")
+    fits = {FLOATS: dt.is_float(first), NUMBERS: first != "bool", BOOLS: first == "bool", ALL: True}
     if not fits[takes]:
         raise ScriptError(f"it takes {takes}, not {first}; insert a cast")
 
 
 def scalar_type(dtype: str) -> str:
-    """`dtype`, if it is one that tensors can have; ScriptError otherwise."""
+    """`dtype`, if it is a valid element type of tensors; ScriptError otherwise."""
     if not isinstance(dtype, str) or dt.lanes(dtype) != 1:
-        raise ScriptError(f"the dtype {dtype!r} is not the type of a tensor. Types: {', '.join(dt.SCALARS)}")
+        raise ScriptError(f"the dtype {dtype!r} is not an element type of tensors. Types: {', '.join(dt.SCALARS)}")
     return dtype
 
 
 def literal(value: float | Poly | Var, dtype: str, what: str) -> Expr:
-    """A number, or a size, as a value of `dtype`.
+    """A number or a size as a value of `dtype`.
 
     Args:
-        value: given as an attribute.
-        dtype: of the result.
-        what: the name of the attribute, for the message.
+        value: value of an attribute.
+        dtype: type of the result.
+        what: name of the attribute, for messages.
     Raises:
-        ScriptError: it is no number, or the type cannot hold it.
+        ScriptError: the value is not a number, or is not representable in the type.
     """
     if isinstance(value, (Poly, Var)):
         return cast(dtype, poly(value))
@@ -53,12 +53,12 @@ def literal(value: float | Poly | Var, dtype: str, what: str) -> Expr:
     if dt.is_int(dtype):
         low, high = int_range(dtype)
         if not math.isfinite(value) or value != int(value) or not low <= value <= high:
-            raise ScriptError(f"{what} is {value}, which no {dtype} can be")
+            raise ScriptError(f"{what} is {value}, which is not representable in {dtype}")
     return const(value, dtype)
 
 
 def int_range(dtype: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """The minimum and the maximum of an integer type."""
     if dt.is_unsigned(dtype):
         return 0, 2 ** dt.bits(dtype) - 1
     return -(2 ** (dt.bits(dtype) - 1)), 2 ** (dt.bits(dtype) - 1) - 1

@@ -1,4 +1,4 @@
-"""Elementwise operators: functions of one element, most of them a line of a table."""
+"""Define unary elementwise operators, most of them by tables of formulas and numpy references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import ELEMENTWISE, GraphOperator
 from tunesmith.graph.operators import formulas
-from tunesmith.graph.operators.element_types import ALL, FLOATS, NUMBERS, TRUTHS, int_range, literal, require, scalar_type
+from tunesmith.graph.operators.element_types import ALL, BOOLS, FLOATS, NUMBERS, int_range, literal, require, scalar_type
 from tunesmith.ir.expr import Expr, Not, call, cast, maximum, minimum, select
 from tunesmith.ir.interpreter.memory import round_bfloat16
 from tunesmith.ir.intrinsics import intrinsic
@@ -30,18 +30,18 @@ def mapped(x: Tensor, formula: Formula) -> Tensor:
 
 
 def in_single(formula: Formula) -> Formula:
-    """A formula of several operations that computes with half precision in float32, and rounds once."""
+    """A formula of several operations that is computed in float32 and rounded once for 16-bit floats."""
     return lambda x: cast(x.dtype, formula(cast("float32", x))) if dt.bits(x.dtype) == 16 else formula(x)
 
 
 def rounded(numpy: Numpy, x: np.ndarray) -> np.ndarray:
-    """A function of floats computed in float64 and rounded once."""
+    """A function of floats, computed in float64 and rounded once."""
     with np.errstate(all="ignore"):
         return np.asarray(numpy(x.astype(np.float64))).astype(x.dtype)
 
 
 def _whole(name: str) -> Formula:
-    """A rounding; integers are whole already."""
+    """A rounding function; integers are unchanged."""
     return lambda x: call(name, x) if dt.is_float(x.dtype) else x
 
 
@@ -74,7 +74,7 @@ _ROUNDED: dict[str, tuple[Formula, Numpy]] = {
     "sin": (formulas.sine, np.sin),
     "softplus": (in_single(formulas.softplus), _softplus),
 }
-"""Functions of floats, and their meaning in float64."""
+"""Functions of floats: formula, and numpy reference in float64."""
 
 _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
     "abs": (NUMBERS, formulas.magnitude, np.abs),
@@ -82,7 +82,7 @@ _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
     "floor": (NUMBERS, _whole("floor"), np.floor),
     "identity": (ALL, lambda x: x, np.array),
     "isnan": (FLOATS, lambda x: call("isnan", x, dtype="bool"), np.isnan),
-    "logical_not": (TRUTHS, Not, np.logical_not),
+    "logical_not": (BOOLS, Not, np.logical_not),
     "neg": (NUMBERS, negative, np.negative),
     "relu": (NUMBERS, lambda x: maximum(x, 0.0), lambda x: np.maximum(x, np.zeros((), x.dtype))),
     "round": (NUMBERS, _whole("round"), np.rint),
@@ -90,11 +90,11 @@ _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
     "square": (NUMBERS, lambda x: x * x, np.square),
     "trunc": (NUMBERS, _whole("trunc"), np.trunc),
 }
-"""Functions whose results need no rounding, or only that of one operation, with the types they take."""
+"""Functions with at most one rounding: accepted types, formula, and numpy reference."""
 
 
 def _operator(name: str, view: bool = False) -> GraphOperator:
-    """An operator of the tables."""
+    """The operator for an entry of the tables."""
     if name in _ROUNDED:
         takes, (formula, numpy) = FLOATS, _ROUNDED[name]
     else:
@@ -108,7 +108,7 @@ def _operator(name: str, view: bool = False) -> GraphOperator:
         if name in _ROUNDED:
             return rounded(numpy, x)
         if name in ("ceil", "floor", "round", "trunc") and x.dtype.kind != "f":
-            return x  # numpy would make floats of them
+            return x  # numpy would convert integers to floats
         with np.errstate(all="ignore"):
             return np.asarray(numpy(x))
 
@@ -129,7 +129,7 @@ IDENTITY = _operator("identity", view=True)
 def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     require(FLOATS, x)
     if approximate not in ("none", "tanh"):
-        raise ScriptError(f'approximate is "none" or "tanh", not {approximate!r}')
+        raise ScriptError(f'approximate must be "none" or "tanh", got {approximate!r}')
     return mapped(x, in_single(_tanh_gelu if approximate == "tanh" else UNARY["gelu"][0]))
 
 
@@ -138,14 +138,14 @@ def _np_gelu(x: np.ndarray, *, approximate: str = "none") -> np.ndarray:
 
 
 def _limit(value: Any, dtype: str, what: str) -> Any:
-    """A bound of `clip` as a value of the type: one that the type cannot reach becomes its end, None if that limits nothing."""
+    """A bound of `clip` as a value of the type, clamped to the range of an integer type; None if there is no bound."""
     if value is None or not isinstance(value, (int, float)):
         return value
     if not dt.is_int(dtype):
         with np.errstate(over="ignore"):
             return float(dt.to_numpy(dtype).type(value))
     if math.isnan(value):
-        raise ScriptError(f"{what} is {value}, which no {dtype} can be")
+        raise ScriptError(f"{what} is {value}, which is not representable in {dtype}")
     low, high = int_range(dtype)
     return min(max(value, low), high)
 
@@ -186,7 +186,7 @@ def _np_elu(x: np.ndarray, *, alpha: float = 1.0) -> np.ndarray:
 
 
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772, 1.0507009873554805
-"""With these, mean 0 and variance 1 are a fixed point (Klambauer and others, Self-Normalizing Neural Networks, 2017)."""
+"""Constants for which mean 0 and variance 1 are a fixed point (Klambauer et al., Self-Normalizing Neural Networks, 2017)."""
 
 
 def _selu(x: Tensor, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Tensor:

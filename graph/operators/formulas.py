@@ -1,7 +1,7 @@
-"""Functions of one element that are no intrinsics: remainders, powers, and forms that do not lose digits near zero.
+"""Build scalar expressions of functions that are not intrinsics: remainders, powers, log1p, expm1, sine.
 
-A formula is written out as a tree wherever it is used, and several passes walk it as one.  So these stay within a few hundred nodes, and
-take a function that lowering expands (exp2, log2, tanh) as often as they need its value, but no oftener.
+An expression is expanded as a tree at each use, and several passes traverse it.  So each has at most a few hundred nodes, and calls
+functions that lowering expands (exp2, log2, tanh) as few times as possible.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tunesmith.support import dtype as dt
 
 _INV_PI = 1 / math.pi
 _LARGE = 1e20
-"""From here on, 1 + x is x in any float."""
+"""For larger x, 1 + x equals x in every float type."""
 _PI_PARTS = (math.pi, 1.2246467991473532e-16, -2.9947698097183397e-33)
-"""pi is their sum."""
+"""Parts of pi, which is their sum."""
 _SIN_TERMS = 11
-"""Of the series of sin: at pi / 2 the next one is 1e-18."""
+"""Number of terms of the sine series: the next one is 1e-18 at pi / 2."""
 _POWER_BITS = 6
-"""Exponents below 2**6 are multiplied out; of the integers only 0, 1 and -1 have a larger power that 64 bits can hold."""
+"""Exponents below 2**6 are computed by multiplication; only 0, 1 and -1 have larger integer powers that fit in 64 bits."""
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -33,7 +33,7 @@ def either(a: Expr, b: Expr) -> Expr:
 
 
 def magnitude(x: Expr) -> Expr:
-    """|x|; the least integer stays as it is, as in numpy."""
+    """|x|; the minimum of an integer type is unchanged, as in numpy."""
     if dt.is_float(x.dtype):
         return call("abs", x)
     return x if dt.is_unsigned(x.dtype) else maximum(x, -x)
@@ -47,7 +47,7 @@ def sign(x: Expr) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x), to the last digits also where 1 + x is nearly or exactly 1."""
+    """log(1 + x), accurate also if 1 + x is rounded to 1 or close to 1."""
     return select(x > _LARGE, call("log", x), log1p_above(x))
 
 
@@ -58,7 +58,7 @@ def log1p_above(x: Expr) -> Expr:
 
 
 def expm1(x: Expr) -> Expr:
-    """e**x - 1, which keeps its digits near 0."""
+    """e**x - 1, accurate near 0."""
     return select(x > 0.5, call("exp", x) - 1.0, expm1_below(x))
 
 
@@ -69,12 +69,12 @@ def expm1_below(x: Expr) -> Expr:
 
 
 def softplus(x: Expr) -> Expr:
-    """log(1 + e**x), which neither overflows nor becomes 0 early."""
+    """log(1 + e**x) without overflow and without premature underflow."""
     return maximum(x, 0.0) + log1p_above(call("exp", -call("abs", x)))
 
 
 def sine(x: Expr) -> Expr:
-    """sin x; lowering has no float64 form, so that one is written out (see `_sine`)."""
+    """sin x; lowering has no float64 implementation, so `_sine` is used for float64."""
     return _sine(x, 0.0) if x.dtype == "float64" else call("sin", x)
 
 
@@ -86,8 +86,8 @@ def cosine(x: Expr) -> Expr:
 def _sine(x: Expr, turn: float) -> Expr:
     """sin(x + turn * pi) in float64 for |x| < 2**50, NaN beyond.
 
-    x = h pi + r with h a multiple of 1/2, by Cody and Waite: the first fma is exact, because no bit of x or of the product is
-    below the last one of r, and the others round numbers that are as small as r.
+    Cody and Waite's reduction x = h pi + r with h a multiple of 1/2: the first fma is exact, because no bit of x or of the product is
+    below the last bit of r, and the others round numbers of the magnitude of r.
     """
     k = call("round", x * _INV_PI + turn)
     h = k - turn if turn else k
@@ -106,45 +106,45 @@ def _sine(x: Expr, turn: float) -> Expr:
 
 
 def _divisor(b: Expr) -> Expr:
-    """An integer to divide by: 1 instead of 0 and of -1, which trap, the latter under the least integer."""
+    """An integer divisor with 0 and -1 replaced by 1: division by 0 traps, and so does the minimum integer divided by -1."""
     bad = equal(b, 0) if dt.is_unsigned(b.dtype) else either(equal(b, 0), equal(b, -1))
     return select(bad, 1, b)
 
 
-def _settled(a: Expr, b: Expr, quotient: Expr) -> Expr:
-    """A quotient by `_divisor` made one by b: that by 0 is 0, as in numpy, and that by -1 is -a."""
+def _corrected(a: Expr, b: Expr, quotient: Expr) -> Expr:
+    """Correct a quotient by `_divisor` for the divisors 0, which gives 0 as in numpy, and -1, which gives -a."""
     by_minus_one = quotient if dt.is_unsigned(b.dtype) else select(equal(b, -1), -a, quotient)
     return select(equal(b, 0), 0, by_minus_one)
 
 
 def _differ(a: Expr, b: Expr) -> Expr:
-    """Whether one is negative and the other is not."""
+    """Whether exactly one of a and b is negative."""
     return compare("ne", a < 0, b < 0)
 
 
 def divide(a: Expr, b: Expr) -> Expr:
-    """a / b; integers towards zero, 0 by zero."""
+    """a / b; integers are rounded towards zero, division by zero gives 0."""
     if dt.is_float(a.dtype):
         return a / b
     d = _divisor(b)
     if dt.is_unsigned(a.dtype):
-        return _settled(a, b, a // d)
+        return _corrected(a, b, a // d)
     inexact = both(compare("ne", a % d, 0), _differ(a, b))
-    return _settled(a, b, a // d + cast(a.dtype, inexact))
+    return _corrected(a, b, a // d + cast(a.dtype, inexact))
 
 
 def floor_divide(a: Expr, b: Expr) -> Expr:
-    """The quotient that belongs to `mod`; integers: 0 by zero."""
-    return a // b if dt.is_float(a.dtype) else _settled(a, b, a // _divisor(b))
+    """The quotient that corresponds to `mod`; integer division by zero gives 0."""
+    return a // b if dt.is_float(a.dtype) else _corrected(a, b, a // _divisor(b))
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    """The remainder with the sign of b, as in Python, NaN for quotients from 2**52 on; integers: 0 by zero."""
+    """The remainder with the sign of b, as in Python; NaN for quotients of at least 2**52, 0 for an integer divisor of zero."""
     return a % b if dt.is_float(a.dtype) else a % _divisor(b)
 
 
 def fmod(a: Expr, b: Expr) -> Expr:
-    """The remainder with the sign of a, as in C, NaN for quotients from 2**52 on; integers: 0 by zero."""
+    """The remainder with the sign of a, as in C; NaN for quotients of at least 2**52, 0 for an integer divisor of zero."""
     if dt.is_unsigned(a.dtype):
         return mod(a, b)
     if not dt.is_float(a.dtype):
@@ -152,10 +152,10 @@ def fmod(a: Expr, b: Expr) -> Expr:
         return select(both(compare("ne", a % d, 0), _differ(a, b)), a % d - d, a % d)
     x, y = cast("float64", a), cast("float64", b)
     q = call("trunc", x / y)
-    # Exact for |q| < 2**52, where rounding can have made q one too large and no more.  0 times an infinite divisor would be NaN.
+    # Exact for |q| < 2**52, where rounding makes q at most one too large.  The select avoids 0 times an infinite divisor, which is NaN.
     r = select(equal(q, 0.0), x, call("fma", q, -y, x))
     moved = select(both(compare("ne", r, 0.0), _differ(r, x)), r + call("copysign", y, x), r)
-    signed = call("copysign", moved, x)  # also of a remainder of zero
+    signed = call("copysign", moved, x)  # also for a zero remainder
     return cast(a.dtype, select(call("abs", q) < 2.0**52, signed, math.nan))
 
 
@@ -163,14 +163,14 @@ def fmod(a: Expr, b: Expr) -> Expr:
 
 
 def power(x: Expr, y: Expr) -> Expr:
-    """x**y by the rules of C99 for floats; integers wrap, and a negative power of one is 1 / x**-y rounded towards zero, 0 for 0."""
+    """x**y: C99 for floats; integers wrap, and a negative power is 1 / x**-y rounded towards zero, and 0 for x = 0."""
     if x.dtype == "float64":
         return _float64_power(x, y)
     return Binary("pow", x, y) if dt.is_float(x.dtype) else _integer_power(x, y)
 
 
 def _multiplied(x: Expr, n: Expr) -> Expr:
-    """x**n for an integer 0 <= n < 2**_POWER_BITS, by squares."""
+    """x**n for an integer 0 <= n < 2**_POWER_BITS, by repeated squaring."""
     one = const(1, x.dtype)
     out: Expr | None = None
     for k in range(_POWER_BITS):
@@ -186,18 +186,21 @@ def _integer_power(x: Expr, y: Expr) -> Expr:
     parity = Binary("bitand", y, const(1, y.dtype))
     if dt.is_unsigned(x.dtype):
         return _multiplied(x, select(y < end, y, parity + (end - 2)))
-    # Of numbers with a meaningful power beyond the end, or a negative one, only the parity of the exponent matters.
+    # For bases with a representable power beyond `end`, or a non-zero negative power, only the parity of the exponent matters.
     known = _multiplied(x, select(both(y < end, y >= 0), y, parity + (end - 2)))
     return select(both(y < 0, compare("ne", magnitude(x), 1)), 0, known)
 
 
 def _float64_power(x: Expr, y: Expr) -> Expr:
-    """Whole exponents below 64 are multiplied out, exactly if the result is a whole number below 2**53, else to at most one ulp for
-    each factor; others go through 2**(y log2 |x|), with a relative error of |y log2 x| * 2**-52, at most 3e-13."""
+    """x**y in float64.
+
+    Integer exponents below 64 are computed by multiplication: exact if the result is an integer below 2**53, else with an error of at most
+    one ulp for each factor.  Others are computed as 2**(y log2 |x|), with a relative error of |y log2 x| * 2**-52, at most 3e-13.
+    """
     whole = equal(call("trunc", y), y)
     few = both(call("abs", y) < float(1 << _POWER_BITS), whole)
     product = _multiplied(x, cast("int64", select(few, call("abs", y), 0.0)))
-    # With 2**80 in place of infinity, 1 has a power; any other number still over- or underflows.
+    # With 2**80 instead of infinity, 1**y is defined; any other base still over- or underflows.
     exponent = minimum(maximum(y, -(2.0**80)), 2.0**80)
     size = call("exp2", call("log2", call("abs", x)) * exponent)
     half = y * 0.5

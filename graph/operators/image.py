@@ -1,4 +1,4 @@
-"""Operators that rearrange or resample images, NCHW."""
+"""Define operators that rearrange or resample NCHW images: depth_to_space, space_to_depth, resize2d."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tunesmith.support.errors import ScriptError
 
 _LOOPS = ("n", "c", "h", "w")
 BLOCK_MODES = ("DCR", "CRD")
-"""What the channels of small pixels are grouped by: the place in the block is the slower index, or the channel is."""
+"""Channel order of the smaller image: the slower index is the position in the block (DCR) or the channel (CRD)."""
 
 
 def _image(x: Tensor) -> tuple[Poly, Poly, Poly, Poly]:
     if len(x.shape) != 4:
-        raise ScriptError(f"an image has 4 dimensions, NCHW; got {x!r}")
+        raise ScriptError(f"an image must have 4 dimensions, NCHW; got {x!r}")
     return x.shape[0], x.shape[1], x.shape[2], x.shape[3]
 
 
@@ -30,7 +30,7 @@ def _check_block(x: Tensor, block: int, mode: str, divided: Sequence[Poly], by: 
         raise ScriptError(f"unknown mode {mode!r}; modes are {', '.join(BLOCK_MODES)}")
     if block < 1 or any(mod(e, by) != 0 for e in divided):
         raise ScriptError(
-            f"{x!r} cannot be cut into blocks of {block} x {block}: {', '.join(map(repr, divided))} must be multiples of {by}"
+            f"{x!r} cannot be divided into blocks of {block} x {block}: {', '.join(map(repr, divided))} must be multiples of {by}"
         )
 
 
@@ -40,8 +40,8 @@ def _depth_to_space(x: Tensor, *, block: int, mode: str = "DCR") -> Tensor:
     fewer = c // (block * block)
 
     def element(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
-        place = mod(h, block) * block + mod(w, block)
-        return x[b, place * fewer + k if mode == "DCR" else k * (block * block) + place, h // block, w // block]
+        offset = mod(h, block) * block + mod(w, block)
+        return x[b, offset * fewer + k if mode == "DCR" else k * (block * block) + offset, h // block, w // block]
 
     return te.compute((n, fewer, height * block, width * block), element, "depth_to_space", axes=_LOOPS)
 
@@ -57,7 +57,7 @@ def _depth_to_space_reference(x: np.ndarray, *, block: int, mode: str = "DCR") -
 
 
 DEPTH_TO_SPACE = GraphOperator("depth_to_space", INJECTIVE, _depth_to_space, _depth_to_space_reference)
-"""block x block pixels from block * block channels; ONNX DepthToSpace, torch's pixel_shuffle is the mode CRD."""
+"""Move block * block channels to block x block pixels; ONNX DepthToSpace, torch.pixel_shuffle for the mode CRD."""
 
 
 def _space_to_depth(x: Tensor, *, block: int, mode: str = "DCR") -> Tensor:
@@ -65,8 +65,8 @@ def _space_to_depth(x: Tensor, *, block: int, mode: str = "DCR") -> Tensor:
     _check_block(x, block, mode, [height, width], block)
 
     def element(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
-        place, channel = (k // c, mod(k, c)) if mode == "DCR" else (mod(k, block * block), k // (block * block))
-        return x[b, channel, h * block + place // block, w * block + mod(place, block)]
+        offset, channel = (k // c, mod(k, c)) if mode == "DCR" else (mod(k, block * block), k // (block * block))
+        return x[b, channel, h * block + offset // block, w * block + mod(offset, block)]
 
     return te.compute((n, c * (block * block), height // block, width // block), element, "space_to_depth", axes=_LOOPS)
 
@@ -79,14 +79,14 @@ def _space_to_depth_reference(x: np.ndarray, *, block: int, mode: str = "DCR") -
 
 
 SPACE_TO_DEPTH = GraphOperator("space_to_depth", INJECTIVE, _space_to_depth, _space_to_depth_reference)
-"""The reverse of depth_to_space."""
+"""The inverse of depth_to_space."""
 
 RESIZE_MODES = ("nearest", "linear")
 COORDINATE_MODES = ("half_pixel", "asymmetric", "align_corners")
 
 
 def _position(i: Poly, old: Poly, new: Poly, mode: str) -> tuple[Poly, Poly]:
-    """Where pixel i of the resized image lies in the old one, as (numerator, denominator), both integers."""
+    """The coordinate of pixel i of the resized image in the old image, as integers (numerator, denominator)."""
     if mode == "half_pixel":
         return (i * 2 + 1) * old - new, new * 2
     if mode == "asymmetric":
@@ -95,7 +95,7 @@ def _position(i: Poly, old: Poly, new: Poly, mode: str) -> tuple[Poly, Poly]:
 
 
 def _nearest(i: Poly, old: Poly, new: Poly, mode: str) -> Poly:
-    """Rounded down for `asymmetric`, as torch does it; to the nearest, a half down, else, as ONNX does it."""
+    """The nearest pixel: rounded down for `asymmetric`, as in torch; else rounded to nearest, a half down, as in ONNX."""
     top, bottom = _position(i, old, new, mode)
     at = top // bottom if mode == "asymmetric" else ceildiv(top * 2 - bottom, bottom * 2)
     return minimum(maximum(at, ZERO), old - 1)
@@ -108,24 +108,24 @@ def _resize2d(x: Tensor, *, size: Sequence[Index], mode: str = "nearest", coordi
             f"unknown mode {mode!r}, {coordinate_mode!r}; modes are {', '.join(RESIZE_MODES)} and {', '.join(COORDINATE_MODES)}"
         )
     if len(size) != 2:
-        raise ScriptError(f"size is (height, width), got {size}")
+        raise ScriptError(f"size must be (height, width), got {size}")
     if mode == "linear" and not dt.is_float(x.dtype):
         raise ScriptError(f"only floats can be interpolated, got {x!r}")
     rows, columns = poly(size[0]), poly(size[1])
 
     def ends(i: Poly, old: Poly, new: Poly) -> tuple[tuple[Poly, Expr], tuple[Poly, Expr]]:
-        """The two pixels that pixel i lies between, with their weights."""
+        """The two neighbours of pixel i in the old image, with their weights."""
         top, bottom = _position(i, old, new, coordinate_mode)
         low = top // bottom
         part = te.cast(x.dtype, mod(top, bottom)) / te.cast(x.dtype, bottom)
         return (maximum(low, ZERO), 1.0 - part), (minimum(low + 1, old - 1), part)
 
     def interpolated(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
-        (up, much_up), (down, much_down) = ends(h, height, rows)
-        (left, much_left), (right, much_right) = ends(w, width, columns)
-        upper = x[b, k, up, left] * much_left + x[b, k, up, right] * much_right
-        lower = x[b, k, down, left] * much_left + x[b, k, down, right] * much_right
-        return upper * much_up + lower * much_down
+        (up, weight_up), (down, weight_down) = ends(h, height, rows)
+        (left, weight_left), (right, weight_right) = ends(w, width, columns)
+        upper = x[b, k, up, left] * weight_left + x[b, k, up, right] * weight_right
+        lower = x[b, k, down, left] * weight_left + x[b, k, down, right] * weight_right
+        return upper * weight_up + lower * weight_down
 
     def picked(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
         return x[b, k, _nearest(h, height, rows, coordinate_mode), _nearest(w, width, columns, coordinate_mode)]
@@ -135,7 +135,7 @@ def _resize2d(x: Tensor, *, size: Sequence[Index], mode: str = "nearest", coordi
 
 def _resize2d_reference(x: np.ndarray, *, size: Sequence[int], mode: str = "nearest", coordinate_mode: str = "half_pixel") -> np.ndarray:
     def positions(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `_position`, exactly."""
+        """The same as `_position`."""
         i = np.arange(new)
         if coordinate_mode == "half_pixel":
             return (2 * i + 1) * old - new, np.full(new, 2 * new)
@@ -155,5 +155,5 @@ def _resize2d_reference(x: np.ndarray, *, size: Sequence[int], mode: str = "near
 
 
 RESIZE2D = GraphOperator("resize2d", INJECTIVE, _resize2d, _resize2d_reference)
-"""An image of another size, NCHW.  Nearest: pixels are rounded to the nearest, a half down, and down for `asymmetric`; linear: between the
-four nearest.  Coordinates are those of ONNX Resize; positions are exact fractions of integers."""
+"""Resize an NCHW image.  Nearest: the nearest pixel, a half rounded down, or rounded down for `asymmetric`; linear: interpolation of the
+four nearest pixels.  Coordinates as in ONNX Resize; positions are exact fractions of integers."""

@@ -1,11 +1,11 @@
-"""Operators whose elements are chosen by the values of a tensor of indices, or by their own position.
+"""Define gather and scatter operators, one_hot and trilu, with elements selected by indices or by position.
 
-Indices count from the end if they are negative.  Where numpy raises an error because one is out of range, code cannot, and must not leave
-the buffer: a read is moved to the nearest end, as in jax, and a write is left out.  Within `reported_indices` formulas
-look up every index as it is, for code that checks lookups (`lower.passes.check_bounds`) and reports the first that is out of range.
+Negative indices count from the end.  Compiled code does not report indices out of range, unlike numpy, and must not access memory outside
+the buffer: reads are clamped to the nearest end, as in jax, and writes are skipped.  Within `reported_indices`, expressions look up every
+index unchanged, for code that checks indirect indices (`lower.passes.check_bounds`) and reports the first one out of range.
 
-A scatter asks every update whether it is meant, which takes time in proportion to the number of updates for each element of the
-result.  The case that generation of text lives on is linear: rows put at a few indices.
+A scatter compares every element of the result with every update.  `index_put_rows` with few indices, as in text generation, takes linear
+time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 FEW_ROWS = 8
-"""Up to so many indices, `index_put_rows` asks each element which of them is its row, and reads no more than it writes."""
+"""Maximum number of indices for which `index_put_rows` compares each element with all indices, and reads no more than it writes."""
 
 _REPORTED: ContextVar[bool] = ContextVar("reported_indices", default=False)
 
 
 @contextmanager
 def reported_indices() -> Iterator[None]:
-    """Formulas made here hold a lookup of each index, which is neither moved nor left out: only for code that checks lookups."""
+    """Context in which expressions look up every index without clamping or skipping; only for code that checks indirect indices."""
     token = _REPORTED.set(True)
     try:
         yield
@@ -44,11 +44,11 @@ def reported_indices() -> Iterator[None]:
 
 def _integers(indices: Tensor) -> None:
     if not dt.is_int(indices.dtype):
-        raise ScriptError(f"indices are integers, got {indices!r}")
+        raise ScriptError(f"indices must be integers, got {indices!r}")
 
 
 def _wrapped(index: Expr, extent: Poly) -> Expr:
-    """An index as int64, counted from the start."""
+    """An index as int64; a negative index is converted to one counted from the start."""
     if dt.is_unsigned(index.dtype):
         return te.cast(dt.INDEX, index)
     wide = te.cast(dt.INDEX, index)
@@ -56,27 +56,27 @@ def _wrapped(index: Expr, extent: Poly) -> Expr:
 
 
 def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
-    """body(v), where v is an index counted from the start, and clamped to the range, because code must not read outside of the buffer."""
+    """body(v) for the non-negative index v, clamped to the range because code must not read outside the buffer."""
     if _REPORTED.get():
         return te.lookup(_wrapped(index, extent), extent, body, "index")
     return te.lookup(maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
 
 
-def _is_at(index: Expr, extent: Poly, place: Poly) -> Expr:
-    """Whether an index is that of a place; none is, if it is out of range."""
+def _is_at(index: Expr, extent: Poly, position: Poly) -> Expr:
+    """Whether an index equals a position; false for an index out of range."""
     if _REPORTED.get():
-        return te.lookup(_wrapped(index, extent), extent, lambda v: equal(v, place), "index")
-    return equal(_wrapped(index, extent), place)
+        return te.lookup(_wrapped(index, extent), extent, lambda v: equal(v, position), "index")
+    return equal(_wrapped(index, extent), position)
 
 
 def _looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Callable[[list[Poly]], tuple[Poly, ...]]) -> Expr:
-    """The element of `x` at a place that depends on loaded indices.
+    """The element of `x` at a position that depends on loaded indices.
 
     Args:
-        x: what is read.
-        loaded: indices.
-        extents: of the dimensions that they are indices of.
-        at: the place, from variables with the values of the indices.
+        x: the tensor to read.
+        loaded: loaded indices.
+        extents: extents of the indexed dimensions.
+        at: maps variables with the values of the indices to the position in `x`.
     """
 
     def inner(found: list[Poly]) -> Expr:
@@ -109,7 +109,7 @@ TAKE = GraphOperator("take", INJECTIVE, _take, _take_reference)
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     _integers(indices)
     a = axis_of(axis, len(x.shape))
-    _check_beside(x, indices, a)
+    _check_extents(x, indices, a)
 
     def element(*i: Poly) -> Expr:
         return _looked_up(x, [indices[i]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + 1 :]))
@@ -117,21 +117,21 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return te.compute(indices.shape, element, "gather_elements", axes=loop_names(len(indices.shape)))
 
 
-def _check_beside(x: Tensor, indices: Tensor, a: int) -> None:
-    """Refuse indices that reach over `x` in an axis that is not indexed."""
+def _check_extents(x: Tensor, indices: Tensor, a: int) -> None:
+    """Raise ScriptError for indices with a larger extent than `x` in an axis that is not indexed."""
     numbers = [(e.const, f.const) for d, (e, f) in enumerate(zip(indices.shape, x.shape, strict=False)) if d != a]
     if len(indices.shape) != len(x.shape) or any(m is not None and n is not None and m > n for m, n in numbers):
-        raise ScriptError(f"{indices!r} must have the dimensions of {x!r}, none but axis {a} larger than its")
+        raise ScriptError(f"{indices!r} must have the rank of {x!r}, and no larger extents except in axis {a}")
 
 
-def _beside(indices: np.ndarray, a: int) -> tuple[np.ndarray, ...]:
-    """The positions of all elements of `indices`, with the indices themselves for axis a."""
-    places: list[np.ndarray] = [*np.indices(indices.shape)]
-    return (*places[:a], indices, *places[a + 1 :])
+def _element_positions(indices: np.ndarray, a: int) -> tuple[np.ndarray, ...]:
+    """The positions of all elements of `indices`, with axis a replaced by the indices."""
+    positions: list[np.ndarray] = [*np.indices(indices.shape)]
+    return (*positions[:a], indices, *positions[a + 1 :])
 
 
 def _gather_elements_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
-    return x[_beside(indices, axis % x.ndim)]
+    return x[_element_positions(indices, axis % x.ndim)]
 
 
 GATHER_ELEMENTS = GraphOperator("gather_elements", INJECTIVE, _gather_elements, _gather_elements_reference)
@@ -143,7 +143,7 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     depth = indices.shape[-1].const if indices.shape else None
     if depth is None or not 0 <= batch_dims < len(indices.shape) or not 1 <= depth <= len(x.shape) - batch_dims:
         raise ScriptError(
-            f"the last axis of {indices!r} must hold 1 to {len(x.shape) - batch_dims} indices of {x!r} after {batch_dims} batch axes"
+            f"the last axis of {indices!r} must have 1 to {len(x.shape) - batch_dims} indices of {x!r} after {batch_dims} batch axes"
         )
     if x.shape[:batch_dims] != indices.shape[:batch_dims]:
         raise ScriptError(f"{x!r} and {indices!r} differ in their first {batch_dims} extents")
@@ -164,7 +164,7 @@ def _gather_nd_reference(x: np.ndarray, indices: np.ndarray, *, batch_dims: int 
 
 
 GATHER_ND = GraphOperator("gather_nd", INJECTIVE, _gather_nd, _gather_nd_reference)
-"""Each vector along the last axis of `indices` names an element or a slice of `x`; ONNX GatherND."""
+"""Each vector along the last axis of `indices` selects an element or a slice of `x`; ONNX GatherND."""
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -172,21 +172,22 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 def _scattered(
     x: Tensor, updates: Tensor, extents: Sequence[Poly], reduction: str, matching: Callable[..., tuple[Expr, tuple[Poly, ...]]]
 ) -> Tensor:
-    """`x` with updates written into it, or combined with it.
+    """`x` with updates written to it, or combined with it.
 
     Args:
-        x: what is written into.
-        updates: what is written.
-        extents: of the axes over which the updates of an element lie.
-        reduction: of `REDUCTIONS`; for `none` the last update in the order of these axes counts.
-        matching: from the position in `x` and the variables of `extents`: whether that update is meant for it, and which it is.
+        x: the tensor to update.
+        updates: the values to write.
+        extents: extents of the axes of the updates that are searched for each element.
+        reduction: one of `REDUCTIONS`; for `none` the last update in the order of these axes is used.
+        matching: maps a position in `x` and the variables of `extents` to whether the update applies there, and to the position of the
+            update.
     """
     if reduction not in REDUCTIONS:
-        raise ScriptError(f"unknown reduction {reduction!r}; it is one of {', '.join(REDUCTIONS)}")
+        raise ScriptError(f"unknown reduction {reduction!r}; reductions are {', '.join(REDUCTIONS)}")
     if x.dtype != updates.dtype:
         raise ScriptError(f"{x!r} and {updates!r} have different element types")
     if x.dtype == "bool" and reduction != "none":
-        raise ScriptError(f"truth values cannot be combined by {reduction!r}")
+        raise ScriptError(f"bool elements cannot be combined by {reduction!r}")
     loops = loop_names(len(x.shape))
     axes = [te.reduce_axis(e, f"r{d}" if len(extents) > 1 else "r") for d, e in enumerate(extents)]
     if reduction == "none":
@@ -204,7 +205,7 @@ def _scattered(
 def _overwritten(
     x: Tensor, updates: Tensor, axes: list[Poly], matching: Callable[..., tuple[Expr, tuple[Poly, ...]]], loops: list[str]
 ) -> Tensor:
-    """The last update counts: its number is found first, then it is picked."""
+    """`x` overwritten by updates: one stage finds the number of the last update of each element, another one reads it."""
     order = poly(0)
     for r in axes:
         order = order * r.as_var().extent + r  # type: ignore[union-attr]
@@ -212,13 +213,14 @@ def _overwritten(
     def last(*i: Poly) -> Expr:
         return te.max(select(matching(i, axes)[0], te.cast(dt.INDEX, order), const(-1, dt.INDEX)), axes)
 
-    held = "uint8" if x.dtype == "bool" else x.dtype
+    storage = "uint8" if x.dtype == "bool" else x.dtype
     number_of = te.compute(x.shape, last, "L", axes=loops)
 
     def picked(*i: Poly) -> Expr:
         here, at = matching(i, axes)
-        # `here` guards the load as well: it may lie beside the updates.
-        return te.sum(select(here, select(equal(number_of[i], order), te.cast(held, updates[at]), const(0, held)), const(0, held)), axes)
+        # `here` also guards the load, whose position may be outside the updates.
+        zero = const(0, storage)
+        return te.sum(select(here, select(equal(number_of[i], order), te.cast(storage, updates[at]), zero), zero), axes)
 
     value = te.compute(x.shape, picked, "S", axes=loops)
 
@@ -247,7 +249,7 @@ _COMBINE_NUMPY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": n
 
 
 def _scatter(x: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
-    """Update by update in order; sums and products are rounded once."""
+    """Apply updates in order; sums and products are rounded once."""
     wide = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
     if reduction == "none":
         for where in np.ndindex(at[0].shape):
@@ -260,15 +262,15 @@ def _scatter(x: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, red
 def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str = "none") -> Tensor:
     _integers(indices)
     a = axis_of(axis, len(x.shape))
-    _check_beside(x, indices, a)
+    _check_extents(x, indices, a)
     if indices.shape != updates.shape:
-        raise ScriptError(f"{indices!r} and {updates!r} must have one shape")
-    beside = [d for d in range(len(x.shape)) if d != a and indices.shape[d] != x.shape[d]]
+        raise ScriptError(f"{indices!r} and {updates!r} must have the same shape")
+    partial = [d for d in range(len(x.shape)) if d != a and indices.shape[d] != x.shape[d]]
 
     def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
         at = (*i[:a], axes[0], *i[a + 1 :])
         here = _is_at(indices[at], x.shape[a], i[a])
-        return (select(te.all(*[i[d] < indices.shape[d] for d in beside]), here, const(False, "bool")) if beside else here), at
+        return (select(te.all(*[i[d] < indices.shape[d] for d in partial]), here, const(False, "bool")) if partial else here), at
 
     return _scattered(x, updates, [indices.shape[a]], reduction, matching)
 
@@ -276,18 +278,19 @@ def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int,
 def _scatter_elements_reference(
     x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, axis: int, reduction: str = "none"
 ) -> np.ndarray:
-    return _scatter(x, _beside(indices, axis % x.ndim), updates, reduction)
+    return _scatter(x, _element_positions(indices, axis % x.ndim), updates, reduction)
 
 
 SCATTER_ELEMENTS = GraphOperator("scatter_elements", FUSABLE, _scatter_elements, _scatter_elements_reference)
-"""x with out[indices[i, j], j] = updates[i, j] for axis 0; the last of several updates counts, or all of them with a `reduction`."""
+"""x with out[indices[i, j], j] = updates[i, j] for axis 0; repeated updates overwrite each other in order, or are combined by
+`reduction`."""
 
 
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
     _integers(indices)
     depth = indices.shape[-1].const if indices.shape else None
     if depth is None or not 1 <= depth <= len(x.shape):
-        raise ScriptError(f"the last axis of {indices!r} must hold 1 to {len(x.shape)} indices of {x!r}")
+        raise ScriptError(f"the last axis of {indices!r} must have 1 to {len(x.shape)} indices of {x!r}")
     if updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
         raise ScriptError(f"{updates!r} must have an element or a slice of {x!r} for each of the vectors of {indices!r}")
     if len(indices.shape) == 1:
@@ -358,19 +361,19 @@ def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: in
 def _one_hot_reference(
     indices: np.ndarray, on: np.ndarray, off: np.ndarray, *, depth: int, axis: int = -1, strict: bool = False
 ) -> np.ndarray:
-    places = np.arange(depth).reshape([-1 if d == axis % (indices.ndim + 1) else 1 for d in range(indices.ndim + 1)])
+    positions = np.arange(depth).reshape([-1 if d == axis % (indices.ndim + 1) else 1 for d in range(indices.ndim + 1)])
     wide = np.expand_dims(indices.astype(np.int64), axis)
-    return np.where(np.where(wide < 0, wide + depth, wide) == places, on, off)
+    return np.where(np.where(wide < 0, wide + depth, wide) == positions, on, off)
 
 
 ONE_HOT = GraphOperator("one_hot", INJECTIVE, _one_hot, _one_hot_reference)
-"""A new axis of `depth` elements, `on` at the index and `off` elsewhere; only `off` for an index out of range, which is an error of the
-program if it is `strict`, as in torch, and else is not, as in ONNX."""
+"""A new axis of `depth` elements: `on` at the index and `off` elsewhere.  An index out of range gives only `off`, as in ONNX; with `strict`
+it is an error, as in torch."""
 
 
 def _trilu(x: Tensor, *, upper: bool, k: Index = 0) -> Tensor:
     if len(x.shape) < 2:
-        raise ScriptError(f"{x!r} has no matrices")
+        raise ScriptError(f"{x!r} must have at least 2 dimensions")
 
     def element(*i: Poly) -> Expr:
         beyond = i[-1] - i[-2] - k
@@ -384,4 +387,4 @@ def _trilu_reference(x: np.ndarray, *, upper: bool, k: int = 0) -> np.ndarray:
 
 
 TRILU = GraphOperator("trilu", INJECTIVE, _trilu, _trilu_reference)
-"""The upper or lower triangles of matrices, from diagonal k; the rest is zero."""
+"""The upper or lower triangles of matrices, from diagonal k; other elements are zero."""

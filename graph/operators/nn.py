@@ -1,6 +1,6 @@
-"""Contractions: matrix products and convolutions.
+"""Define contractions: matrix products, einsum, convolutions and transposed convolutions.
 
-Plain cases are those of `ops/`, stage by stage and loop by loop, so that records of workloads serve graphs.
+Simple cases have the same stages and loops as the workloads of `ops/`, so that records of workloads apply to graphs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ LAYOUTS = ("NCHW", "NHWC")
 
 
 def _batch(a: Sequence[Poly], b: Sequence[Poly]) -> list[Poly]:
-    """The batch extents of both repeated to each other."""
+    """The broadcast batch extents."""
     out = list(a if len(a) >= len(b) else b)
     for d in range(1, min(len(a), len(b)) + 1):
         if a[-d] != 1 and b[-d] != 1 and a[-d] != b[-d]:
-            raise ScriptError(f"the batch extents {a[-d]} and {b[-d]} do not fit together")
+            raise ScriptError(f"the batch extents {a[-d]} and {b[-d]} cannot be broadcast")
         out[-d] = b[-d] if a[-d] == 1 else a[-d]
     return out
 
 
 def _batch_index(extents: Sequence[Poly], index: Sequence[Poly]) -> tuple[Poly, ...]:
-    """The part of a batch index that an operand with these batch extents has."""
+    """The batch index of an operand with these batch extents."""
     return tuple([ZERO if e == 1 else i for e, i in zip(extents, index[len(index) - len(extents) :], strict=True)])
 
 
@@ -44,7 +44,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
         raise ScriptError("the operands have different element types; cast one of them")
     if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
         raise ScriptError(
-            f"{a.shape[-1]} columns of the first and {b.shape[-2 if len(b.shape) > 1 else 0]} rows of the second do not fit together"
+            f"{a.shape[-1]} columns of the first and {b.shape[-2 if len(b.shape) > 1 else 0]} rows of the second operand differ"
         )
     if len(a.shape) == len(b.shape) and len(a.shape) in (2, 3) and a.shape[:-2] == b.shape[:-2]:
         return plain_matmul(a, b)
@@ -67,24 +67,26 @@ def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference, wide=True)
-"""numpy.matmul: vectors, matrices, and batches of matrices that are repeated to each other."""
+"""numpy.matmul: vectors, matrices, and batches of matrices with broadcasting."""
 
 
 def terms_of(equation: str) -> tuple[str, str, str]:
-    """The letters of both operands and of the result of "bik,bkj->bij".
+    """The letters of both operands and of the result of an equation such as "bik,bkj->bij".
 
     Raises:
         ScriptError: the equation has another form.
     """
     found = re.fullmatch("([a-z]*),([a-z]*)->([a-z]*)", equation)
     if found is None:
-        raise ScriptError(f'the equation {equation!r} is not of the form "bik,bkj->bij": two operands, a letter for each axis')
+        raise ScriptError(f'the equation {equation!r} is not of the form "bik,bkj->bij": two operands with a letter for each axis')
     x, y, out = found.groups()
     if any(len(set(term)) != len(term) for term in (x, y, out)):
-        raise ScriptError(f"the equation {equation!r} has a letter twice in one term: take the diagonal first")
+        raise ScriptError(f"the equation {equation!r} repeats a letter in a term: take the diagonal first")
     both = set(x) & set(y)
     if not set(out) <= set(x) | set(y) or not (set(x) | set(y)) - both <= set(out):
-        raise ScriptError(f"the equation {equation!r}: the result has letters of the operands, and all that only one operand has")
+        raise ScriptError(
+            f"the equation {equation!r}: the result must have only letters of the operands, and all letters of a single operand"
+        )
     return x, y, out
 
 
@@ -115,19 +117,20 @@ def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str) -> np.ndar
 
 
 EINSUM = GraphOperator("einsum", FUSABLE, _einsum, _einsum_reference, wide=True)
-"""numpy.einsum of two operands: products over all letters, summed over those that the result lacks."""
+"""numpy.einsum of two operands: products are summed over the letters that are not in the result."""
 
 
 def _window(strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], layout: str) -> None:
-    """Refuse attributes that make no windows."""
+    """Raise ScriptError for invalid window attributes."""
     if layout not in LAYOUTS:
         raise ScriptError(f"unknown layout {layout!r}; layouts are {', '.join(LAYOUTS)}")
     if not len(strides) == len(dilation) == 2 or len(padding) != 4:
         raise ScriptError(
-            f"strides {strides} and dilation {dilation} are (vertical, horizontal), padding {padding} is (top, left, bottom, right)"
+            f"strides {strides} and dilation {dilation} must be (vertical, horizontal),"
+            f" padding {padding} must be (top, left, bottom, right)"
         )
     if min(*strides, *dilation) < 1 or min(padding) < 0:
-        raise ScriptError(f"strides {strides} and dilation {dilation} must be positive, padding {padding} not negative")
+        raise ScriptError(f"strides {strides} and dilation {dilation} must be positive, padding {padding} must not be negative")
 
 
 def _conv2d(
@@ -160,7 +163,7 @@ def _conv2d_reference(
     layout: str = "NCHW",
     image_layout: str = "",
 ) -> np.ndarray:
-    """Tap by tap, in float64: a shifted view of the padded image times a matrix for each group."""
+    """Sum over filter taps, in float64: a shifted view of the padded image times a matrix for each group."""
     if (image_layout or layout) != layout:
         x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
     nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
@@ -180,17 +183,16 @@ def _conv2d_reference(
 
 
 CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference, wide=True)
-"""Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; those of a depthwise one may leave out the axis of
-extent 1, which makes it the program of the workload.  Padding is (top, left, bottom, right).  An image of another layout than filter and
-result says so by `image_layout`."""
+"""Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; depthwise filters may omit the axis of extent 1,
+which gives the program of the workload.  Padding is (top, left, bottom, right).  `image_layout` is the layout of the image if it differs
+from that of the filter and the result."""
 
 
 def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:
-    """What meets in row i of the result of a transposed convolution: the axis to sum over, the row of the filter and that of the image,
-    both as functions of it, and conditions that they exist.
+    """The products summed in row i of a transposed convolution: reduction axis, filter row, image row, and conditions that both exist.
 
-    Filter row k and image row p meet in i = p * stride + k * dilation - low.  Without dilation only every stride-th row of the filter does,
-    beginning with (i + low) % stride; so no zeros are multiplied but at the edges.
+    Filter row k and image row p contribute to i = p * stride + k * dilation - low.  Without dilation only every stride-th filter row
+    contributes, starting at (i + low) % stride, so zeros are multiplied only at the edges.
     """
     moved = i + low
     if dilation == 1:
@@ -217,12 +219,12 @@ def _conv2d_transpose(
 ) -> Tensor:
     _window(strides, padding, dilation, layout)
     if len(x.shape) != 4 or len(w.shape) != 4 or x.dtype != w.dtype:
-        raise ScriptError("image and filter have 4 dimensions and one element type")
+        raise ScriptError("image and filter must have 4 dimensions and one element type")
     nhwc, (top, left, bottom, right) = layout == "NHWC", padding
     n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
     kh, kw, each, wi = w.shape if nhwc else (w.shape[2], w.shape[3], w.shape[1], w.shape[0])
     if ci != wi or mod(ci, groups) != 0:
-        raise ScriptError(f"the image has {ci} channels and the filter {wi}; they must be equal, and a multiple of the {groups} groups")
+        raise ScriptError(f"the image has {ci} channels and the filter has {wi}; they must be equal and a multiple of the {groups} groups")
     if min(output_padding) < 0 or any(o >= max(s, d) for o, s, d in zip(output_padding, strides, dilation, strict=True)):
         raise ScriptError(f"output_padding {output_padding} must be less than the strides {strides} or the dilation {dilation}")
     oh = (height - 1) * strides[0] - (top + bottom) + (kh - 1) * dilation[0] + 1 + output_padding[0]
@@ -252,7 +254,7 @@ def _conv2d_transpose_reference(
     groups: int = 1,
     layout: str = "NCHW",
 ) -> np.ndarray:
-    """Every tap adds a scaled image to the result."""
+    """Sum over filter taps: every tap adds a scaled image to the result."""
     nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
     image = (x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64)
     filters = (w if nhwc else w.transpose(2, 3, 1, 0)).astype(np.float64)
@@ -269,5 +271,5 @@ def _conv2d_transpose_reference(
 
 CONV2D_TRANSPOSE = GraphOperator("conv2d_transpose", FUSABLE, _conv2d_transpose, _conv2d_transpose_reference, wide=True)
 """The gradient of a convolution with respect to its image (torch.conv_transpose2d, ONNX ConvTranspose).  Filters are
-[ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is cut off, and output_padding adds rows below and
-columns to the right."""
+[ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is removed from the result, and output_padding adds rows
+at the bottom and columns at the right."""

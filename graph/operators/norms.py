@@ -1,6 +1,6 @@
-"""Normalisations: softmax, and means and variances over rows, groups and channels.
+"""Define normalisation operators: softmax, and normalisation by mean and variance of rows, groups and channels.
 
-Statistics are stages of their own, so that each is computed once; means and variances take two passes, which do not cancel.
+Statistics are separate stages, so that each is computed once; variances are computed in two passes, which avoids cancellation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tunesmith.support.errors import ScriptError
 def _floats(x: Tensor, *others: Tensor | None) -> None:
     for t in (x, *others):
         if t is not None and (not dt.is_float(t.dtype) or t.dtype != x.dtype):
-            raise ScriptError(f"all operands must be of one floating point type, got {t.dtype}")
+            raise ScriptError(f"all operands must have one floating point type, got {t.dtype}")
 
 
 def _without(index: Sequence[Poly], axis: int) -> tuple[Poly, ...]:
@@ -80,14 +80,14 @@ At = Callable[[Sequence[Poly]], tuple[Poly, ...]]
 
 
 def _deviations(x: Tensor, kept: Sequence[Poly], rows: Sequence[str], axes: Sequence[Poly], at: At, eps: float) -> tuple[Tensor, Tensor]:
-    """The stages M and R, the mean and the reciprocal of the deviation of each set of elements, after S and V; see `ops.layer_norm`.
+    """The stages M and R, mean and reciprocal standard deviation of each set of elements, after S and V; see `ops.layer_norm`.
 
     Args:
         x: the elements.
         kept: shape of the statistics.
-        rows: names of their loops.
-        axes: over which a set is summed.
-        at: from the position of a statistic to that of the element in `x` that `axes` stand at.
+        rows: loop names of the statistics.
+        axes: reduction axes of a set.
+        at: maps the position of a statistic, with the current values of `axes`, to the position of an element in `x`.
         eps: added to the variance.
     """
     count = product([a.as_var().extent for a in axes])  # type: ignore[union-attr]
@@ -115,34 +115,34 @@ def _scaled(value: Expr, at: Sequence[Poly], gamma: Tensor | None, beta: Tensor 
 
 
 def _rows(x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int], list[str], list[Poly], At]:
-    """Sets of elements along `axes`: the axes gone and kept, loops of statistics, axes to reduce over, and where an element lies."""
+    """Sets of elements along `axes`: reduced and kept dimensions, loop names of statistics, reduction axes, and position of an element."""
     _floats(x, *scales)
-    gone = sorted(axes_of(axes, len(x.shape)))
-    kept = [d for d in range(len(x.shape)) if d not in gone]
+    normed = sorted(axes_of(axes, len(x.shape)))
+    kept = [d for d in range(len(x.shape)) if d not in normed]
     for scale in scales:
-        if scale is not None and scale.shape != tuple([x.shape[d] for d in gone]):
-            raise ScriptError(f"{scale!r} must have the extents of the axes {gone} of {x!r}")
+        if scale is not None and scale.shape != tuple([x.shape[d] for d in normed]):
+            raise ScriptError(f"{scale!r} must have the extents of the axes {normed} of {x!r}")
     names = loop_names(len(x.shape))
-    reduced = {d: te.reduce_axis(x.shape[d], names[d]) for d in gone}
+    reduced = {d: te.reduce_axis(x.shape[d], names[d]) for d in normed}
 
     def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
         where = {**reduced, **dict(zip(kept, i, strict=True))}
         return tuple([where[d] for d in range(len(x.shape))])
 
-    return gone, kept, [names[d] for d in kept], list(reduced.values()), at
+    return normed, kept, [names[d] for d in kept], list(reduced.values()), at
 
 
 def _layer_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
 ) -> Tensor:
-    gone, kept, rows, reduced, at = _rows(x, axes, gamma, beta)
-    if gone == [len(x.shape) - 1] and gamma is not None and beta is not None:
+    normed, kept, rows, reduced, at = _rows(x, axes, gamma, beta)
+    if normed == [len(x.shape) - 1] and gamma is not None and beta is not None:
         return plain_layer_norm.layer_norm(x, gamma, beta, eps)
     mean, scale = _deviations(x, [x.shape[d] for d in kept], rows, reduced, at, eps)
 
     def element(*i: Poly) -> Expr:
         row = tuple([i[d] for d in kept])
-        return _scaled((x[i] - mean[row]) * scale[row], [i[d] for d in gone], gamma, beta)
+        return _scaled((x[i] - mean[row]) * scale[row], [i[d] for d in normed], gamma, beta)
 
     return te.compute(x.shape, element, "Y")
 
@@ -152,7 +152,7 @@ def _normal(wide: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarray:
 
 
 def _spread(scale: np.ndarray, rank: int, axes: Sequence[int]) -> np.ndarray:
-    """A scale along some axes, in order, with 1 for the others."""
+    """A scale along some axes, in order, with extent 1 in the others."""
     return np.expand_dims(scale, [d for d in range(rank) if d not in {a % rank for a in axes}])
 
 
@@ -169,14 +169,14 @@ def _layer_norm_reference(
 
 
 LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference, wide=True)
-"""(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`, of which gamma and beta have the extents, in the order of x."""
+"""(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`; gamma and beta have the extents of `axes`, in the order of x."""
 
 
 def _rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> Tensor:
-    gone, kept, rows, reduced, at = _rows(x, axes, gamma)
+    normed, kept, rows, reduced, at = _rows(x, axes, gamma)
     squares = te.compute([x.shape[d] for d in kept], lambda *i: te.sum(x[at(i)] * x[at(i)], axis=reduced), "S", axes=rows)
-    scale = _reciprocal_root(squares, product([x.shape[d] for d in gone]), eps)
-    return te.compute(x.shape, lambda *i: _scaled(x[i] * scale[tuple([i[d] for d in kept])], [i[d] for d in gone], gamma, None), "Y")
+    scale = _reciprocal_root(squares, product([x.shape[d] for d in normed]), eps)
+    return te.compute(x.shape, lambda *i: _scaled(x[i] * scale[tuple([i[d] for d in kept])], [i[d] for d in normed], gamma, None), "Y")
 
 
 def _rms_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> np.ndarray:
@@ -200,11 +200,11 @@ def _group_norm(
 ) -> Tensor:
     rank = len(x.shape)
     if layout not in ("NCHW", "NHWC") or rank < 2:
-        raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} have a batch and channels")
+        raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} must have batch and channel axes")
     c = 1 if layout == "NCHW" else rank - 1
     _channels(x, c, gamma, beta)
     if groups < 1 or mod(x.shape[c], groups) != 0:
-        raise ScriptError(f"the {x.shape[c]} channels of {x!r} cannot be cut into {groups} groups")
+        raise ScriptError(f"the {x.shape[c]} channels of {x!r} cannot be divided into {groups} groups")
     each, names = x.shape[c] // groups, loop_names(rank)
     reduced = {d: te.reduce_axis(each if d == c else x.shape[d], names[d]) for d in range(1, rank)}
 
@@ -230,14 +230,14 @@ def _group_norm_reference(
 
 
 GROUP_NORM = GraphOperator("group_norm", FUSABLE, _group_norm, _group_norm_reference, wide=True)
-"""Normalised over groups of channels and all places (Wu and He, 2018); gamma and beta are for each channel."""
+"""Normalise over groups of channels and all positions (Wu and He, 2018); gamma and beta have one element per channel."""
 
 
 def _instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, eps: float) -> Tensor:
     if len(x.shape) < 3:
-        raise ScriptError(f"{x!r} has no places beside batch and channels")
+        raise ScriptError(f"{x!r} must have at least 3 dimensions: batch, channels and positions")
     _channels(x, 1, gamma, beta)
-    _gone, _kept, rows, reduced, at = _rows(x, range(2, len(x.shape)))
+    _normed, _kept, rows, reduced, at = _rows(x, range(2, len(x.shape)))
     mean, scale = _deviations(x, x.shape[:2], rows, reduced, at, eps)
     return te.compute(x.shape, lambda *i: _scaled((x[i] - mean[i[:2]]) * scale[i[:2]], [i[1]], gamma, beta), "Y")
 
@@ -247,7 +247,7 @@ def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, bet
 
 
 INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference, wide=True)
-"""Each channel of each image normalised by itself (Ulyanov, Vedaldi and Lempitsky, 2016)."""
+"""Normalise each channel of each image separately (Ulyanov, Vedaldi and Lempitsky, 2016)."""
 
 
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *, eps: float, axis: int = 1) -> Tensor:
@@ -269,4 +269,4 @@ def _batch_norm_reference(
 
 
 BATCH_NORM = GraphOperator("batch_norm", BROADCAST, _batch_norm, _batch_norm_reference, wide=True)
-"""Normalised by given statistics of each channel (Ioffe and Szegedy, 2015), as at inference."""
+"""Normalise by the given statistics of each channel (Ioffe and Szegedy, 2015), as in inference."""

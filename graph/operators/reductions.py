@@ -1,4 +1,4 @@
-"""Reductions over some or all axes: sums, products, means, extremes and where they are, and truths of all or any."""
+"""Define reductions over some or all axes: sum, prod, mean, max, min, argmax, argmin, all, any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import REDUCTION, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
-from tunesmith.graph.operators.element_types import FLOATS, NUMBERS, TRUTHS, require
+from tunesmith.graph.operators.element_types import BOOLS, FLOATS, NUMBERS, require
 from tunesmith.graph.operators.elementwise import mapped
 from tunesmith.graph.operators.formulas import either
 from tunesmith.ir.expr import Expr, call, cast, compare, equal, select
@@ -24,36 +24,36 @@ Combine = Callable[[Expr, list[Poly]], Expr]
 
 
 def _positions(axes: Axes, rank: int) -> tuple[int, ...]:
-    """Axes counted from 0, in order; None means all of them."""
+    """Normalised axes, sorted; None means all axes."""
     return tuple(range(rank)) if axes is None else tuple(sorted(axes_of(axes, rank)))
 
 
 def reduced(x: Tensor, axes: tuple[int, ...], keepdims: bool, combine: Combine, value: Callable[[Expr], Expr], name: str) -> Tensor:
-    """The stage that combines `value` of the elements over normalised axes, which remain with the extent 1 if `keepdims`.
+    """The stage that combines `value` of the elements over normalised axes, which are kept with extent 1 if `keepdims`.
 
-    Loops are named as those of `ops.reduction`, so that the program is the same.
+    Loops have the names of `ops.reduction`, so that the programs are equal.
     """
     rank = len(x.shape)
     loops = loop_names(rank)
     over = {d: te.reduce_axis(x.shape[d], loops[d]) for d in axes}
-    left = [d for d in range(rank) if keepdims or d not in over]
+    remaining = [d for d in range(rank) if keepdims or d not in over]
 
     def element(*index: Poly) -> Expr:
-        at = {**dict(zip(left, index, strict=True)), **over}
+        at = {**dict(zip(remaining, index, strict=True)), **over}
         found = value(x[tuple([at[d] for d in range(rank)])])
         return combine(found, list(over.values())) if over else found
 
-    shape = [1 if d in over else x.shape[d] for d in left]
-    return te.compute(shape, element, name, axes=[f"{loops[d]}_one" if d in over else loops[d] for d in left])
+    shape = [1 if d in over else x.shape[d] for d in remaining]
+    return te.compute(shape, element, name, axes=[f"{loops[d]}_one" if d in over else loops[d] for d in remaining])
 
 
 def _wider(dtype: str) -> str:
-    """The type to accumulate in: half precision has too few digits for it."""
+    """The accumulator type: float32 for 16-bit floats, which are not precise enough."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def _accumulated(combine: Combine) -> Callable[..., Tensor]:
-    """A sum or a product."""
+    """The expression of a sum or a product."""
 
     def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
         require(NUMBERS, x)
@@ -80,19 +80,19 @@ def _mean(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return quotient if wide == x.dtype else mapped(quotient, lambda e: cast(x.dtype, e))
 
 
-def _truth(combine: Combine) -> Callable[..., Tensor]:
-    """`all` as the least of 0 and 1, `any` as the greatest."""
+def _bool_reduction(combine: Combine) -> Callable[..., Tensor]:
+    """The expression of `all` or `any`: the minimum or maximum of integers 0 and 1."""
 
     def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
-        require(TRUTHS, x)
+        require(BOOLS, x)
         found = reduced(x, _positions(axes, len(x.shape)), keepdims, combine, lambda e: cast("int32", e), "S")
         return mapped(found, lambda e: compare("ne", e, 0))
 
     return compute
 
 
-def _place(combine: Combine) -> Callable[..., Tensor]:
-    """The first index of the extreme: the least index of an element that equals it; NaN is beyond all numbers, as in numpy."""
+def _arg_extreme(combine: Combine) -> Callable[..., Tensor]:
+    """The expression of argmax or argmin: the minimum index of an element equal to the extreme; NaN is the extreme, as in numpy."""
 
     def compute(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
         require(NUMBERS, x)
@@ -111,15 +111,15 @@ def _place(combine: Combine) -> Callable[..., Tensor]:
                 found = either(found, call("isnan", e, dtype="bool"))
             return te.min(select(found, position, extent), position)
 
-        left = [d for d in range(rank) if keepdims or d != along]
-        names = [f"{loops[d]}_one" if d == along else loops[d] for d in left]
-        return te.compute([1 if d == along else x.shape[d] for d in left], element, "Y", axes=names)
+        remaining = [d for d in range(rank) if keepdims or d != along]
+        names = [f"{loops[d]}_one" if d == along else loops[d] for d in remaining]
+        return te.compute([1 if d == along else x.shape[d] for d in remaining], element, "Y", axes=names)
 
     return compute
 
 
 def _numpy(name: str) -> Callable[..., np.ndarray]:
-    """The reference of a reduction over several axes: floats are accumulated in float64, integers in their own type."""
+    """The numpy reference of a reduction over axes; floats are accumulated in float64, integers in their own type."""
     reduce: Callable[..., Any] = getattr(np, name)
 
     def reference(x: np.ndarray, *, axes: Axes = None, keepdims: bool = False) -> np.ndarray:
@@ -131,11 +131,11 @@ def _numpy(name: str) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _numpy_place(name: str) -> Callable[..., np.ndarray]:
-    place: Callable[..., Any] = getattr(np, name)
+def _numpy_arg_extreme(name: str) -> Callable[..., np.ndarray]:
+    arg_extreme: Callable[..., Any] = getattr(np, name)
 
     def reference(x: np.ndarray, *, axis: int, keepdims: bool = False) -> np.ndarray:
-        return np.asarray(place(x, axis=axis, keepdims=keepdims)).astype(np.int64)
+        return np.asarray(arg_extreme(x, axis=axis, keepdims=keepdims)).astype(np.int64)
 
     return reference
 
@@ -145,7 +145,7 @@ PROD = GraphOperator("prod", REDUCTION, _accumulated(te.prod), _numpy("prod"))
 MEAN = GraphOperator("mean", REDUCTION, _mean, _numpy("mean"))
 MAX = GraphOperator("max", REDUCTION, _extreme(te.max), _numpy("max"))
 MIN = GraphOperator("min", REDUCTION, _extreme(te.min), _numpy("min"))
-ALL = GraphOperator("all", REDUCTION, _truth(te.min), _numpy("all"))
-ANY = GraphOperator("any", REDUCTION, _truth(te.max), _numpy("any"))
-ARGMAX = GraphOperator("argmax", REDUCTION, _place(te.max), _numpy_place("argmax"))
-ARGMIN = GraphOperator("argmin", REDUCTION, _place(te.min), _numpy_place("argmin"))
+ALL = GraphOperator("all", REDUCTION, _bool_reduction(te.min), _numpy("all"))
+ANY = GraphOperator("any", REDUCTION, _bool_reduction(te.max), _numpy("any"))
+ARGMAX = GraphOperator("argmax", REDUCTION, _arg_extreme(te.max), _numpy_arg_extreme("argmax"))
+ARGMIN = GraphOperator("argmin", REDUCTION, _arg_extreme(te.min), _numpy_arg_extreme("argmin"))

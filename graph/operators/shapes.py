@@ -1,6 +1,6 @@
-"""Operators that move elements and compute none: views, permutations, slices, concatenation, padding.
+"""Define operators that only move elements: views, permutations, slices, concatenation, padding.
 
-Each element of a result is one element of one operand, so all of them are injective, and a fuser may read through them.
+Each result element is one element of one operand, so all of them are injective and can be fused into their users.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from tunesmith.support.errors import ScriptError
 
 
 def _groups(old: Sequence[Poly], new: Sequence[Poly]) -> list[tuple[list[int], list[int]]]:
-    """The dimensions of two shapes of one size in the smallest groups of equal size, extents of 1 left out.
+    """The dimensions of two shapes of equal size in the smallest groups of equal size, without extents of 1.
 
-    Only products are compared, never their order, so sizes that are known at the call only are taken apart as well.
+    Products are compared as expressions, so dynamic extents are separated as well.
     """
-    left, right = [[d for d, e in enumerate(shape) if e != 1] for shape in (old, new)]
-    ours, theirs = [list(itertools.accumulate([s[d] for d in dims], lambda a, b: a * b)) for s, dims in ((old, left), (new, right))]
+    old_dims, new_dims = [[d for d, e in enumerate(shape) if e != 1] for shape in (old, new)]
+    old_sizes, new_sizes = [
+        list(itertools.accumulate([s[d] for d in dims], lambda a, b: a * b)) for s, dims in ((old, old_dims), (new, new_dims))
+    ]
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
-    for k, size in enumerate(ours):
-        m = next((m for m in range(j, len(theirs)) if theirs[m] == size), None)
+    for k, size in enumerate(old_sizes):
+        m = next((m for m in range(j, len(new_sizes)) if new_sizes[m] == size), None)
         if m is not None:
-            groups.append((left[i : k + 1], right[j : m + 1]))
+            groups.append((old_dims[i : k + 1], new_dims[j : m + 1]))
             i, j = k + 1, m + 1
     return groups
 
 
 def _source_index(old: Sequence[Poly], new: Sequence[Poly], index: Sequence[Poly]) -> tuple[Poly, ...]:
-    """Where the element at `index` of the shape `new` lies in the shape `old`: a dimension that stays is indexed as it is, and only a
-    group of dimensions that is cut anew needs divisions."""
+    """The index in the shape `old` of the element at `index` in the shape `new`.
+
+    Unchanged dimensions keep their index; only regrouped dimensions need divisions.
+    """
     at = [ZERO] * len(old)
-    for ours, theirs in _groups(old, new):
+    for old_dims, new_dims in _groups(old, new):
         flat = ZERO
-        for d in theirs:
+        for d in new_dims:
             flat = flat * new[d] + index[d]
-        for place, d in enumerate(ours):
-            step = flat // product([old[e] for e in ours[place + 1 :]])
-            at[d] = mod(step, old[d]) if place else step
+        for position, d in enumerate(old_dims):
+            quotient = flat // product([old[e] for e in old_dims[position + 1 :]])
+            at[d] = mod(quotient, old[d]) if position else quotient
     return tuple(at)
 
 
@@ -66,7 +70,7 @@ def _reshape_reference(x: np.ndarray, *, shape: Sequence[int]) -> np.ndarray:
 
 
 RESHAPE = GraphOperator("reshape", INJECTIVE, _reshape, _reshape_reference, view=True)
-"""The same elements in another shape; one extent may not be left open, importers compute it."""
+"""The same elements in another shape; all extents must be given, importers compute missing ones."""
 
 
 def _expand_dims(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
@@ -86,11 +90,11 @@ EXPAND_DIMS = GraphOperator("expand_dims", INJECTIVE, _expand_dims, _expand_dims
 
 
 def _squeeze(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
-    gone = axes_of(axes, len(x.shape))
-    for a in gone:
+    removed = axes_of(axes, len(x.shape))
+    for a in removed:
         if x.shape[a] != 1:
-            raise ScriptError(f"axis {a} of {x!r} has the extent {x.shape[a]}; only axes of extent 1 can be left out")
-    return _viewed(x, [e for d, e in enumerate(x.shape) if d not in gone], "squeeze")
+            raise ScriptError(f"axis {a} of {x!r} has the extent {x.shape[a]}; only axes of extent 1 can be removed")
+    return _viewed(x, [e for d, e in enumerate(x.shape) if d not in removed], "squeeze")
 
 
 def _squeeze_reference(x: np.ndarray, *, axes: int | Sequence[int]) -> np.ndarray:
@@ -104,7 +108,7 @@ def _permute_dims(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     rank = len(x.shape)
     order = tuple(range(rank))[::-1] if axes is None else axes_of(axes, rank)
     if len(order) != rank:
-        raise ScriptError(f"axes {axes} must name each of the {rank} axes of {x!r} once")
+        raise ScriptError(f"axes {axes} must contain each of the {rank} axes of {x!r} once")
     return te.compute([x.shape[a] for a in order], lambda *i: x[tuple([i[order.index(d)] for d in range(rank)])], "permute_dims")
 
 
@@ -119,7 +123,7 @@ def _broadcast_to(x: Tensor, *, shape: Sequence[Index]) -> Tensor:
     extents = [poly(e) for e in shape]
     lead = len(extents) - len(x.shape)
     if lead < 0 or any(e not in (1, f) for e, f in zip(x.shape, extents[lead:], strict=True)):
-        raise ScriptError(f"{x!r} cannot be repeated to the shape [{', '.join(map(repr, extents))}]")
+        raise ScriptError(f"{x!r} cannot be broadcast to the shape [{', '.join(map(repr, extents))}]")
     return te.compute(extents, lambda *i: x[tuple([ZERO if e == 1 else k for e, k in zip(x.shape, i[lead:], strict=True)])], "broadcast_to")
 
 
@@ -128,16 +132,16 @@ def _broadcast_to_reference(x: np.ndarray, *, shape: Sequence[int]) -> np.ndarra
 
 
 BROADCAST_TO = GraphOperator("broadcast_to", INJECTIVE, _broadcast_to, _broadcast_to_reference)
-"""Repeated along new dimensions in front and along those of extent 1, as numpy does it."""
+"""numpy.broadcast_to: repeat along new leading dimensions and along dimensions of extent 1."""
 
 
 FEW_OPERANDS = 8
-"""Operands of concat that are tried one after the other; of more, half are left out by each comparison."""
+"""Maximum number of concat operands that are selected by a chain of comparisons; more are selected by binary search."""
 
 
 def _concat(*xs: Tensor, axis: int) -> Tensor:
     if not xs:
-        raise ScriptError("there is nothing to put together")
+        raise ScriptError("concat needs at least one operand")
     first = xs[0]
     a = axis_of(axis, len(first.shape))
     for x in xs[1:]:
@@ -147,14 +151,14 @@ def _concat(*xs: Tensor, axis: int) -> Tensor:
     starts = list(itertools.accumulate([x.shape[a] for x in xs], lambda p, q: p + q, initial=ZERO))
 
     def element(*i: Poly) -> Expr:
-        return among(0, len(xs), i)
+        return choose(0, len(xs), i)
 
-    def among(first: int, last: int, i: tuple[Poly, ...]) -> Expr:
-        """The element of the operands from `first` to `last`: one after the other if they are few, else by halves."""
+    def choose(first: int, last: int, i: tuple[Poly, ...]) -> Expr:
+        """Select among the operands from `first` to `last`: by a chain if they are few, else by binary search."""
         if last - first == 1:
             return xs[first][(*i[:a], i[a] - starts[first], *i[a + 1 :])]
         middle = first + 1 if last - first <= FEW_OPERANDS else (first + last) // 2
-        return select(i[a] < starts[middle], among(first, middle, i), among(middle, last, i))
+        return select(i[a] < starts[middle], choose(first, middle, i), choose(middle, last, i))
 
     return te.compute([starts[-1] if d == a else e for d, e in enumerate(first.shape)], element, "concat")
 
@@ -188,7 +192,7 @@ SPLIT = GraphOperator("split", INJECTIVE, _split, _split_reference)
 
 
 def _checked_range(x: Tensor, a: int, start: Poly, end: Poly, step: int) -> None:
-    """Refuse what numbers show to be out of range."""
+    """Raise ScriptError if constant bounds are out of range."""
     last = x.shape[a].const
     low, high = (start.const, end.const) if step > 0 else (end.const, start.const)
     wrong = (low is not None and low < (0 if step > 0 else -1)) or (
@@ -196,7 +200,7 @@ def _checked_range(x: Tensor, a: int, start: Poly, end: Poly, step: int) -> None
     )
     if wrong:
         raise ScriptError(
-            f"the range {start}:{end}:{step} is not within axis {a} of {x!r}; clamp its bounds before, -1 for an end before element 0"
+            f"the range {start}:{end}:{step} exceeds axis {a} of {x!r}; clamp its bounds first, to -1 for an end before element 0"
         )
 
 
@@ -206,7 +210,7 @@ def _strided_slice(
     where = axes_of(axes, len(x.shape))
     steps = tuple(strides) if strides is not None else (1,) * len(where)
     if not len(where) == len(begin) == len(end) == len(steps) or 0 in steps:
-        raise ScriptError(f"axes {axes}, begin {begin}, end {end} and strides {strides} must be equally many, and no stride 0")
+        raise ScriptError(f"axes {axes}, begin {begin}, end {end} and strides {strides} must have equal lengths, and strides must not be 0")
     cuts = {a: (poly(b), poly(e), s) for a, b, e, s in zip(where, begin, end, steps, strict=True)}
     shape = list(x.shape)
     for a, (low, high, step) in cuts.items():
@@ -229,8 +233,8 @@ def _strided_slice_reference(
 
 
 STRIDED_SLICE = GraphOperator("strided_slice", INJECTIVE, _strided_slice, _strided_slice_reference)
-"""x[begin:end:stride] along some axes.  Bounds are clamped already: begin names an element; end is exclusive, and -1 stands before element
-0 where the stride is negative."""
+"""x[begin:end:stride] along some axes.  Bounds must be clamped: begin is the index of an element; end is exclusive, and for a negative
+stride -1 is the end before element 0."""
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -242,12 +246,10 @@ def _pad(x: Tensor, *, before: Sequence[int], after: Sequence[int], mode: str = 
         raise ScriptError(f"unknown mode {mode!r} of padding; modes are {', '.join(PAD_MODES)}")
     for d, extent in enumerate(x.shape):
         if mode == "reflect" and extent.const is not None and max(before[d], after[d]) >= extent.const:
-            raise ScriptError(
-                f"axis {d} of {x!r} cannot be reflected over {max(before[d], after[d])} elements; it must be longer than that"
-            )
+            raise ScriptError(f"axis {d} of {x!r} cannot be reflected over {max(before[d], after[d])} elements; its extent must be larger")
 
-    def place(d: int, i: Poly) -> Poly:
-        """The element of `x` that stands at position i of dimension d."""
+    def source(d: int, i: Poly) -> Poly:
+        """The index in `x` of position i of dimension d."""
         inside, last = i - before[d], x.shape[d] - 1
         if mode == "constant" or (not before[d] and not after[d]):
             return inside
@@ -259,7 +261,7 @@ def _pad(x: Tensor, *, before: Sequence[int], after: Sequence[int], mode: str = 
         return last - maximum(last - down, down - last)
 
     def element(*i: Poly) -> Expr:
-        loaded = x[tuple([place(d, k) for d, k in enumerate(i)])]
+        loaded = x[tuple([source(d, k) for d, k in enumerate(i)])]
         low = [k >= before[d] for d, k in enumerate(i) if mode == "constant" and before[d]]
         high = [k < x.shape[d] + before[d] for d, k in enumerate(i) if mode == "constant" and after[d]]
         return te.if_then_else(te.all(*low, *high), loaded, value) if low or high else loaded
@@ -277,13 +279,13 @@ def _pad_reference(x: np.ndarray, *, before: Sequence[int], after: Sequence[int]
 
 
 PAD = GraphOperator("pad", INJECTIVE, _pad, _pad_reference)
-"""Elements added at both ends of each axis: `value`, those of the operand mirrored at its ends, the outermost, or those of its other
-end."""
+"""Add elements at both ends of each axis: `value` (constant), mirrored elements (reflect), the outermost element (edge), or elements of
+the other end (wrap)."""
 
 
 def _flip(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
-    turned = axes_of(axes, len(x.shape))
-    return te.compute(x.shape, lambda *i: x[tuple([x.shape[d] - 1 - k if d in turned else k for d, k in enumerate(i)])], "flip")
+    flipped = axes_of(axes, len(x.shape))
+    return te.compute(x.shape, lambda *i: x[tuple([x.shape[d] - 1 - k if d in flipped else k for d, k in enumerate(i)])], "flip")
 
 
 def _flip_reference(x: np.ndarray, *, axes: int | Sequence[int]) -> np.ndarray:
@@ -310,4 +312,4 @@ def _tile_reference(x: np.ndarray, *, repeats: Sequence[int]) -> np.ndarray:
 
 
 TILE = GraphOperator("tile", INJECTIVE, _tile, _tile_reference)
-"""Copies side by side, as numpy.tile: fewer `repeats` than axes belong to the last ones, and more make new axes in front."""
+"""numpy.tile: if there are fewer `repeats` than axes, they apply to the last axes; if there are more, leading axes are added."""

@@ -1,1 +1,1 @@
-"""Graph passes: one file each, functions from modules to modules."""
+"""Transform modules with graph functions: one pass per file, and the pipelines of the compiler."""

@@ -1,4 +1,4 @@
-"""bind_sizes: a model with sizes that vary becomes one for given sizes, which can be tuned and planned."""
+"""Replace dynamic sizes of a graph function by numbers, so that it can be tuned and its memory planned."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tunesmith.support.errors import UserError
 
 
 def bind_sizes(mod: IRModule, sizes: Mapping[str, int], name: str = "main") -> IRModule:
-    """The module with numbers in place of some sizes of one graph function.
+    """Replace sizes of one graph function by numbers.
 
     Args:
         mod: the module.
-        sizes: number by name of the size.
-        name: of the function.
+        sizes: size name -> number.
+        name: name of the function.
     Raises:
-        UserError: the function has no such size, or what it assumes of its sizes does not hold.
+        UserError: the function has no such size, or an assumption on its sizes does not hold.
     """
     func = mod[name]
     known = {v.name: v for v in func.sizes} if isinstance(func, GraphFunc) else {}
@@ -39,15 +39,15 @@ class _Binder:
     def function(self, func: GraphFunc) -> GraphFunc:
         params = tuple([self._value(p) for p in func.params])
         simplify = Simplifier({v: (1, 2**31 - 1) for v in func.sizes})
-        left = []
+        remaining = []
         for condition in func.assumptions:
             bound = simplify(condition.map_children(self._index))
             if not isinstance(bound, Const):
-                left.append(bound)
+                remaining.append(bound)
             elif not bound.value:
                 numbers = ", ".join(f"{v.name} = {n}" for v, n in self._values.items())
                 raise UserError(f"{func.name} assumes {condition}, which does not hold with {numbers}")
-        return func.with_(params=params, body=self._region(func.body), assumptions=tuple(left))
+        return func.with_(params=params, body=self._region(func.body), assumptions=tuple(remaining))
 
     def _index(self, p: object) -> object:
         return substitute(p, self._values) if isinstance(p, Poly) else p.map_children(self._index)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""common_subexpressions: of calls that compute the same, the first one stays (operators have no effects)."""
+"""Eliminate common subexpressions: replace a call by an earlier equal one (operators have no side effects)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tunesmith.ir.function import IRModule
 
 
 def common_subexpressions(mod: IRModule) -> IRModule:
-    """A call with the operator, the operands and the attributes of an earlier one, in this region or one around it, is replaced by it.
+    """Replace a call by an earlier one with equal operator, operands and attributes, in the same or an enclosing region.
 
-    Constants with equal elements are one operand.
+    Constants with equal elements are merged into one operand.
     """
     return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
 
 def _function(func: GraphFunc) -> GraphFunc:
-    seen = _Seen()
+    seen = _AvailableValues()
     body = _region(func.body, seen)
     return func.with_(body=body) if seen.found else func
 
 
-class _Seen:
-    """What is known at a point of the program."""
+class _AvailableValues:
+    """The calls and constants available at a point of the program."""
 
     def __init__(self) -> None:
         self.calls: dict[Hashable, tuple[Value, ...]] = {}
@@ -33,7 +33,7 @@ class _Seen:
         self.found = False
 
     def operand(self, o: Operand) -> Operand:
-        """The first operand with the value of `o`."""
+        """The first operand with the same value as `o`."""
         if isinstance(o, Constant):
             first = self.constants.setdefault(o.digest, o)
             self.found |= first is not o
@@ -41,7 +41,7 @@ class _Seen:
         return self.same.get(o, o)
 
 
-def _region(region: Region, seen: _Seen) -> Region:
+def _region(region: Region, seen: _AvailableValues) -> Region:
     kept: list[Binding] = []
     keys: list[Hashable] = []
     for b in region.bindings:
@@ -61,13 +61,13 @@ def _region(region: Region, seen: _Seen) -> Region:
         keys.append(key)
         new = Call(op.operator, args, op.attrs) if isinstance(op, Call) else CallFunction(op.function, args, op.sizes)
         kept.append(Binding(b.results, new))
-    for key in keys:  # what a region computes is not known outside
+    for key in keys:  # values of a region are not visible outside
         del seen.calls[key]
     return Region(tuple(kept), tuple([seen.operand(r) for r in region.results]))
 
 
 def _exactly(value: object) -> Hashable:
-    """A key that tells 1 from True and 1.0, and 0.0 from -0.0."""
+    """A key that distinguishes 1, True and 1.0, and 0.0 and -0.0."""
     if isinstance(value, tuple):
         return tuple([_exactly(v) for v in value])
     return (type(value), repr(value)) if isinstance(value, float) else (type(value), value)

@@ -1,6 +1,7 @@
-"""convert_layout: image tensors are kept as NHWC, so that vectors run along channels everywhere (source: TVM's ConvertLayout).
+"""Convert images from NCHW to NHWC, so that vectorised loops run along channels (source: TVM's ConvertLayout).
 
-Operators that know a layout, or do not care, are computed on twins (graph.passes.layout_rewriter).
+Operators with a layout attribute, and operators that work in any layout, are computed on converted values
+(graph.passes.layout_rewriter).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from tunesmith.graph.passes.layout_rewriter import LayoutRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 
-TO, BACK = (0, 2, 3, 1), (0, 3, 1, 2)
-"""permute_dims axes from NCHW to NHWC, and back."""
-_WHERE = {0: 0, 1: 3, 2: 1, 3: 2}
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+"""Axes of permute_dims from NCHW to NHWC, and from NHWC to NCHW."""
+_NHWC_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}
 """Axis of NCHW -> axis of NHWC."""
 
 
 def convert_layout(mod: IRModule) -> IRModule:
-    """Convolutions and pools of NCHW images, and what lies between them, work on NHWC images; weights become HWIO."""
+    """Compute convolutions and pools of NCHW images, and the operators between them, on NHWC images; weights become HWIO."""
     return mod.update({name: _Convert()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
@@ -32,101 +33,102 @@ class _Convert(LayoutRewriter):
             return None
         if operation.operator in _RULES:
             return _RULES[operation.operator](self, operation, build)
-        if GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST) and any(a in self.twins for a in operation.args):
+        if GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST) and any(a in self.converted for a in operation.args):
             return self.pointwise(operation, build)
         return None
 
     def forward(self, o: Operand, build: RegionBuilder) -> Operand:
-        return build.permute_dims(o, axes=TO, name=o.name)
+        return build.permute_dims(o, axes=TO_NHWC, name=o.name)
 
-    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
-        return build.permute_dims(twin, axes=BACK, name=twin.name)
+    def inverse(self, converted: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+        return build.permute_dims(converted, axes=TO_NCHW, name=converted.name)
 
-    def image(self, twin: Operand, build: RegionBuilder) -> list[Operand]:
-        """The NCHW image of a twin that was computed."""
-        return self.back(twin, twin.type, build)
+    def image(self, converted: Operand, build: RegionBuilder) -> list[Operand]:
+        """The NCHW image of a converted value."""
+        return self.restore(converted, converted.type, build)
 
     def pointwise(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-        """Operands of rank 4 are taken as twins; smaller ones, which repeat, in the shape in which they do."""
+        """Convert operands of rank 4; reshape or permute operands of lower rank so that they broadcast in NHWC."""
         if any(len(a.type.shape) > 4 for a in call.args):
             return None
         args = [self._aligned(a, build) for a in call.args]
         return self.image(build.call(call.operator, *args, **call.keywords), build)
 
     def _aligned(self, o: Operand, build: RegionBuilder) -> Operand:
-        if o in self.twins:  # they have four dimensions, and so has the result
-            return self.twins[o]
+        if o in self.converted:  # converted values have four dimensions, and so has the result
+            return self.converted[o]
         shape = o.type.shape
         if len(shape) == 4 and (not isinstance(o, Constant) or o.data.size > 1):
             others = [e for d, e in enumerate(shape) if d != 1]
-            return build.reshape(o, shape=shape[1:2]) if all(e == ONE for e in others) else self.twin(o, build)
+            return build.reshape(o, shape=shape[1:2]) if all(e == ONE for e in others) else self.convert(o, build)
         if all(e == ONE for e in shape):
             return build.reshape(o, shape=()) if shape else o
         full = (ONE,) * (4 - len(shape)) + shape
         if all(e == ONE for d, e in enumerate(full) if d != 1):
             return build.reshape(o, shape=full[1:2])
-        return build.permute_dims(build.reshape(o, shape=full), axes=TO)
+        return build.permute_dims(build.reshape(o, shape=full), axes=TO_NHWC)
 
 
 def _convolution(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-    if call.attr("layout") != "NCHW" or call.keywords.get("image_layout"):  # an image of a layout of its own needs no other
+    if call.attr("layout") != "NCHW" or call.keywords.get("image_layout"):  # `image_layout` already selects the layout of the image
         return None
     x, w = call.args
     weight = build.permute_dims(w, axes=(2, 3, 1, 0), name=w.name)
-    return c.image(build.call(call.operator, c.twin(x, build), weight, **{**call.keywords, "layout": "NHWC"}), build)
+    return c.image(build.call(call.operator, c.convert(x, build), weight, **{**call.keywords, "layout": "NHWC"}), build)
 
 
 def _pool(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     if call.attr("layout") != "NCHW":
         return None
-    return c.image(build.call(call.operator, c.twin(call.args[0], build), **{**call.keywords, "layout": "NHWC"}), build)
+    return c.image(build.call(call.operator, c.convert(call.args[0], build), **{**call.keywords, "layout": "NHWC"}), build)
 
 
 def _batch_norm(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     x, *statistics = call.args
-    if x not in c.twins:
+    if x not in c.converted:
         return None
-    return c.image(build.call(call.operator, c.twins[x], *statistics, **{**call.keywords, "axis": _WHERE[call.attr("axis") % 4]}), build)
+    axis = _NHWC_AXIS[call.attr("axis") % 4]
+    return c.image(build.call(call.operator, c.converted[x], *statistics, **{**call.keywords, "axis": axis}), build)
 
 
 def _reduction(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-    """Over an image's rows and columns the result is the same in both layouts, unless axes are kept."""
+    """Reduce over height and width, whose result is the same in both layouts unless `keepdims` is set."""
     x = call.args[0]
     axes = call.attr("axes")
-    if x not in c.twins or axes is None or {a % 4 for a in axes} != {2, 3}:
+    if x not in c.converted or axes is None or {a % 4 for a in axes} != {2, 3}:
         return None
-    out = build.call(call.operator, c.twins[x], **{**call.keywords, "axes": (1, 2)})
+    out = build.call(call.operator, c.converted[x], **{**call.keywords, "axes": (1, 2)})
     return c.image(out, build) if call.attr("keepdims") else [out]
 
 
 def _concat(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-    if not any(a in c.twins for a in call.args):
+    if not any(a in c.converted for a in call.args):
         return None
-    return c.image(build.concat(*[c.twin(a, build) for a in call.args], axis=_WHERE[call.attr("axis") % 4]), build)
+    return c.image(build.concat(*[c.convert(a, build) for a in call.args], axis=_NHWC_AXIS[call.attr("axis") % 4]), build)
 
 
 def _slice(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     x = call.args[0]
-    if x not in c.twins:
+    if x not in c.converted:
         return None
-    axes = tuple([_WHERE[a % 4] for a in call.attr("axes")])
-    return c.image(build.call(call.operator, c.twins[x], **{**call.keywords, "axes": axes}), build)
+    axes = tuple([_NHWC_AXIS[a % 4] for a in call.attr("axes")])
+    return c.image(build.call(call.operator, c.converted[x], **{**call.keywords, "axes": axes}), build)
 
 
 def _pad(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     x = call.args[0]
-    if x not in c.twins:
+    if x not in c.converted:
         return None
-    moved = {key: tuple([call.attr(key)[d] for d in TO]) for key in ("before", "after")}
-    return c.image(build.call(call.operator, c.twins[x], **{**call.keywords, **moved}), build)
+    moved = {key: tuple([call.attr(key)[d] for d in TO_NHWC]) for key in ("before", "after")}
+    return c.image(build.call(call.operator, c.converted[x], **{**call.keywords, **moved}), build)
 
 
 def _reshape(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-    """Of an image of one pixel, which has its elements in one order in both layouts."""
+    """Reshape an image of one pixel, whose elements have the same order in both layouts."""
     x = call.args[0]
-    if x not in c.twins or x.type.shape[2:] != (ONE, ONE):
+    if x not in c.converted or x.type.shape[2:] != (ONE, ONE):
         return None
-    return [build.reshape(c.twins[x], shape=call.attr("shape"))]
+    return [build.reshape(c.converted[x], shape=call.attr("shape"))]
 
 
 _RULES: dict[str, Callable[[_Convert, Call, RegionBuilder], Sequence[Operand] | None]] = {

@@ -1,4 +1,4 @@
-"""dead_code: what nothing depends on goes: bindings, and functions that no entry reaches."""
+"""Remove bindings without users, and functions that are no longer called."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tunesmith.ir.function import IRModule
 
 
 def dead_code(mod: IRModule) -> IRModule:
-    """Bindings without users are dropped, inner regions included; so are functions that graph functions called and none calls any more.
+    """Remove bindings without users, also in inner regions, and functions that graph functions called before but no longer call.
 
-    Functions that no graph function has ever called stay: they are entries.
+    Functions that no graph function called before the pass are entry points and are kept.
     """
     before = _called(mod)
     functions = {name: _alive(f) if isinstance(f, GraphFunc) else f for name, f in mod.items()}
     kept = IRModule(functions)
-    while gone := (before & set(kept)) - _called(kept):
-        kept = IRModule({name: f for name, f in kept.items() if name not in gone})
+    while removed := (before & set(kept)) - _called(kept):
+        kept = IRModule({name: f for name, f in kept.items() if name not in removed})
     return mod if len(kept) == len(mod) and all(kept[n] is mod[n] for n in kept) else kept
 
 

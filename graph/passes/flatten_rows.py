@@ -1,6 +1,6 @@
-"""flatten_rows: a product of a tensor of higher rank with a matrix is a product of matrices, and so is what follows row by row.
+"""Flatten leading dimensions of matmuls with a matrix, and of row-wise operators that follow, to one axis of rows.
 
-Batch and sequence become one axis of rows, which schedules tile as a whole; programs do not depend on how rows are grouped.
+Batch and sequence become one axis, which schedules tile as a whole; lowered programs do not depend on the leading dimensions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Poly, product
 
 _ROWWISE = {"layer_norm": "axes", "rms_norm": "axes", "softmax": "axis", "log_softmax": "axis", "batch_norm": "axis"}
-"""Operators of rows, and the attribute that says along which axis these run."""
+"""Row-wise operator -> the attribute with the axis of its rows."""
 
 
 def flatten_rows(mod: IRModule) -> IRModule:
-    """matmul(x[a, b, k], w[k, n]) becomes a matmul of x[a * b, k]; elementwise operators and norms of its rows work on rows too."""
+    """Rewrite matmul(x[a, b, k], w[k, n]) to a matmul of x[a * b, k]; following elementwise operators and norms also use rows."""
     return mod.update({name: _Flatten()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
@@ -31,23 +31,23 @@ class _Flatten(LayoutRewriter):
         ranks = [len(a.type.shape) for a in operation.args]
         if operation.operator == "matmul" and ranks[0] > 2 and ranks[1] == 2:
             x, w = operation.args
-            return self._made(build.matmul(self.twin(x, build), w), x.type.shape[:-1], build)
-        if operation.operator == "reshape" and operation.args[0] in self.twins:
-            return [build.reshape(self.twins[operation.args[0]], shape=operation.attr("shape"))]
-        if operation.operator in _ROWWISE and operation.args[0] in self.twins:
+            return self._unflatten(build.matmul(self.convert(x, build), w), x.type.shape[:-1], build)
+        if operation.operator == "reshape" and operation.args[0] in self.converted:
+            return [build.reshape(self.converted[operation.args[0]], shape=operation.attr("shape"))]
+        if operation.operator in _ROWWISE and operation.args[0] in self.converted:
             return self._rows(operation, build)
         pointwise = GRAPH_OPERATORS.get(operation.operator).kind in (ELEMENTWISE, BROADCAST)
-        return self._pointwise(operation, build) if pointwise and any(a in self.twins for a in operation.args) else None
+        return self._pointwise(operation, build) if pointwise and any(a in self.converted for a in operation.args) else None
 
     def forward(self, o: Operand, build: RegionBuilder) -> Operand:
         shape = o.type.shape
         return build.reshape(o, shape=(product(shape[:-1]), shape[-1]), name=o.name)
 
-    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
-        return build.reshape(twin, shape=type.shape, name=twin.name)
+    def inverse(self, converted: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+        return build.reshape(converted, shape=type.shape, name=converted.name)
 
-    def _made(self, twin: Operand, lead: tuple[Poly, ...], build: RegionBuilder) -> list[Operand]:
-        return self.back(twin, TensorType((*lead, twin.type.shape[-1]), twin.type.dtype), build)
+    def _unflatten(self, rows: Operand, lead: tuple[Poly, ...], build: RegionBuilder) -> list[Operand]:
+        return self.restore(rows, TensorType((*lead, rows.type.shape[-1]), rows.type.dtype), build)
 
     def _rows(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
         x, key = call.args[0], _ROWWISE[call.operator]
@@ -56,21 +56,22 @@ class _Flatten(LayoutRewriter):
         if tuple([a % rank for a in axes]) != (rank - 1,):
             return None
         last = {key: (-1,) if key == "axes" else -1}
-        return self._made(build.call(call.operator, self.twins[x], *call.args[1:], **{**call.keywords, **last}), x.type.shape[:-1], build)
+        rows = build.call(call.operator, self.converted[x], *call.args[1:], **{**call.keywords, **last})
+        return self._unflatten(rows, x.type.shape[:-1], build)
 
     def _pointwise(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-        """Where every operand has the shape of the twins' values, or is one row, or one number."""
-        shape = next(a.type.shape for a in call.args if a in self.twins)
+        """Rewrite a call if every operand has the unconverted shape, or is one row or one number."""
+        shape = next(a.type.shape for a in call.args if a in self.converted)
         args = [self._aligned(a, shape, build) for a in call.args]
         if any(a is None for a in args):
             return None
-        return self._made(build.call(call.operator, *[a for a in args if a is not None], **call.keywords), shape[:-1], build)
+        return self._unflatten(build.call(call.operator, *[a for a in args if a is not None], **call.keywords), shape[:-1], build)
 
     def _aligned(self, o: Operand, shape: tuple[Poly, ...], build: RegionBuilder) -> Operand | None:
         own = o.type.shape
         if own == shape:
-            return self.twin(o, build)
-        if len(own) > len(shape):  # the result has more dimensions than the twins' values
+            return self.convert(o, build)
+        if len(own) > len(shape):  # the result has more dimensions than the converted values
             return None
         if all(e == ONE for e in own):
             return build.reshape(o, shape=()) if own else o

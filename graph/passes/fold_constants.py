@@ -1,4 +1,4 @@
-"""fold_constants: calls whose operands are all known are computed now, by the operators' numpy references."""
+"""Evaluate calls of operators on constants at compile time with the numpy references of the operators."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import ScriptError
 
-ROOM = 1 << 16
-"""Bytes by which a folded result may be larger than its operands: a mask made of two numbers is better made where it is used."""
+MAX_GROWTH = 1 << 16
+"""Bytes by which a folded result may exceed its operands: a large mask computed from two numbers is cheaper to compute at its use."""
 
 
 def fold_constants(mod: IRModule) -> IRModule:
-    """Calls of operators on constants become constants, unless that makes the module much larger.
+    """Replace calls of operators on constants by constants, unless the results exceed the operands by more than MAX_GROWTH bytes.
 
     Raises:
-        ScriptError: one is given an index that is out of range.
+        ScriptError: an index operand of a call is out of range.
     """
     return mod.update({name: _Fold()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
@@ -38,10 +38,10 @@ class _Fold(Rewriter):
         if not all(t.is_static for t in types):
             return None
         before = sum([a.type.nbytes for a in operation.args])
-        if sum([t.nbytes for t in types]) > before + ROOM:
+        if sum([t.nbytes for t in types]) > before + MAX_GROWTH:
             return None
         name = operation.args[0].name if operation.args else operation.operator
-        with np.errstate(all="ignore"):  # what programs compute without a word
+        with np.errstate(all="ignore"):  # compiled programs do not report floating-point errors either
             try:
                 arrays = operator.evaluate([a.data for a in operation.args if isinstance(a, Constant)], operation.attrs)
             except IndexError as error:

@@ -1,4 +1,4 @@
-"""fold_permutes: a contraction reads and writes its axes in any order, so nobody has to move them before or after it."""
+"""Fold permutations of axes into the contractions that read or write the permuted tensors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tunesmith.graph.ir.node import Binding, Call, If, Operand, Region, used
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.ir.function import IRModule
 
-FEW = 4
-"""Channels of an image.  With more, neighbouring channels should lie together when they are summed."""
+MAX_CHANNELS = 4
+"""Maximum number of image channels for folding; sums over more channels need them contiguous."""
 
 
 def fold_permutes(mod: IRModule) -> IRModule:
-    """Rewrites, for matmuls of operands with equal batch extents:
+    """Apply these rewrites, for matmuls of operands with equal batch extents:
 
-    matmul(permute_dims(x), y)          ->  einsum(x, y)             also of the second operand, and of both
-    permute_dims(matmul(x, y))          ->  einsum(x, y)             where nothing else uses the product; also of an einsum
-    conv2d(permute_dims(x), w)          ->  conv2d(x, w, image_layout="NCHW")     for NHWC and up to `FEW` channels
+    matmul(permute_dims(x), y)          ->  einsum(x, y)             also for the second operand, and for both
+    permute_dims(matmul(x, y))          ->  einsum(x, y)             if the product has no other use; also for an einsum
+    conv2d(permute_dims(x), w)          ->  conv2d(x, w, image_layout="NCHW")     for NHWC and up to `MAX_CHANNELS` channels
 
-    The attention of a transformer needs no copies of queries, keys, values and results then, and the first layer of a network of images
-    takes them as they come.
+    Transformer attention then needs no copies of queries, keys, values and results, and the first layer of an image network reads its
+    input in the original layout.
     """
     return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
@@ -34,45 +34,45 @@ def _function(func: GraphFunc) -> GraphFunc:
 
 
 def _region(region: Region, outside: Mapping[Operand, Call]) -> Region:
-    """The region with its contractions; `outside` are the calls that made values of the regions around it."""
+    """The rewritten region; `outside` maps values of the enclosing regions to the calls that compute them."""
     uses = Counter([o for b in region.bindings for o in used(b.operation)] + list(region.results))
-    made = dict(outside)
-    mine: dict[Operand, Binding] = {}
-    gone: set[Binding] = set()
+    calls = dict(outside)
+    local: dict[Operand, Binding] = {}
+    removed: set[Binding] = set()
     out: list[Binding] = []
     for b in region.bindings:
         op = b.operation
         if isinstance(op, If):
-            then, otherwise = _region(op.then, made), _region(op.otherwise, made)
+            then, otherwise = _region(op.then, calls), _region(op.otherwise, calls)
             if then is not op.then or otherwise is not op.otherwise:
                 b = Binding(b.results, If(op.condition, then, otherwise))
         elif isinstance(op, Call) and op.operator == "matmul":
-            b = _read(b, op, made)
+            b = _fold_into_operands(b, op, calls)
         elif isinstance(op, Call) and op.operator == "conv2d":
-            b = _pictured(b, op, made)
-        elif isinstance(op, Call) and op.operator == "permute_dims" and op.args[0] in mine and uses[op.args[0]] == 1:
-            source = mine[op.args[0]]
-            written = _written(source, op)
-            if written is not None:
-                gone.add(source)
-                b = Binding(b.results, written)
+            b = _fold_into_image(b, op, calls)
+        elif isinstance(op, Call) and op.operator == "permute_dims" and op.args[0] in local and uses[op.args[0]] == 1:
+            source = local[op.args[0]]
+            folded = _fold_into_result(source, op)
+            if folded is not None:
+                removed.add(source)
+                b = Binding(b.results, folded)
         if isinstance(b.operation, Call):
-            made[b.results[0]] = b.operation
-            mine[b.results[0]] = b
+            calls[b.results[0]] = b.operation
+            local[b.results[0]] = b
         out.append(b)
     if all(new is old for new, old in zip(out, region.bindings, strict=True)):
         return region
-    return Region(tuple([b for b in out if b not in gone]), region.results)
+    return Region(tuple([b for b in out if b not in removed]), region.results)
 
 
-def _read(b: Binding, call: Call, made: Mapping[Operand, Call]) -> Binding:
-    """The product that reads what its operands were made from, if these only move axes."""
+def _fold_into_operands(b: Binding, call: Call, calls: Mapping[Operand, Call]) -> Binding:
+    """The product on the unpermuted operands, if any operand is a permutation."""
     terms = _terms(call)
     if terms is None:
         return b
     args, letters = list(call.args), list(terms[:2])
     for i, o in enumerate(call.args):
-        source = made.get(o)
+        source = calls.get(o)
         if source is not None and source.operator == "permute_dims":
             args[i], letters[i] = source.args[0], _before(letters[i], _axes(source))
     if args == list(call.args):
@@ -80,19 +80,19 @@ def _read(b: Binding, call: Call, made: Mapping[Operand, Call]) -> Binding:
     return Binding(b.results, Call("einsum", tuple(args), (("equation", f"{letters[0]},{letters[1]}->{terms[2]}"),)))
 
 
-def _pictured(b: Binding, call: Call, made: Mapping[Operand, Call]) -> Binding:
-    """The convolution that reads an image as it was before its channels were moved behind its pixels."""
-    source = made.get(call.args[0])
+def _fold_into_image(b: Binding, call: Call, calls: Mapping[Operand, Call]) -> Binding:
+    """The convolution on the NCHW image, if its operand is a conversion of that image to NHWC."""
+    source = calls.get(call.args[0])
     if source is None or source.operator != "permute_dims" or _axes(source) != (0, 2, 3, 1):
         return b
     channels = source.args[0].type.shape[1].const
-    if call.attr("layout") != "NHWC" or call.attr("image_layout") or channels is None or channels > FEW:
+    if call.attr("layout") != "NHWC" or call.attr("image_layout") or channels is None or channels > MAX_CHANNELS:
         return b
     return Binding(b.results, Call("conv2d", (source.args[0], call.args[1]), tuple({**call.keywords, "image_layout": "NCHW"}.items())))
 
 
-def _written(product: Binding, permute: Call) -> Call | None:
-    """The product with its result's axes in another order."""
+def _fold_into_result(product: Binding, permute: Call) -> Call | None:
+    """The product with the permutation applied to the axes of its result."""
     call = product.operation
     assert isinstance(call, Call)
     terms = terms_of(str(call.attr("equation"))) if call.operator == "einsum" else _terms(call) if call.operator == "matmul" else None
@@ -103,7 +103,7 @@ def _written(product: Binding, permute: Call) -> Call | None:
 
 
 def _terms(matmul: Call) -> tuple[str, str, str] | None:
-    """The letters of a product of matrices, or of batches with equal extents."""
+    """The einsum terms of a product of matrices, or of batches with equal extents."""
     a, b = [o.type.shape for o in matmul.args]
     if len(a) != len(b) or len(a) < 2 or a[:-2] != b[:-2]:
         return None
@@ -117,6 +117,6 @@ def _axes(permute: Call) -> tuple[int, ...]:
 
 
 def _before(term: str, axes: tuple[int, ...]) -> str:
-    """Letters of what is permuted so that its axes have the letters `term`."""
+    """The term of a tensor whose permutation by `axes` has the letters `term`."""
     found = dict(zip(axes, term, strict=True))
     return "".join([found[d] for d in range(len(term))])

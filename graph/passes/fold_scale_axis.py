@@ -1,5 +1,6 @@
-"""fold_scale_axis: a constant factor for each output channel moves into the weights of the contraction in front of it (source: TVM's
-FoldScaleAxis, the forward half of which is not needed once batch normalisation stands behind its convolution).
+"""Fold constant factors of output channels into the weights of the preceding contraction.
+
+Source: TVM's FoldScaleAxis.  Its forward folding is not needed, because batch normalisation follows its convolution.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tunesmith.ir.poly import ONE
 
 
 def fold_scale_axis(mod: IRModule) -> IRModule:
-    """Rewrites, where the result of the contraction is used nowhere else and `s` is a constant along its channels:
+    """Apply these rewrites if the result of the contraction has no other use and `s` is a constant along its channels:
 
     conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
-    (y + b) * s               ->  y * s + b * s              for such a y, and a constant b
+    (y + b) * s               ->  y * s + b * s              for such a contraction y and a constant b
 
-    Products of constants are computed at once, so that further factors find constant weights.
+    Products of constants are computed immediately, so that further factors can be folded.
     """
     return mod.update({name: _function(f) for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None})
 
@@ -35,10 +36,10 @@ def _function(func: GraphFunc) -> GraphFunc:
 
 
 def _region(region: Region) -> Region:
-    """One round; the same object when nothing was found."""
+    """Apply the rewrites once; returns the same object if none applies."""
     uses = Counter([o for b in region.bindings for o in used(b.operation)] + list(region.results))
     made = {v: b for b in region.bindings for v in b.results}
-    gone: set[Binding] = set()
+    removed: set[Binding] = set()
     out: list[Binding] = []
     changed = False
     for b in region.bindings:
@@ -48,18 +49,18 @@ def _region(region: Region) -> Region:
             if then is not op.then or otherwise is not op.otherwise:
                 b, changed = Binding(b.results, If(op.condition, then, otherwise)), True
         found = _match(b, made, uses) if isinstance(op, Call) and op.operator == "multiply" else None
-        if found is not None and found[0] not in gone:
+        if found is not None and found[0] not in removed:
             source, scale = found
-            gone.add(source)
+            removed.add(source)
             out += _moved(source, scale, b)
             changed = True
         else:
             out.append(b)
-    return Region(tuple([b for b in out if b not in gone]), region.results) if changed else region
+    return Region(tuple([b for b in out if b not in removed]), region.results) if changed else region
 
 
 def _match(b: Binding, made: dict[Value, Binding], uses: Counter[Operand]) -> tuple[Binding, Constant] | None:
-    """The call in front of a multiplication that the constant can move into or past."""
+    """The call that computes the factor of a multiplication and can absorb its constant, and the constant."""
     for value, scale in (b.operation.args, b.operation.args[::-1]):
         if not isinstance(scale, Constant) or not isinstance(value, Value) or value.type != b.results[0].type or uses[value] != 1:
             continue
@@ -78,7 +79,7 @@ def _match(b: Binding, made: dict[Value, Binding], uses: Counter[Operand]) -> tu
 
 
 def _moved(source: Binding, scale: Constant, multiply: Binding) -> Iterable[Binding]:
-    """What takes the place of the multiplication."""
+    """The bindings that replace the multiplication."""
     call = source.operation
     assert isinstance(call, Call)
     if call.operator == "add":
@@ -97,7 +98,7 @@ def _product(c: Constant, factors: np.ndarray) -> Constant:
 
 
 def _channel(call: Call) -> int | None:
-    """The channel axis of a contraction with constant weights."""
+    """The channel axis of a contraction with constant weights, None for other calls."""
     if call.operator not in ("conv2d", "conv2d_transpose", "matmul") or not isinstance(call.args[1], Constant):
         return None
     if call.operator == "matmul":
@@ -108,13 +109,13 @@ def _channel(call: Call) -> int | None:
 
 
 def _along(scale: Constant, axis: int, rank: int) -> bool:
-    """Whether a constant varies along one axis of a result of this rank only."""
+    """Whether a constant varies only along one axis of a result of this rank."""
     shape = (ONE,) * (rank - len(scale.type.shape)) + scale.type.shape
     return len(shape) == rank and all(e == ONE for d, e in enumerate(shape) if d != axis)
 
 
 def _weight_shape(call: Call, scale: Constant) -> tuple[int, ...]:
-    """The shape in which the factors meet the weights."""
+    """The shape in which the factors broadcast against the weights."""
     n = scale.data.size
     if call.operator == "matmul":
         return (n,)

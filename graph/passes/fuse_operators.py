@@ -1,14 +1,13 @@
-"""fuse_operators: calls that are worth one loop nest become one primitive function (source: TVM's FuseOps; Chen et al., OSDI 2018).
+"""Fuse calls that share one loop nest into primitive functions (source: TVM's FuseOps; Chen et al., OSDI 2018).
 
-A group grows from a call towards the first call that everything computed from it must pass, its immediate post-dominator, as long as
-all calls on the way have kinds that allow it:
+A group is extended from a call to its immediate post-dominator if the kinds of all calls on the paths between them permit it:
 
-    elementwise, broadcast, injective   join an elementwise, broadcast or injective one, or a reduction
-    reduction, fusable                  take elementwise and broadcast calls behind them, on results of their own shape
-    opaque                              stay alone
+    elementwise, broadcast, injective   are fused into an elementwise, broadcast or injective call, or a reduction
+    reduction, fusable                  take subsequent elementwise and broadcast calls on results of the same shape
+    opaque                              are never fused
 
-A group has at most MAX_CALLS calls, and no expression that gets too large when it is inlined (`fused_size`).
-Every group has one last call, and all that leaves the group are its results.
+A group has at most MAX_CALLS calls, and none of its expressions becomes too large by inlining (`fused_size`).
+Every group has one last call, and only the results of this call are used outside the group.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
 
 MAX_CALLS = 64
-"""Calls of one group at most: a loop nest has registers for so many."""
+"""Maximum number of calls of a group, limited by the registers of a loop nest."""
 
 _POINTWISE = (ELEMENTWISE, BROADCAST)
 _MAPS = (ELEMENTWISE, BROADCAST, INJECTIVE)
@@ -31,18 +30,18 @@ _ANCHORS = (FUSABLE, REDUCTION)
 
 
 def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
-    """Every call of an operator in the graph functions moves into a primitive function; equal ones share it.
+    """Move every operator call of the graph functions into a primitive function; equal groups share one function.
 
-    Calls of views (reshape) that are alone in their group stay where they are: nothing is computed for them.  So do functions of external
-    code generators (graph.passes.partition).
+    A view (reshape) that is alone in its group is not moved, because it needs no code.  Functions of external code generators are
+    unchanged (graph.passes.partition).
 
     Args:
         mod: the module.
-        most: calls of one group at most; 1 fuses nothing.
+        most: maximum number of calls of a group; 1 disables fusion.
     """
     made = Outlined(mod)
-    mine = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None}
-    functions = {name: _function(f, made, most) for name, f in mine.items()}
+    graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None}
+    functions = {name: _function(f, made, most) for name, f in graphs.items()}
     return mod.update({**functions, **made.functions})
 
 
@@ -52,7 +51,7 @@ def _function(func: GraphFunc, made: Outlined, most: int) -> GraphFunc:
 
 
 def _region(region: Region, made: Outlined, most: int) -> Region:
-    """The region with its groups replaced by calls, each where its last call was; the same object when there are none."""
+    """Replace each group by a call at the position of its last call; returns the same object if there are no groups."""
     groups = Groups(region, most)
     out: list[Binding] = []
     for i, b in enumerate(region.bindings):
@@ -65,9 +64,8 @@ def _region(region: Region, made: Outlined, most: int) -> Region:
             out.append(b)
         elif i in groups.members:
             members = [region.bindings[j] for j in groups.members[i]]
-            alone = GRAPH_OPERATORS.get(op.operator)
-            stays = len(members) == 1 and alone.view
-            out.append(b if stays else made.call(members, _name(members), (PRIMITIVE, "1"), is_literal))
+            is_view = len(members) == 1 and GRAPH_OPERATORS.get(op.operator).view
+            out.append(b if is_view else made.call(members, _name(members), (PRIMITIVE, "1"), is_literal))
     return Region(tuple(out), region.results) if tuple(out) != region.bindings else region
 
 
@@ -79,18 +77,18 @@ def _name(bindings: Iterable[Binding]) -> str:
 
 
 def is_literal(o: Operand) -> bool:
-    """Whether an operand is a constant that programs hold as a number."""
+    """Whether an operand is a constant of one element, which programs contain as a number."""
     return isinstance(o, Constant) and o.data.size == 1
 
 
 class Groups:
-    """The groups of the calls of one region, by positions of bindings.
+    """Partition the bindings of a region into groups, represented by positions of bindings.
 
     Args:
-        region: its bindings are the nodes; whatever is no call stands alone.
-        most: calls of one group at most.
+        region: the region; bindings that are not operator calls are groups of their own.
+        most: maximum number of calls of a group.
     Attributes:
-        members: last position of a group -> all positions in it, ascending.
+        members: last position of a group -> all its positions, ascending.
     """
 
     def __init__(self, region: Region, most: int = MAX_CALLS) -> None:
@@ -118,7 +116,7 @@ class Groups:
         return self.bindings[i].results[0].type
 
     def _grow(self, i: int, anchors: bool) -> None:
-        """Join the group that ends with `i` to the post-dominator of `i`, if all between allows it."""
+        """Merge the group that ends with `i` with its post-dominator, if all calls between them permit it."""
         goal = self._dominator[i]
         if self._last[i] != i or goal == len(self.bindings) or len(self.bindings[i].results) > 1:
             return
@@ -127,9 +125,9 @@ class Groups:
             return
         between = self._between(i, goal)
         if anchors:
-            behind = (*between, goal)
-            allowed = all(self._kind(j) in _POINTWISE and self._type(j).shape == self._type(i).shape for j in behind)
-            allowed = allowed and not any(self._anchored(j) for j in behind)
+            epilogue = (*between, goal)
+            allowed = all(self._kind(j) in _POINTWISE and self._type(j).shape == self._type(i).shape for j in epilogue)
+            allowed = allowed and not any(self._anchored(j) for j in epilogue)
         else:
             allowed = all(self._kind(j) in _MAPS for j in between) and self._takes(goal, kinds)
         if allowed:
@@ -139,14 +137,16 @@ class Groups:
         return any(self._kind(j) in _ANCHORS for j in self.members[self._last[i]])
 
     def _takes(self, goal: int, kinds: set[str]) -> bool:
-        """Whether maps of these kinds may be computed inside the group of `goal`: a reduction takes any map of its operand; behind
-        an anchor, what is computed element by element joins where the anchor's results do."""
+        """Whether maps of these kinds may be fused into the group of `goal`.
+
+        A reduction takes any map of its operand.  A group with an anchor takes pointwise maps if `goal` is pointwise.
+        """
         if self._kind(goal) in _MAPS:
             return not self._anchored(goal) or (self._kind(goal) in _POINTWISE and kinds <= set(_POINTWISE))
         return self._kind(goal) == REDUCTION
 
     def _between(self, i: int, goal: int) -> set[int]:
-        """The positions on all ways from `i` to `goal`, without those two."""
+        """The positions on all paths from `i` to `goal`, exclusive."""
         found: set[int] = set()
         stack = list(self._users[i])
         while stack:
@@ -157,7 +157,7 @@ class Groups:
         return found
 
     def _join(self, lasts: set[int]) -> None:
-        """Make one group of several.  Only results of its last call are used outside, because all ways from the others pass through it."""
+        """Merge groups.  Only results of the last call are used outside, because all paths from the other calls pass through it."""
         union = sorted([m for j in lasts for m in self.members[j]])
         if len(union) > self._most or not self._size.fits([self.bindings[m] for m in union]):
             return
@@ -169,7 +169,7 @@ class Groups:
             self._last[m] = end
 
     def _trim(self, i: int) -> None:
-        """Take views away from both ends of a group of maps: outside they cost nothing, inside they divide indices."""
+        """Remove views from both ends of a group of maps: outside they are free, inside they add index divisions."""
         while self._last[i] == i and len(group := self.members[i]) > 1 and not self._anchored(i):
             made = {v for j in group for v in self.bindings[j].results}
             ends = [
@@ -188,8 +188,7 @@ class Groups:
 
 
 def _post_dominators(users: Sequence[Sequence[int]]) -> list[int]:
-    """The immediate post-dominator of each node of a DAG in topological order; the position behind the last where ways part until
-    the end."""
+    """The immediate post-dominator of each node of a DAG in topological order; the position after the last one if there is none."""
     exit = len(users)
     parent, depth = [exit] * exit, [0] * (exit + 1)
     for i in reversed(range(exit)):

@@ -1,7 +1,7 @@
-"""Bound the expressions of a fused group: what a search inlines into one expression is to stay small.
+"""Bound the size of the expressions of a fused group after inlining.
 
-An operator that reads its operand seven times (mish) makes seven copies of what is inlined there, so the size of a chain is exponential in
-its length.  The sizes are those of the operators' own tensor expressions.
+Inlining into an operator that reads its operand seven times (mish) makes seven copies of the inlined expression, so the expression size of
+a chain is exponential in its length.  Sizes are computed from the tensor expressions of the operators.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tunesmith.ir.visit import walk_objects
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Reduction, Tensor
 
-MOST = Size(256, 100)
-"""Nodes and depth of an expression of a fused group at most.  A tile of a contraction has 32 vectors, for each of which the
-expression is compiled."""
+MAX_SIZE = Size(256, 100)
+"""Maximum nodes and depth of an expression of a fused group.  A contraction tile has 32 vectors, and the expression is compiled for
+each of them."""
 
 
 class FusedSize:
-    """Sizes of groups of calls; the stages of each kind of call are found once."""
+    """Compute expression sizes of groups of calls; the stages of each kind of call are cached."""
 
     def __init__(self) -> None:
         self._stages: dict[Any, tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
 
     def fits(self, bindings: Sequence[Binding]) -> bool:
-        """Whether all expressions of a group stay within `MOST`, when every map in it is inlined."""
+        """Whether all expressions of a group are within `MAX_SIZE` if every map is inlined."""
         made: dict[Operand, Size] = {}
         for b in bindings:
             call = b.operation
@@ -40,14 +40,14 @@ class FusedSize:
             for t in stages:
                 value: Any = t.value
                 size = size_of(value.value if isinstance(value, Reduction) else value, inlined)
-                if size.nodes > MOST.nodes or size.depth > MOST.depth:
+                if size.nodes > MAX_SIZE.nodes or size.depth > MAX_SIZE.depth:
                     return False
                 inlined[t] = LEAF if isinstance(value, Reduction) else size
             made.update(zip(b.results, [inlined.get(t, LEAF) for t in results], strict=True))
         return True
 
     def _of(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """(operands, results, stages in order) of a call."""
+        """The operands, results and stages, in order, of a call."""
         types = tuple([(a.type.shape, a.type.dtype) for a in call.args])
         key = (call.operator, call.attrs, types)
         if key not in self._stages:
@@ -58,7 +58,7 @@ class FusedSize:
 
 
 def _stages(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The computed tensors, each after those it reads."""
+    """The computed tensors in topological order."""
     done: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(results)]
     while stack:

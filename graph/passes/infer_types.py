@@ -1,4 +1,4 @@
-"""infer_types: the types of all results follow from those of the parameters, whatever is stored."""
+"""Infer the types of all results again from the types of the parameters, ignoring the stored types."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tunesmith.ir.function import IRModule
 
 
 def infer_types(mod: IRModule) -> IRModule:
-    """Types of results of operators are inferred anew, in order; calls of functions keep theirs.
+    """Infer the result types of operators again, in order; calls of functions keep their result types.
 
-    For passes and people that change the types of parameters, or the attributes of calls.
+    Use it after a change of parameter types or call attributes.
 
     Raises:
-        ScriptError: an operator does not take its operands any more.
+        ScriptError: an operator does not accept its operands any more.
     """
     return mod.update({name: _Infer()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 

@@ -1,7 +1,7 @@
-"""Twins: the base of passes that compute part of a graph on another form of its tensors (another layout, fewer dimensions).
+"""Propagate another form of tensors (another layout, fewer dimensions) through a graph: base class of such passes.
 
-A value that is worth it gets a twin, itself in the other form.  Operators that a pass knows are computed on twins, and the value
-itself is the twin brought back: where all users take the twin, nobody needs the way back, and dead_code drops it.
+Operators that a pass supports are computed on converted values.  The original value is the inverse conversion of the converted one;
+if all users take the converted value, dead_code removes the inverse conversion.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from tunesmith.graph.ir.rewrite import Rewriter
 
 
 class LayoutRewriter(Rewriter, ABC):
-    """A rewriter that remembers the twins of values.
+    """A rewriter with a table of converted values.
 
     Attributes:
-        twins: operand -> its twin, where one was made.
+        converted: operand -> the operand in the other form.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.twins: dict[Operand, Operand] = {}
+        self.converted: dict[Operand, Operand] = {}
 
     @abstractmethod
     def forward(self, o: Operand, build: RegionBuilder) -> Operand:
-        """The operand in the other form."""
+        """Convert an operand to the other form."""
 
     @abstractmethod
-    def inverse(self, twin: Operand, type: TensorType, build: RegionBuilder) -> Operand:
-        """The value of this type from its twin."""
+    def inverse(self, converted: Operand, type: TensorType, build: RegionBuilder) -> Operand:
+        """Convert an operand in the other form to a value of this type."""
 
-    def twin(self, o: Operand, build: RegionBuilder) -> Operand:
-        """The operand in the other form, made once."""
-        if o not in self.twins:
-            self.twins[o] = self.forward(o, build)
-        return self.twins[o]
+    def convert(self, o: Operand, build: RegionBuilder) -> Operand:
+        """The operand in the other form; it is converted at most once."""
+        if o not in self.converted:
+            self.converted[o] = self.forward(o, build)
+        return self.converted[o]
 
-    def back(self, twin: Operand, type: TensorType, build: RegionBuilder) -> list[Operand]:
-        """The value of a twin that was computed, as `visit` returns it."""
-        value = self.inverse(twin, type, build)
-        self.twins[value] = twin
+    def restore(self, converted: Operand, type: TensorType, build: RegionBuilder) -> list[Operand]:
+        """The original value of an operand computed in the other form, as `visit` returns it."""
+        value = self.inverse(converted, type, build)
+        self.converted[value] = converted
         return [value]
 
     def _region(self, region: Region) -> Region:
-        """Twins that are made inside a region are not known behind it."""
-        outside = dict(self.twins)
+        """Rewrite a region; values converted inside are discarded at its end."""
+        outside = dict(self.converted)
         out = super()._region(region)
-        self.twins = outside
+        self.converted = outside
         return out

@@ -1,7 +1,7 @@
-"""legalise: primitive functions become TIR functions, one each, so that nothing but calls of functions is left in the graph.
+"""Lower each primitive function to a TIR function, so that graph functions contain only calls of functions.
 
-The tensor expressions of a group's operators are applied to each other, so a fused group is one PrimFunc with a block for each stage;
-what the schedule makes of them (inline, compute at the register tile) is a matter of search.
+The tensor expressions of the operators of a group are composed, so a fused group is one PrimFunc with a block for each stage.  The search
+decides how stages are scheduled (inlined, or computed at the register tile).
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from tunesmith.support.errors import InternalError
 
 
 def legalise(mod: IRModule) -> IRModule:
-    """All primitive functions as PrimFuncs under their names; calls that no pass has fused get one each.
+    """Lower all primitive functions to PrimFuncs of the same name; each call that is not fused gets its own PrimFunc.
 
-    A PrimFunc takes the operands, the results, and then the sizes of the primitive function.  Operands that are constants in its calls
-    are its `constants`.
+    The parameters of a PrimFunc are the operands, the results, and the sizes of the primitive function, in this order.  Its attribute
+    `constants` lists the operands that are constants in its calls.
     """
     alone = fuse_operators(mod, most=1)
     return alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.is_primitive})
 
 
 def prim_func(func: GraphFunc) -> PrimFunc:
-    """The TIR function of a graph function that holds nothing but calls of operators."""
+    """Lower a graph function of operator calls to a TIR function."""
     inputs = [te.placeholder(p.type.shape, p.type.dtype, p.name) for p in func.params]
     env: dict[Operand, Tensor] = dict(zip(func.params, inputs, strict=True))
     for b in func.body.bindings:
         call = b.operation
         if not isinstance(call, Call):
-            raise InternalError(f"the primitive function {func.name} holds a {type(call).__name__}")
+            raise InternalError(f"the primitive function {func.name} contains a {type(call).__name__}, only operator calls can be lowered")
         args = [_Literal(a) if isinstance(a, Constant) else env[a] for a in call.args]
         env.update(zip(b.results, GRAPH_OPERATORS.get(call.operator).apply(args, call.attrs), strict=True))
     made = te.create_prim_func([*inputs, *[env[r] for r in func.results]], func.name)
     buffers = made.params[: len(inputs) + len(func.results)]
-    held = [buffers[int(i)].name for i in (func.attr("constants") or "").split()]
-    return made.with_(params=(*buffers, *func.sizes), attrs=(("constants", " ".join(held)),) if held else ())
+    constants = [buffers[int(i)].name for i in (func.attr("constants") or "").split()]
+    return made.with_(params=(*buffers, *func.sizes), attrs=(("constants", " ".join(constants)),) if constants else ())
 
 
 class _Literal(Tensor):
-    """A tensor of one element, which formulas read as a number."""
+    """A tensor of one element; indexing it gives the number."""
 
     __slots__ = ("number",)
 

@@ -1,4 +1,4 @@
-"""pack_constants: what schedules pack from weights is packed now, and the module holds the packed copies instead of the weights."""
+"""Pack constant operands at compile time; the module stores the packed copies instead of the original weights."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tunesmith.support.errors import BuildError
 
 
 def pack_constants(mod: IRModule, target: Target) -> IRModule:
-    """Calls of scheduled functions that pack constants take the packed copies; the functions lose their packing.
+    """Pass packed copies to calls of scheduled functions that pack constants, and remove the packing from the functions.
 
-    The copies are computed by code for the target where that runs here, else by the interpreter; the elements are the same.
+    The copies are computed by compiled code if the target can run on this machine, else by the interpreter; the elements are equal.
     """
     lifted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := hoist_constant_packing(f)) is not None}
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc)}
     calls = [b.operation for f in graphs.values() for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)]
-    # A function keeps its own packing if a call of it passes something that is not known now.
+    # A function keeps its packing if one of its calls passes an operand that is not a constant.
     packing = [(c, lifted[c.function]) for c in calls if c.function in lifted]
     open_ = {c.function for c, parts in packing if any(not isinstance(c.args[p], Constant) for p in parts.positions)}
     ready = {name: parts for name, parts in lifted.items() if name not in open_ and any(c.function == name for c in calls)}
@@ -63,11 +63,11 @@ def _binding(b: Binding, ready: dict[str, Lifted], pack: _Packer) -> Binding:
 
 
 CHUNK = 32 << 20
-"""Bytes that packed copies share: from 4 MiB on numpy asks for huge pages, and weights that stream through the caches need them."""
+"""Minimum bytes of the blocks that hold packed copies: numpy requests huge pages from 4 MiB on, which streamed weights need."""
 
 
 class _Packer:
-    """Runs packing functions, each on each constant once."""
+    """Run packing functions; results are cached by function and constant."""
 
     def __init__(self, packers: Sequence[PrimFunc], target: Target) -> None:
         self._module = Module.from_object(build(packers, target).data) if _runs_here(target) else None

@@ -1,4 +1,4 @@
-"""partition: chains of calls that an external code generator takes move into functions of their own, which it compiles.
+"""Move chains of calls that an external code generator supports into functions that it compiles.
 
 Source: TVM's FuseOpsByPattern and MergeComposite (BYOC).
 """
@@ -17,35 +17,36 @@ from tunesmith.support.errors import UserError
 
 
 def partition(mod: IRModule, codegen: Codegen, patterns: Sequence[Pattern] | None = None) -> IRModule:
-    """Chains that match a pattern and that the code generator supports become functions with the attribute `codegen`.
+    """Outline chains that match a pattern and that the code generator supports, as functions with the attribute `codegen`.
 
-    A call of such a function stands where the last call of the chain was.  Its operands are all operands of the chain, constants included;
-    equal chains share one function.  Calls with sizes that are no numbers stay, and so do functions that another pass has made of calls.
+    The call of the function replaces the last call of the chain.  Its operands are all operands of the chain, including constants; equal
+    chains share one function.  Calls with dynamic shapes are not moved; primitive functions and functions of other code generators are
+    unchanged.
 
     Args:
         mod: the module.
         codegen: a name in `EXTERNAL_CODEGENS`, or a code generator.
-        patterns: tried in this order, each on the whole function; by default those of the code generator.
+        patterns: patterns, each tried on the whole function in this order; by default those of the code generator.
     Raises:
-        UserError: there is no such code generator, or a pattern names an operator that does not exist.
+        UserError: the code generator does not exist, or a pattern contains an operator that does not exist.
     """
     generator = find_codegen(codegen)
     if not generator.name.isidentifier():
-        raise UserError(f"{generator.name!r} cannot name an external codegen: use letters, digits and underscores")
-    wanted = generator.patterns if patterns is None else tuple(patterns)
+        raise UserError(f"{generator.name!r} is not a valid name of an external codegen: use letters, digits and underscores")
+    chosen = generator.patterns if patterns is None else tuple(patterns)
     made = Outlined(mod)
     functions = {}
     for name, f in mod.items():
         if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None:
             body = f.body
-            for pattern in wanted:
+            for pattern in chosen:
                 body = _region(body, pattern, generator, made)
             functions[name] = f if body is f.body else f.with_(body=body)
     return mod.update({**functions, **made.functions})
 
 
 def _region(region: Region, pattern: Pattern, generator: ExternalCodegen, made: Outlined) -> Region:
-    """The region with its chains replaced by calls; the same object when there are none."""
+    """Replace the chains of a region by calls; returns the same object if there are none."""
     calls: dict[int, Binding] = {}
     taken: set[int] = set()
     for chain in chains(region, pattern):

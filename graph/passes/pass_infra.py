@@ -1,7 +1,7 @@
-"""Module passes and pipelines of them: the compiler from graph functions to scheduled TIR functions, as a list.
+"""Define module passes and pipelines, which compile graph functions to scheduled TIR functions.
 
-A module pass takes a module and the target.  TIR passes and pipelines (`lower.pass_infra`) may stand in the same list: they are applied
-to every PrimFunc.  Passes are ordinary values, which users insert, drop and reorder.
+A module pass takes a module and the target.  A pipeline may also contain TIR passes and pipelines (`lower.pass_infra`), which are applied
+to every PrimFunc.  Passes are ordinary values, which users insert, remove and reorder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tunesmith.support.errors import UserError
 
 Run = Callable[[IRModule, Target], IRModule]
 Watch = Callable[[str, IRModule, IRModule, float], None]
-"""Called behind every pass with its name, the module before and after, and seconds."""
+"""Callback after every pass: name of the pass, module before, module after, duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class ModulePass:
     """One rewrite of a module.
 
     Attributes:
-        name: the label in dumps, times and errors.
-        run: the rewrite; it must not change the module that it is given.
+        name: label in dumps, timings and errors.
+        run: the rewrite; it must not modify its argument.
     """
 
     name: str
@@ -38,12 +38,12 @@ class ModulePass:
 
 
 def module_pass(run: Callable[[IRModule], IRModule]) -> ModulePass:
-    """A pass of a function that does not look at the target."""
+    """A module pass from a function that does not depend on the target."""
     return ModulePass(run.__name__, lambda mod, target: run(mod))
 
 
 class NamedPass(Protocol):
-    """Whatever is called as a module pass is and has a name, such as `ApplyRecords`."""
+    """A callable with the signature of a module pass and a name, such as `ApplyRecords`."""
 
     @property
     def name(self) -> str: ...
@@ -54,24 +54,24 @@ AnyPass = ModulePass | Pass | Pipeline | NamedPass
 
 
 class ModulePipeline:
-    """Passes in order.
+    """A sequence of passes.
 
     Args:
         passes: module passes, and TIR passes, which are applied to every PrimFunc.
     Raises:
-        UserError: one is no pass.
+        UserError: an argument is not a pass.
     """
 
     def __init__(self, *passes: AnyPass) -> None:
         self.passes = tuple([_module_pass(p) for p in passes])
 
     def __call__(self, mod: IRModule, target: Target, watch: Watch | None = None) -> IRModule:
-        """The module after all passes.  UserError if one of them returns anything else."""
+        """Run all passes and return the resulting module.  UserError if a pass does not return an IRModule."""
         for p in self.passes:
             start = time.perf_counter()
             out = p(mod, target)
             if not isinstance(out, IRModule):
-                raise UserError(f"the pass {p.name!r} returned {_shown(out)}: a module pass returns the IRModule that it makes")
+                raise UserError(f"the pass {p.name!r} returned {_shown(out)}: a module pass must return the new IRModule")
             if watch is not None:
                 watch(p.name, mod, out, time.perf_counter() - start)
             mod = out
@@ -83,12 +83,12 @@ class ModulePipeline:
         return tuple([p.name for p in self.passes])
 
     def without(self, *names: str) -> ModulePipeline:
-        """The pipeline minus some passes.  UserError if there is no such pass."""
+        """The pipeline without the named passes.  UserError if a pass does not exist."""
         self._check(names)
         return ModulePipeline(*[p for p in self.passes if p.name not in names])
 
     def insert_after(self, name: str, *new: AnyPass) -> ModulePipeline:
-        """The pipeline with passes behind the one called `name`.  UserError if there is no such pass."""
+        """The pipeline with passes inserted after the pass `name`.  UserError if the pass does not exist."""
         self._check((name,))
         at = self.names.index(name) + 1
         return ModulePipeline(*self.passes[:at], *new, *self.passes[at:])
@@ -107,8 +107,8 @@ def _module_pass(p: AnyPass) -> ModulePass:
     name = getattr(p, "name", None)
     if not callable(p) or not isinstance(name, str):
         raise UserError(
-            f"{p!r} is no pass: a module pass is ModulePass(name, run), with run(mod, target), or module_pass(run), with run(mod); a pass "
-            "of functions is what lower.pass_infra.function_pass makes"
+            f"{p!r} is not a pass: use ModulePass(name, run) with run(mod, target), module_pass(run) with run(mod), or, for a pass of "
+            "functions, lower.pass_infra.function_pass"
         )
     return ModulePass(name, p)
 
@@ -122,9 +122,7 @@ def _on_functions(p: Pass | Pipeline) -> ModulePass:
             if isinstance(f, PrimFunc):
                 functions[key] = out = p(f, target)
                 if not isinstance(out, PrimFunc):
-                    raise UserError(
-                        f"the pass {name!r} returned {_shown(out)} for {key}: a pass of functions returns the PrimFunc that it makes"
-                    )
+                    raise UserError(f"the pass {name!r} returned {_shown(out)} for {key}: a pass of functions must return the new PrimFunc")
         return mod.update(functions)
 
     return ModulePass(name, run)

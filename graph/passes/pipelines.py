@@ -1,4 +1,4 @@
-"""The compiler of models, as a list of passes."""
+"""Define the pipelines of graph passes that compile models, with and without offloading."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ GRAPH = ModulePipeline(
     ModulePass("fuse_operators", lambda mod, target: fuse_operators(mod)),
     module_pass(legalise),
 )
-"""From an imported model to TIR functions that wait for their schedules, and a graph function that calls them."""
+"""Compile an imported model to unscheduled TIR functions and a graph function that calls them."""
 
 
 def offloading(codegens: Iterable[Codegen], pipeline: ModulePipeline = GRAPH) -> ModulePipeline:
-    """The pipeline with a partition for each external code generator, in order, behind `fold_constants`.
+    """The pipeline with a partition pass for each external code generator, in order, after `fold_constants`.
 
-    Rows are flattened and dead calls dropped before, so that layers over batches of rows are products of matrices there already.
+    The partition passes are preceded by `flatten_rows` and `dead_code`, so that dense layers over batches of rows are matrix products.
 
     Raises:
-        UserError: there is no such code generator, or the pipeline has no pass `fold_constants`.
+        UserError: a code generator does not exist, or the pipeline has no pass `fold_constants`.
     """
     found = [find_codegen(c) for c in codegens]
     if not found:

@@ -1,6 +1,4 @@
-"""simplify_inference: what inference does not need in its general form: batch normalisation is a multiplication and an addition,
-a split is slices, and calls that change nothing go.
-"""
+"""Simplify operators for inference: decompose batch normalisation and split, and remove calls without effect."""
 
 from __future__ import annotations
 
@@ -18,19 +16,19 @@ from tunesmith.ir.poly import ZERO, poly
 
 
 def simplify_inference(mod: IRModule) -> IRModule:
-    """Rewrites calls by the rules of `RULES`.
+    """Rewrite calls by the rules in `RULES`:
 
-    batch_norm(x, gamma, beta, mean, var)    x * scale + shift, with scale and shift made of the four (constants fold later)
-    split(x)                                 a strided_slice for each result, so that each is computed with what uses it
-    expand_dims, squeeze                     reshape, the one view that other passes know
+    batch_norm(x, gamma, beta, mean, var)    x * scale + shift, with scale and shift computed from the four (folded later if constant)
+    split(x)                                 a strided_slice for each result, so that each can be fused with its users
+    expand_dims, squeeze                     reshape, the only view that other passes handle
     reshape of reshape, permute_dims of permute_dims    one
-    identity, cast to the own type, reshape, permute_dims, broadcast_to and pad that change nothing    the operand
+    identity, and cast, reshape, permute_dims, broadcast_to and pad without effect    the operand
     """
     return mod.update({name: _Simplify()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
 class _Simplify(Rewriter):
-    """Knows, besides what a rewriter does, which call of the new function computes a value."""
+    """A rewriter that records which call of the new function computes each value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,18 +40,18 @@ class _Simplify(Rewriter):
         return RULES[operation.operator](self, operation, build)
 
     def source(self, call: Call) -> Call | None:
-        """The call that computes its first operand."""
+        """The call that computes the first operand of `call`, None if it is no result of a call."""
         return self.made.get(call.args[0])
 
     def _binding(self, b: Binding, build: RegionBuilder) -> None:
-        known = len(build.bindings)
+        before = len(build.bindings)
         super()._binding(b, build)
-        self.made.update((v, new.operation) for new in build.bindings[known:] if isinstance(new.operation, Call) for v in new.results)
+        self.made.update((v, new.operation) for new in build.bindings[before:] if isinstance(new.operation, Call) for v in new.results)
 
 
 def _batch_norm(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     x, gamma, beta, mean, var = call.args
-    if x.type.dtype == "bfloat16":  # in which numpy can hold no eps
+    if x.type.dtype == "bfloat16":  # numpy cannot represent eps in bfloat16
         return None
     axis, eps = call.attr("axis"), call.attr("eps")
     small = build.constant(np.asarray(eps, var.type.dtype), "eps")
@@ -97,7 +95,7 @@ def _permute(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand
 
 
 def _order(call: Call) -> tuple[int, ...]:
-    """Which axis of its operand each axis of a permute_dims is."""
+    """The operand axis of each result axis of a permute_dims."""
     rank, axes = len(call.args[0].type.shape), call.attr("axes")
     return tuple(range(rank))[::-1] if axes is None else tuple([a % rank for a in axes])
 
@@ -126,4 +124,4 @@ RULES: dict[str, Callable[[_Simplify, Call, RegionBuilder], Sequence[Operand] | 
     "split": _split,
     "squeeze": _view,
 }
-"""Operator -> rule; a rule gives the results, or None where it does not apply."""
+"""Operator -> rule; a rule returns the new results, or None if it does not apply."""

@@ -1,1 +1,1 @@
-"""Extract tuning tasks from models, and apply records to them."""
+"""Extract tuning tasks from models and apply tuning records to them."""

@@ -1,10 +1,9 @@
-"""ApplyRecords: the best record of every function becomes its schedule; no search, no draw, no measurement.
+"""Schedule every function by its best tuning record, without search, sampling or measurement.
 
-Same log, same module, same target: same programs, on every machine.  What could not be covered is told, function by function.
+The result is deterministic for a log, a module and a target, on every machine.  Functions without a usable record are reported.
 
-A log may come from anywhere.  So a record is used only if its trace, its row and the program agree with each other, the scheduled program
-is well formed, and its time is one that the target can reach; what turns out later, when the program is lowered and built, is
-reported by `refuse`.
+Logs are untrusted.  A record is used only if its trace, its configuration and the program are consistent, the scheduled program is well
+formed, and its time is possible on the target.  Failures found later, during lowering and build, are passed to `refuse`.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import RecordError, UserError
 
 Untuned = Callable[[PrimFunc, Target], PrimFunc]
-"""What becomes of a function that no record covers."""
+"""Schedules a function without a usable record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a database had for one function.
+    """The coverage of one function by a database.
 
     Attributes:
-        function: its name in the module.
-        digest: of the unscheduled function, the key of its records.
+        function: name in the module.
+        digest: digest of the unscheduled function, the key of its records.
         status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), "plain"
-            (there is nothing to search for, see `why_plain`), or "external" (an external code generator compiles it).
+            (the function is not tunable, see `why_plain`), or "external" (an external code generator compiles it).
         record: identity of the best record, empty if there is none.
-        seconds: what that record measured; None if there is none.
-        reason: why no record was used, with what to do; empty if one was.
+        seconds: measured time of that record; None if there is none.
+        reason: why no record was used, and what to do; empty if one was used.
     """
 
     function: str
@@ -54,15 +53,15 @@ class Coverage:
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line."""
+        """The coverage in one line."""
         if self.status == "used" and self.seconds is not None:
-            return f"{self.function}: record {self.record} ({self.seconds * 1e6:.4g} us when it was measured)"
+            return f"{self.function}: record {self.record} (measured time {self.seconds * 1e6:.4g} us)"
         return f"{self.function} ({self.digest}): {self.status}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A module after the pass, and what was found for each of its functions, in their order."""
+    """A module after the pass, and the coverage of its functions, in order."""
 
     mod: IRModule
     coverage: tuple[Coverage, ...]
@@ -70,16 +69,16 @@ class Applied:
 
 @dataclass(frozen=True)
 class ApplyRecords:
-    """The pass: `(mod, target) -> mod`, which may be put anywhere into a `ModulePipeline`; `apply` gives the diagnostics, too.
+    """A module pass `(mod, target) -> mod` for any position in a `ModulePipeline`; `apply` also returns the coverage.
 
-    A record is used only for the workload and the target it was measured on.  Names of functions are kept, and functions of
-    other kinds left alone.
+    A record is used only for the workload and the target of its measurement.  Names of functions are kept, and functions other than
+    PrimFuncs are unchanged.
 
     Args:
         database: the records.
-        target: what is compiled for; None for the target that the pass is called with.
-        strict: refuse a module that is not covered completely.
-        untuned: schedules what is not covered; by default `default_schedule`.
+        target: target of the compilation; None for the target that the pass is called with.
+        strict: reject a module that is not covered completely.
+        untuned: schedules functions that are not covered; by default `default_schedule`.
     """
 
     database: Database
@@ -90,18 +89,18 @@ class ApplyRecords:
     name: ClassVar[str] = "apply_records"
 
     def __call__(self, mod: IRModule, target: Target | None = None) -> IRModule:
-        """The module with every covered function scheduled.  Raises as `apply`."""
+        """Schedule every function of the module; raises as `apply` does."""
         return self.apply(mod, target).mod
 
     def apply(self, mod: IRModule, target: Target | None = None) -> Applied:
-        """The module with every covered function scheduled, and the diagnostics.
+        """Schedule every function of the module and report the coverage.
 
         Args:
             mod: the module.
-            target: what is compiled for, if the pass was made for no target, or for this one.
+            target: target of the compilation; required if the pass has no target, else equal to it.
         Raises:
-            UserError: no target was given, or another one than the pass was made for.
-            RecordError: `strict`, and a function has no record that can be used; the message lists all of them.
+            UserError: the target is missing, or differs from the target of the pass.
+            RecordError: `strict` is set and some functions have no usable record; the message lists all of them.
         """
         target = self._target(target)
         found = {name: self._find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
@@ -111,17 +110,17 @@ class ApplyRecords:
         return Applied(mod.update(functions), coverage)
 
     def refuse(self, mod: IRModule, applied: Applied, broken: Mapping[str, str], target: Target | None = None) -> Applied:
-        """What `apply` made of `mod`, without records whose programs turned out to be unusable.
+        """Replace the schedules in the result of `apply` whose programs cannot be compiled.
 
-        A function without a record gets `default_schedule`.
+        A broken function that used a record is scheduled by `untuned`; all others are scheduled by `default_schedule`.
 
         Args:
             mod: the module before `apply`.
-            applied: what `apply` gave.
-            broken: what is wrong, by the name of the function.
+            applied: the result of `apply`.
+            broken: function name -> error message.
             target: as for `apply`.
         Raises:
-            RecordError: `strict`, and there is one.
+            RecordError: `strict` is set and a function has no usable record.
         """
         target = self._target(target)
         coverage = tuple([c if c.function not in broken else _refused(c, broken[c.function]) for c in applied.coverage])
@@ -132,31 +131,31 @@ class ApplyRecords:
 
     def _target(self, given: Target | None) -> Target:
         if given is None and self.target is None:
-            raise UserError("apply_records needs a target: give it one, ApplyRecords(database, target), or call it with one")
+            raise UserError("apply_records needs a target: create it with ApplyRecords(database, target), or call it with a target")
         if given is not None and self.target is not None and given.key != self.target.key:
             raise UserError(
-                f"apply_records was made for {self.target} and is called for {given}: records of one target are never used for another. "
-                "Leave the target out where the pass is made"
+                f"apply_records was created for {self.target} and is called for {given}: records of one target are never used for another. "
+                "Create the pass without a target"
             )
         return given if given is not None else self.target  # type: ignore[return-value]  # one of them is there
 
     def _check(self, coverage: Sequence[Coverage], target: Target) -> None:
-        lacking = [c for c in coverage if c.status in ("missing", "refused")]
-        if self.strict and lacking:
-            lines = "\n".join(f"  {c}" for c in lacking)
-            raise RecordError(f"{len(lacking)} of {len(coverage)} functions have no record that can be used for {target}:\n{lines}")
+        uncovered = [c for c in coverage if c.status in ("missing", "refused")]
+        if self.strict and uncovered:
+            lines = "\n".join(f"  {c}" for c in uncovered)
+            raise RecordError(f"{len(uncovered)} of {len(coverage)} functions have no usable record for {target}:\n{lines}")
 
     def _plain(self, func: PrimFunc, target: Target) -> PrimFunc:
         made = self.untuned(func, target)
         if not isinstance(made, PrimFunc):
             raise UserError(
-                f"{getattr(self.untuned, '__name__', 'untuned')} gave {type(made).__name__} for {func.name}: "
-                "what schedules functions without a record returns a PrimFunc"
+                f"{getattr(self.untuned, '__name__', 'untuned')} returned {type(made).__name__} for {func.name}: "
+                "a schedule for functions without a record must return a PrimFunc"
             )
         return made
 
     def _find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, Coverage]:
-        """The function under its best record, or None, and what is to be told."""
+        """The function scheduled by its best record, or None, and its coverage."""
         digest = structural.digest(func)
         record = self.database.best(digest, target.to_json(), func)
         if record is None:
@@ -170,57 +169,57 @@ class ApplyRecords:
         return scheduled, Coverage(name, digest, "used", record.identity, _finite(record))
 
     def _why_missing(self, digest: str, target: Target) -> str:
-        """Nothing, nothing for this target, or nothing that is verified."""
-        mine = self.database.records(digest, target.to_json())
-        if mine:
-            failed = sum(r.error is not None for r in mine)
-            verified = sum(r.verified for r in mine)
+        """The reason for a missing record: no records, records only for other targets, or no valid record."""
+        records = self.database.records(digest, target.to_json())
+        if records:
+            failed = sum(r.error is not None for r in records)
+            verified = sum(r.verified for r in records)
             if verified:
-                why = "a later run of it failed, or its time is one that the target cannot reach"
-                return f"none of its {len(mine)} records counts ({failed} failed; {verified} verified, and {why}). Tune it further"
-            return f"none of its {len(mine)} records is verified ({failed} failed). Tune it further"
+                why = "a later run failed, or the time is impossible on the target"
+                return f"none of its {len(records)} records is valid ({failed} failed; {verified} verified, but {why}). Tune it further"
+            return f"none of its {len(records)} records is verified ({failed} failed). Tune it further"
         others = sorted({target_key(r.target) for r in self.database.records(digest)})
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
         bad = self.database.report.bad_count
-        damaged = f" ({bad} lines of the log could not be read: `tunesmith log verify` tells which)" if bad else ""
+        damaged = f" ({bad} lines of the log could not be read: `tunesmith log verify` lists them)" if bad else ""
         return f"no record of this workload{damaged}. Tune it"
 
 
 def why_plain(func: PrimFunc) -> str:
-    """Why no search knows schedules of a function; empty if one may."""
+    """Why a function is not tunable; empty if it is tunable."""
     if any(isinstance(p, Var) for p in func.params):
-        return "its sizes come with the call: it has a schedule that serves all of them"
+        return "it has dynamic shapes, and one schedule is used for all sizes"
     if any(type(n) is IndirectIndex for n in walk(func.body)):
-        return "it looks indices up in memory: it has the plain schedule"
+        return "it has indirect indices, and the default schedule is used"
     return ""
 
 
 def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
-    """The function under the schedule of one record, under its own name.
+    """Schedule a function by one record; the name of the function is kept.
 
     Raises:
-        RecordError: the record belongs to another workload, its trace is no trace, lacks decisions or has senseless arguments, or its
-            fields contradict each other.
-        ScheduleError: a step refuses.
-        ScriptError: the steps make no program.
+        RecordError: the record belongs to another workload, its trace is malformed, lacks decisions or has invalid arguments, or its
+            fields are inconsistent.
+        ScheduleError: a step is not applicable.
+        ScriptError: the scheduled program is not well formed.
     """
     digest = structural.digest(func)
     if record.workload != digest:
         raise RecordError(f"the record {record.identity} belongs to the workload {record.workload}; {func.name} is {digest}")
     trace = Trace.from_json(record.trace)
-    row = trace.row()  # refuses a trace with an open decision: a replay must not draw
+    row = trace.row()  # raises if a decision is missing: a replay must not sample
     try:
         scheduled = replay(trace, func).func
         verify(scheduled)
     except UserError:
         raise
-    except Exception as error:  # a log may come from anywhere: arguments of any type reach the primitives
-        raise RecordError(f"the trace of the record {record.identity} breaks with {type(error).__name__}: {error}") from error
+    except Exception as error:  # logs are untrusted: primitives are called with arguments of any type
+        raise RecordError(f"the trace of the record {record.identity} fails with {type(error).__name__}: {error}") from error
     if row != record.row and (record.sketch or record.row):
         raise RecordError(
-            f"the record {record.identity} contradicts itself: its trace decides {list(row)}, and its row is {list(record.row)}: "
-            "what was measured is not what the trace makes"
+            f"the record {record.identity} is inconsistent: its trace has the decisions {list(row)}, but its row is {list(record.row)}: "
+            "the trace does not give the measured program"
         )
     return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
 
@@ -228,7 +227,7 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
 def _refused(c: Coverage, why: str) -> Coverage:
     if c.status == "used":
         return replace(c, status="refused", reason=f"its record cannot be compiled: {why}. Tune it again")
-    more = f"the schedule that was chosen without measurements cannot be compiled, it has the default one: {why}"
+    more = f"its schedule without records cannot be compiled, the default schedule is used: {why}"
     return replace(c, reason=f"{c.reason}; {more}" if c.reason else more)
 
 

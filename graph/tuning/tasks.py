@@ -1,4 +1,4 @@
-"""Task extraction: the TIR functions that a model's time is spent in, each once, with the number of times a run calls it."""
+"""Extract tuning tasks from a model: the distinct tunable TIR functions, weighted by their calls in one run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ExtractedTask:
     """A function to be tuned.
 
     Attributes:
-        name: of the first function with this program.
-        func: the program, not scheduled.
-        digest: its identity, the key of its records.
-        weight: calls of it, or of functions with the same program, in one run of the entry; calls in both regions of an `if` count.
+        name: name of the first function with this program.
+        func: the unscheduled program.
+        digest: digest of the program, the key of its records.
+        weight: number of calls of functions with this program in one run of the entry; calls in both regions of an `if` are counted.
     """
 
     name: str
@@ -33,14 +33,14 @@ class ExtractedTask:
 def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
     """The tasks of a legalised module, in the order of first calls.
 
-    Functions whose schedules are not searched for (`apply_records.why_plain`) are left out.
+    Functions that are not tunable (`apply_records.why_plain`) are skipped.
 
     Raises:
-        UserError: there is no graph function `entry`.
+        UserError: `entry` is not a graph function.
     """
     main = mod[entry]
     if not isinstance(main, GraphFunc):
-        raise UserError(f"tasks are extracted from a graph function, and {entry!r} is a {type(main).__name__}")
+        raise UserError(f"tasks are extracted from a graph function, but {entry!r} is a {type(main).__name__}")
     found: dict[str, ExtractedTask] = {}
     digests: dict[str, str] = {}
     for b in _calls(mod, main):
@@ -58,7 +58,7 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
 
 
 def _calls(mod: IRModule, func: GraphFunc) -> Iterator[Binding]:
-    """Calls of TIR functions, also those inside graph functions that are called."""
+    """The calls of functions other than graph functions, including those in called graph functions."""
     for b in all_bindings(func.body):
         if isinstance(b.operation, CallFunction):
             callee = mod[b.operation.function]

@@ -45,7 +45,7 @@ def test_a_record_that_cannot_be_built_is_told_and_the_others_serve(hand: Module
     a, b, c = np.ones((8, 8), np.float32), np.ones((8, 16), np.float32), np.zeros((8, 16), np.float32)
     module["bad"](a, b, c)
     assert (c == 8).all()
-    with pytest.raises(RecordError, match=r"1 of 2 functions have no record that can be used.*\n.*bad .*: refused: .*cannot be compiled"):
+    with pytest.raises(RecordError, match=r"1 of 2 functions have no usable record.*\n.*bad .*: refused: .*cannot be compiled"):
         tunesmith.compile(mod, hand.TARGET, database, strict=True)
 
 
@@ -141,7 +141,7 @@ def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None
     func = hand.matmul()
     line = {**hand.record_of(func, sketch="tile").to_json(), "trace": []}
     old = {name: value for name, value in line.items() if name != "schedule"}
-    cases = [(line, "missing", "1 lines of the log could not be read"), (old, "refused", "contradicts itself")]
+    cases = [(line, "missing", "1 lines of the log could not be read"), (old, "refused", "is inconsistent")]
     for n, (written, status, reason) in enumerate(cases):
         log = hand.write_log(tmp_path / f"{n}.jsonl")
         with log.open("a") as file:
@@ -172,7 +172,7 @@ def test_a_schedule_of_the_model_that_cannot_be_built_is_told(hand: ModuleType, 
     monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.needs, first.gives), *pipelines.CPU.passes[1:]))
     model = compile_model(mod, hand.TARGET)
     (found,) = model.coverage
-    assert found.status == "missing" and "it has the default one: too large" in found.reason
+    assert found.status == "missing" and "the default schedule is used: too large" in found.reason
     got = model(np.ones((8, 16), np.float32), np.ones((16, 32), np.float32))
     np.testing.assert_array_equal(got, np.full((8, 32), 17, np.float32))
     with pytest.raises(BuildError, match="too large"):

@@ -148,7 +148,7 @@ def test_what_is_to_be_compiled_of_no_model(tmp_path: Path, file: Path) -> None:
     for wrong in (None, 3, f"{file}:number"):
         with pytest.raises(UserError):
             find_module(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"nothing of the model can be tuned; .*sizes come with the call.*Import it with fixed sizes"):
+    with pytest.raises(UserError, match=r"nothing of the model can be tuned; .*dynamic shapes.*Import it with fixed sizes"):
         find_subjects(f"{path}:sized")
     with pytest.raises(UserError, match="holds no 'absent'"):
         find_module(f"{path}:absent")
@@ -169,7 +169,7 @@ def test_a_function_whose_sizes_come_with_the_call_cannot_be_tuned() -> None:
     x = te.placeholder((n,), name="X")
     doubled = te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0, "Y")], "doubled")
     (subject,) = find_subjects(doubled)
-    with pytest.raises(UserError, match=r"doubled cannot be tuned: its sizes come with the call.*Give it fixed sizes"):
+    with pytest.raises(UserError, match=r"doubled cannot be tuned: it has dynamic shapes.*Give it fixed sizes"):
         subject.task(Target("llvm"))
     assert list(find_module(doubled)) == ["doubled"]
 

@@ -1,4 +1,4 @@
-"""Graph functions for the tests of what prints, reads, verifies, rewrites and runs them, made of a few operators of their own."""
+"""Provide graph functions of a few test operators for the tests of the graph IR, passes and emitters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def example() -> GraphFunc:
 
 
 def fused_add() -> PrimFunc:
-    """What `example` calls: two tensors (n, 32), their sum, n."""
+    """The function that `example` calls: parameters are two tensors (n, 32), their sum, and n."""
     n = te.var("n")
     a, b = te.placeholder((n, 32), name="a"), te.placeholder((n, 32), name="b")
     return te.create_prim_func([a, b, te.compute((n, 32), lambda i, j: a[i, j] + b[i, j], "sum")], "fused_add")

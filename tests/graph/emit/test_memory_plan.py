@@ -1,3 +1,5 @@
+"""Test memory planning: offsets, sharing of memory, lower bounds, and random lifetimes."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,35 +13,35 @@ from tunesmith.support.seeds import stream
 
 
 def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
-    """One of the things."""
+    """A random element."""
     return things[int(rng.integers(len(things)))]
 
 
 def overlaps(lifetimes: list[Lifetime], plan: MemoryPlan) -> list[tuple[int, int]]:
-    """Pairs of tensors that live at once and share a byte."""
+    """Pairs of tensors that overlap in time and in memory."""
     found = []
     for i, a in enumerate(lifetimes):
         for j, b in enumerate(lifetimes[:i]):
-            apart_in_time = a.last < b.first or b.last < a.first
-            apart = plan.offsets[i] + a.nbytes <= plan.offsets[j] or plan.offsets[j] + b.nbytes <= plan.offsets[i]
-            if not apart_in_time and not apart:
+            disjoint_in_time = a.last < b.first or b.last < a.first
+            disjoint = plan.offsets[i] + a.nbytes <= plan.offsets[j] or plan.offsets[j] + b.nbytes <= plan.offsets[i]
+            if not disjoint_in_time and not disjoint:
                 found.append((i, j))
     return found
 
 
-def test_nothing_and_one() -> None:
+def test_empty_plan_and_one_tensor() -> None:
     assert plan_memory([]) == MemoryPlan((), 0)
     assert plan_memory([Lifetime(100, 0, 3)]) == MemoryPlan((0,), 128)
 
 
-def test_a_chain_takes_two_places() -> None:
+def test_a_chain_needs_two_buffers() -> None:
     chain = [Lifetime(256, k, k + 1) for k in range(6)]
     plan = plan_memory(chain)
     assert plan.nbytes == 512
     assert plan.offsets[::2] == (plan.offsets[0],) * 3 and plan.offsets[1::2] == (plan.offsets[1],) * 3
 
 
-def test_a_tensor_that_lives_throughout_is_kept_apart() -> None:
+def test_a_tensor_with_the_longest_lifetime_shares_no_memory() -> None:
     lives = [Lifetime(64, 0, 9), Lifetime(640, 1, 2), Lifetime(640, 3, 4)]
     plan = plan_memory(lives)
     assert plan.nbytes == 704
@@ -47,19 +49,19 @@ def test_a_tensor_that_lives_throughout_is_kept_apart() -> None:
     assert not overlaps(lives, plan)
 
 
-def test_the_step_that_reads_last_and_the_one_that_writes_first_are_no_overlap_only_if_they_differ() -> None:
+def test_lifetimes_include_both_ends() -> None:
     assert plan_memory([Lifetime(64, 0, 1), Lifetime(64, 1, 2)]).nbytes == 128
     assert plan_memory([Lifetime(64, 0, 1), Lifetime(64, 2, 2)]).nbytes == 64
 
 
 def test_the_smallest_gap_is_taken() -> None:
-    # During step 5 two gaps are open, of 192 and of 64 bytes, between three tensors that live throughout.
+    # At step 5 there are two gaps, of 192 and 64 bytes, between three tensors that are live at all steps.
     lives = [Lifetime(4096, 0, 9), Lifetime(192, 0, 2), Lifetime(2048, 0, 9), Lifetime(64, 0, 2), Lifetime(1024, 0, 9)]
     plan = plan_memory([*lives, Lifetime(64, 5, 6)])
     assert plan.nbytes == live_bytes(lives)
 
 
-def test_empty_tensors_need_nothing() -> None:
+def test_empty_tensors_need_no_memory() -> None:
     assert plan_memory([Lifetime(0, 0, 5), Lifetime(64, 0, 5), Lifetime(0, 2, 3)]).nbytes == 64
 
 
@@ -70,7 +72,7 @@ def test_live_bytes() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_fuzz(seed: int) -> None:
-    """Random lives: never an overlap, offsets aligned, and hardly more memory than lives at once."""
+    """Random lifetimes: no overlaps, aligned offsets, and at most 1.25 times the maximum of live bytes."""
     rng = stream(seed, "memory_plan")
     steps = int(rng.integers(2, 60 + 1))
     lives = []
@@ -85,8 +87,8 @@ def test_fuzz(seed: int) -> None:
     assert plan == plan_memory(list(lives))
 
 
-def test_sharing_happens_in_a_network() -> None:
-    """Blocks with a skip connection: two tensors and the skip, however many blocks."""
+def test_memory_is_shared_between_blocks_of_a_network() -> None:
+    """Blocks with a skip connection need memory for two tensors and the skip, for any number of blocks."""
     lives = []
     for block in range(30):
         start = 4 * block

@@ -1,4 +1,4 @@
-"""Both emitters, and the call form that they start from: programs run on functions in numpy and are compared with a direct evaluation."""
+"""Test both emitters and the lowered form: run programs on numpy functions and compare with a direct evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tunesmith.support.seeds import stream
 
 
 def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
-    """One of the things."""
+    """A random element."""
     return things[int(rng.integers(len(things)))]
 
 
@@ -35,7 +35,7 @@ FLOAT, FLAG = TensorType.of((8,)), TensorType.of((), "bool")
 
 
 def prim(name: str, inputs: int, outputs: int = 1) -> PrimFunc:
-    """A function with so many parameters; what it computes is told by `NUMPY`."""
+    """A function with these numbers of parameters; `NUMPY` defines its computation in the tests."""
     xs = [te.placeholder((8,), name=f"x{i}") for i in range(inputs)]
     ys = [te.compute((8,), lambda i: xs[0][i] + 1.0, f"y{o}") for o in range(outputs)]
     return te.create_prim_func([*xs, *ys], name)
@@ -64,7 +64,7 @@ NUMPY: dict[str, Callable[..., None]] = {"mix": _mix, "next": _next, "both": _bo
 
 
 def run_both(module: IRModule, *arrays: np.ndarray) -> list[Any]:
-    """What the program gives, from the virtual machine and, where there is no branch, from the graph executor, twice each."""
+    """The results of two runs on the virtual machine and, if there is no branch, of two runs on the graph executor."""
     found = []
     func = module["main"]
     kinds: list[tuple[Any, Any]] = [(emit_vm_program, VirtualMachine)]
@@ -79,7 +79,7 @@ def run_both(module: IRModule, *arrays: np.ndarray) -> list[Any]:
 
 
 class Direct:
-    """Evaluates a graph function binding by binding."""
+    """Evaluate a graph function binding by binding."""
 
     def __init__(self, module: IRModule) -> None:
         self.module = module
@@ -112,7 +112,7 @@ class Direct:
 
 
 def random_bindings(b: RegionBuilder, known: list[Operand], rng: np.random.Generator, depth: int, helpers: list[str]) -> list[Operand]:
-    """Append random bindings; what is known afterwards, all float32[8]."""
+    """Append random bindings; returns all available values, each float32[8]."""
     known = list(known)
     for _ in range(int(rng.integers(1, 7 + 1))):
         kind = rng.random()
@@ -142,7 +142,7 @@ def random_bindings(b: RegionBuilder, known: list[Operand], rng: np.random.Gener
 
 @pytest.mark.parametrize("seed", range(150))
 def test_fuzz(seed: int) -> None:
-    """Random functions with views, branches in branches, calls of graph functions, results that are views, inputs, constants, twice."""
+    """Random functions with views, nested branches, calls of graph functions, and results that are views, inputs, constants or repeated."""
     rng = stream(seed, "emit_programs")
     functions: dict[str, Any] = dict(PRIMS)
     helpers: list[str] = []
@@ -172,7 +172,7 @@ def chain(length: int) -> IRModule:
 
 
 def test_memory_is_shared() -> None:
-    """A chain takes two places however long it is; its last result lies in the output."""
+    """A chain of any length needs two buffers; its last result is stored in the output."""
     program, constants = emit_graph_program(chain(20))
     assert program["arena"] == 128 and constants == ()
     assert program["calls"][-1][2] == [len(program["tensors"]) - 1] and program["tensors"][-1][:2] == ["output", 0]
@@ -182,7 +182,7 @@ def test_memory_is_shared() -> None:
     assert vm._arena.nbytes == 128
 
 
-def test_what_is_never_used_is_freed() -> None:
+def test_unused_results_are_freed() -> None:
     b = GraphBuilder()
     x = b.input("x", (8,))
     for _ in range(5):
@@ -192,7 +192,7 @@ def test_what_is_never_used_is_freed() -> None:
     assert [ins[0] for ins in emit_vm_program(module)[0]["code"]].count("free") == 10
 
 
-def test_branches_write_where_the_result_is_wanted() -> None:
+def test_branches_write_to_the_storage_of_the_result() -> None:
     b = GraphBuilder()
     x = b.input("x", (8,))
     (flag,) = b.call_function("odd", [x], [FLAG])
@@ -212,7 +212,7 @@ def test_branches_write_where_the_result_is_wanted() -> None:
     ]
 
 
-def test_constants_are_stored_once_and_named_apart() -> None:
+def test_constants_are_stored_once_with_unique_names() -> None:
     b = GraphBuilder()
     x = b.input("x", (8,))
     made = x
@@ -234,7 +234,7 @@ def test_names_of_inputs_and_outputs_are_made_unique() -> None:
 
 
 def sized(n: Any, m: Any) -> GraphFunc:
-    """mix(x, x) for x: [n, m], flat; needs n < m."""
+    """mix(x, x) for x: [n, m], flattened; requires n < m."""
     b = GraphBuilder("inner")
     x = b.input("x", (n, m))
     (made,) = b.call_function("mix", [x, x], [TensorType.of((n, m))], [n, m])
@@ -275,7 +275,7 @@ def test_programs_are_deterministic() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_index_data_means_what_the_expression_means(seed: int) -> None:
+def test_index_data_has_the_value_of_the_expression(seed: int) -> None:
     from tunesmith.ir import poly as p
 
     rng = stream(seed, "emit_programs")
@@ -310,14 +310,16 @@ def test_condition_data() -> None:
     ]
     assert condition_data(poly(n) - 9, names) == condition_data(small, names)
     assert condition_data(Const(True, "bool"), names) is True
-    with pytest.raises(BuildError, match="an assumption on sizes is made of comparisons of index expressions, and, or and not; got Binary"):
+    with pytest.raises(
+        BuildError, match="an assumption on sizes may contain comparisons of index expressions, and, or and not; got Binary"
+    ):
         condition_data(binary("add", Const(1.0, "float32"), Const(2.0, "float32")), names)
 
 
-# ---- refusals ------------------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------------------
 
 
-def refused(finish: Callable[[GraphBuilder], Any], emit: Any = emit_graph_program, **functions: Any) -> str:
+def error_of(finish: Callable[[GraphBuilder], Any], emit: Any = emit_graph_program, **functions: Any) -> str:
     b = GraphBuilder()
     func = finish(b)
     with pytest.raises(BuildError) as caught:
@@ -325,35 +327,35 @@ def refused(finish: Callable[[GraphBuilder], Any], emit: Any = emit_graph_progra
     return str(caught.value)
 
 
-def test_what_is_not_in_call_form() -> None:
+def test_functions_not_in_lowered_form() -> None:
     with pytest.raises(BuildError, match="next is not a graph function but a PrimFunc"):
         lowered_form(IRModule(PRIMS), "next")
     operator = next(name for name in GRAPH_OPERATORS.names() if name in ("relu", "neg", "exp"))
-    text = refused(lambda b: b.finish(b.call(operator, b.input("x", (8,)))))
+    text = error_of(lambda b: b.finish(b.call(operator, b.input("x", (8,)))))
     assert f"main: {operator} is computed by the operator {operator}, not by a function of the module. Lower the graph first" in text
-    text = refused(lambda b: b.finish(*b.call_function("absent", [b.input("x", (8,))], [FLOAT])))
-    assert text == "main calls absent, which is no function of the module"
-    text = refused(lambda b: b.finish(*b.call_function("mix", [b.input("x", (8,))], [FLOAT])))
-    assert text == "main: mix has 3 parameters, and is called with 1 operands, 1 results and 0 sizes"
+    text = error_of(lambda b: b.finish(*b.call_function("absent", [b.input("x", (8,))], [FLOAT])))
+    assert text == "main calls absent, which is not a function of the module"
+    text = error_of(lambda b: b.finish(*b.call_function("mix", [b.input("x", (8,))], [FLOAT])))
+    assert text == "main: mix has 3 parameters, but is called with 1 operands, 1 results and 0 sizes"
 
 
 def test_recursion() -> None:
     inner = GraphBuilder("inner")
     func = inner.finish(*inner.call_function("inner", [inner.input("x", (8,))], [FLOAT]))
-    text = refused(lambda b: b.finish(*b.call_function("inner", [b.input("x", (8,))], [FLOAT])), emit_vm_program, inner=func)
-    assert text == "main: main calls inner calls inner: graph functions cannot call themselves"
+    text = error_of(lambda b: b.finish(*b.call_function("inner", [b.input("x", (8,))], [FLOAT])), emit_vm_program, inner=func)
+    assert text == "main: main calls inner calls inner: graph functions must not be recursive"
 
 
-def test_what_the_graph_executor_cannot_run() -> None:
-    text = refused(lambda b: b.finish(b.input("x", (Var("n"),))))
+def test_functions_not_supported_by_the_graph_executor() -> None:
+    text = error_of(lambda b: b.finish(b.input("x", (Var("n"),))))
     assert text == (
-        "main: x: float32[n] has sizes that are no numbers, and the graph executor takes static shapes. "
+        "main: x: float32[n] has a dynamic shape, but the graph executor supports only static shapes. "
         'Compile it for the virtual machine: executor="vm"'
     )
-    text = refused(lambda b: b.finish(b.branch(b.input("c", (), "bool"), lambda r: b.params[0], lambda r: b.params[0])))
-    assert text.startswith("main branches, and the graph executor runs straight lists of calls.")
+    text = error_of(lambda b: b.finish(b.branch(b.input("c", (), "bool"), lambda r: b.params[0], lambda r: b.params[0])))
+    assert text.startswith("main has branches, but the graph executor supports only sequences of calls.")
 
 
-def test_sizes_that_nobody_knows() -> None:
-    text = refused(lambda b: b.finish(b.input("x", (poly(Var("n")) * 2,))), emit_vm_program)
-    assert text == "the size n cannot be known at a call: it is the extent of no parameter. Give a parameter this extent"
+def test_unknown_sizes() -> None:
+    text = error_of(lambda b: b.finish(b.input("x", (poly(Var("n")) * 2,))), emit_vm_program)
+    assert text == "the size n is unknown at run time: it is not an extent of a parameter. Add a parameter with this extent"

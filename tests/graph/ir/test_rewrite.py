@@ -1,4 +1,4 @@
-"""Rewriter: what stays the same object, what is inferred again, and regions."""
+"""Test the rewriter: object identity of unchanged nodes, repeated type inference, and regions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.support.errors import ScriptError
 
 
 class Replace(Rewriter):
-    """Calls of one operator, by its operand, another operator, or a constant; it keeps a list of what it has seen."""
+    """Replace calls of one operator by its operand, another operator, or a constant; record the visited operations."""
 
     def __init__(self, operator: str, by: str | Constant | None = None) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ def operators(f: GraphFunc) -> list[str]:
     return [b.operation.operator for b in all_bindings(f.body) if isinstance(b.operation, Call)]
 
 
-def test_nothing_changed_gives_the_same_function(graphs: SimpleNamespace) -> None:
+def test_unchanged_functions_are_returned_as_they_are(graphs: SimpleNamespace) -> None:
     f = graphs.example()
     assert Rewriter()(f) is f
     assert Replace("no such operator")(f) is f
 
 
-def test_operations_are_seen_once_in_order_with_their_operands_replaced(graphs: SimpleNamespace) -> None:
+def test_operations_are_visited_once_in_order_with_replaced_operands(graphs: SimpleNamespace) -> None:
     f = graphs.example()
     r = Replace("probe_neg")
     g = r(f)
@@ -54,7 +54,7 @@ def test_operations_are_seen_once_in_order_with_their_operands_replaced(graphs: 
     assert operators(g) == ["probe_matmul", "probe_split", "probe_relu", "probe_scale"]
 
 
-def test_what_does_not_change_stays_the_same_object(graphs: SimpleNamespace) -> None:
+def test_unchanged_nodes_keep_their_identity(graphs: SimpleNamespace) -> None:
     f = graphs.example()
     g = Replace("probe_neg")(f)
     assert g is not f and g.params is f.params and g.assumptions is f.assumptions
@@ -62,11 +62,11 @@ def test_what_does_not_change_stays_the_same_object(graphs: SimpleNamespace) -> 
     old, new = f.body.bindings[3], g.body.bindings[3]
     assert isinstance(old.operation, If) and isinstance(new.operation, If)
     assert new.operation.then is old.operation.then and new.operation.otherwise is not old.operation.otherwise
-    assert new.results[0] is old.results[0], "values keep their identity while their type stays"
+    assert new.results[0] is old.results[0], "values keep their identity if their type does not change"
     assert g.results == f.results
 
 
-def test_new_bindings_stand_in_front_of_their_users() -> None:
+def test_new_bindings_precede_their_users() -> None:
     b = GraphBuilder("f")
     x = b.input("x", (2,))
     g = Replace("probe_relu", "probe_neg")(b.finish(b.probe_scale(b.probe_relu(x, name="r"), name="s")))
@@ -93,7 +93,7 @@ def test_results_and_the_condition_are_replaced() -> None:
     assert isinstance(changed, If) and changed.condition is d and changed.then is f.body.bindings[-1].operation.then
 
 
-def test_types_are_inferred_again_where_operands_change_theirs() -> None:
+def test_types_are_inferred_again_if_operand_types_change() -> None:
     b = GraphBuilder("f")
     x, c = b.input("x", (2,)), b.input("c", (), "bool")
     y = b.probe_neg(x, name="y")
@@ -103,7 +103,7 @@ def test_types_are_inferred_again_where_operands_change_theirs() -> None:
     g = Replace("probe_neg", longer)(f)
     verify(g)
     assert g.results[0].type == TensorType.of((5,)) and g.results[0].name == "out"
-    assert g.results[1] is z, "only the module knows what a function results in"
+    assert g.results[1] is z, "result types of called functions are not inferred"
     call = g.body.bindings[0].operation
     assert isinstance(call, CallFunction) and call.args == (longer,)
     assert [v.name for binding in all_bindings(g.body) for v in binding.results] == ["z", "inner", "out"]
@@ -115,13 +115,13 @@ def sum_of_two() -> GraphFunc:
     return b.finish(b.probe_add(x, b.probe_relu(x)))
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     longer = Constant("longer", np.ones(5, np.float32))
     b = GraphBuilder("f")
     x, c = b.input("x", (2,)), b.input("c", (), "bool")
     y = b.probe_relu(x, name="y")
     branch = b.finish(b.branch(c, lambda r: x, lambda r: y, name="out"))
-    with pytest.raises(ScriptError, match="the regions of the `if` for out have results of different types"):
+    with pytest.raises(ScriptError, match="the result types of the regions of the `if` for out differ"):
         Replace("probe_relu", longer)(branch)
     with pytest.raises(ScriptError, match="the shapes differ"):
         Replace("probe_relu", longer)(sum_of_two())
@@ -130,11 +130,11 @@ def test_refusals() -> None:
         def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand]:
             return []
 
-    with pytest.raises(ScriptError, match=r"Wrong: 0 operands are to replace 1 results \(y, ...\)"):
+    with pytest.raises(ScriptError, match=r"Wrong: cannot replace 1 results \(y, ...\) by 0 operands"):
         Wrong()(branch)
 
 
-def test_a_rewriter_may_be_used_again(graphs: SimpleNamespace) -> None:
+def test_rewriters_are_reusable(graphs: SimpleNamespace) -> None:
     r = Replace("probe_neg")
     f = graphs.example()
     r(f)

@@ -1,4 +1,4 @@
-"""Graph functions as text: round trips, what people type besides, and refusals that point to the place."""
+"""Test the script text of graph functions: round trips, convenience syntax, and errors that point to the fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunesmith.support.errors import ScriptError
 
 
 def assert_round_trip(f: GraphFunc) -> GraphFunc:
-    """Text and function determine each other."""
+    """Assert that printing and parsing give an equal function and the same text."""
     text = script_of(f)
     again = parse(text, large_constants(f))
     assert difference(f, again) is None, text
@@ -37,7 +37,7 @@ def of(*lines: str, head: str = '@G.function\ndef f(x: G.Tensor((4,), "float32")
 
 
 def constant(text: str, data: Any = None) -> np.ndarray:
-    """The elements of the constant that a line describes."""
+    """The elements of the constant defined by a line."""
     found = parse(of(f"k = {text}", "return k"), data).results[0]
     assert isinstance(found, Constant)
     return found.data
@@ -74,7 +74,7 @@ def test_the_text_of_a_function(graphs: SimpleNamespace) -> None:
     assert lines(f, 1) == ["    " + line for line in script_of(f).split("\n")]
 
 
-def test_modules_hold_both_kinds_of_functions(graphs: SimpleNamespace) -> None:
+def test_modules_with_graph_and_tir_functions(graphs: SimpleNamespace) -> None:
     mod = graphs.module()
     text = script(mod)
     again = parse_program(text, constants=large_constants(mod["main"]))
@@ -91,7 +91,7 @@ def test_the_module_names_its_functions(graphs: SimpleNamespace) -> None:
     assert [f.name for f in again.values()] == ["first", "the second"]
 
 
-def test_names_become_unique_and_stay_so() -> None:
+def test_names_are_made_unique() -> None:
     b = GraphBuilder("not a name")
     x = b.input("G", (2,))
     values = [b.call("probe_relu", x, name=n) for n in ("a", "a", "a_1", "T", "lambda", "", "ä b", "G", "range", "a" * 300)]
@@ -131,14 +131,14 @@ def test_attributes_keep_their_type_and_value(value: Any) -> None:
     assert repr(binding.operation.attr("extra")) == repr(value)
 
 
-def test_default_attributes_are_left_out() -> None:
+def test_default_attributes_are_omitted() -> None:
     b = GraphBuilder("f")
     x = b.input("x", (2,))
     text = script_of(b.finish(b.probe_scale(x, factor=2.0), b.probe_scale(x, factor=2), b.probe_scale(x, mode="other")))
     assert "G.probe_scale(x)" in text and "G.probe_scale(x, factor=2)" in text and 'G.probe_scale(x, mode="other")' in text
 
 
-def test_sizes_stand_in_attributes_and_extents() -> None:
+def test_sizes_in_attributes_and_extents() -> None:
     n, m = Var("n"), Var("n")
     b = GraphBuilder("f")
     b.input("x", (poly(n) * m + 1, m, n))
@@ -169,7 +169,7 @@ def test_float_constants_are_exact(dtype: str) -> None:
     assert not large_constants(b.finish(again))
 
 
-def test_a_float32_prints_short_when_that_is_exact() -> None:
+def test_float32_is_printed_with_the_shortest_exact_text() -> None:
     b = GraphBuilder("f")
     assert 'G.constant(0.1, (), "float32")' in script_of(b.finish(b.constant(np.float32(0.1))))
 
@@ -192,7 +192,7 @@ def test_other_constants_are_exact(data: np.ndarray) -> None:
     assert again.data.tobytes() == data.tobytes() and again.data.shape == data.shape and again.data.dtype == data.dtype
 
 
-def test_constants_without_a_short_text_are_named_by_digest() -> None:
+def test_constants_without_a_short_text_are_referenced_by_digest() -> None:
     odd_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     for data in (odd_nan, np.zeros(17, np.int8), np.zeros((0, 1000))):
         b = GraphBuilder("f")
@@ -201,7 +201,7 @@ def test_constants_without_a_short_text_are_named_by_digest() -> None:
         assert_round_trip(f)
 
 
-def test_one_constant_in_several_places_stays_one() -> None:
+def test_a_constant_with_several_uses_is_not_duplicated() -> None:
     b = GraphBuilder("f")
     k, same = b.constant([1.0, 2.0], "k"), b.constant([1.0, 2.0], "k")
     again = assert_round_trip(b.finish(b.probe_add(k, k), b.probe_add(k, same)))
@@ -248,17 +248,17 @@ def test_long_signatures_are_wrapped() -> None:
     assert_round_trip(f)
 
 
-def test_a_faulty_function_prints_too() -> None:
+def test_ill_formed_functions_are_printed() -> None:
     stray, n = Value("stray", TensorType.of((2,))), Var("m")
     y = Value("y", TensorType.of((n,)))
     text = script_of(GraphFunc("f", (), Region((Binding((y,), Call("no_such", (stray,), (("k", 1),))),), (y,))))
     assert 'sizes=("m",)' in text and "y = G.no_such(stray, k=1)" in text
 
 
-# ---- what people type ------------------------------------------------------------------------------------------------
+# ---- convenience syntax ----------------------------------------------------------------------------------------------
 
 
-def test_branches_may_end_with_what_they_bind() -> None:
+def test_branches_may_end_with_a_binding() -> None:
     typed = of("if c:", "    r = G.probe_relu(x)", "elif c:", "    r = G.probe_neg(x)", "else:", "    r = x", "return r")
     meant = of("if c:", "    t = G.probe_relu(x)", "    r = t", "else:", "    if c:", "        t = G.probe_neg(x)", "        s = t", "    else:", "        s = x", "    r = s", "return r")  # fmt: skip  # noqa: E501
     assert difference(parse(typed), parse(meant)) is None
@@ -273,83 +273,83 @@ def test_conveniences() -> None:
     assert len(assert_round_trip(g).assumptions) == 2
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
-REFUSED = {
+REJECTED = {
     "unknown operator": (of("y = G.probe_rely(x)", "return y"), "unknown graph operator 'probe_rely'. Did you mean 'probe_relu'"),
     "unknown attribute": (of("y = G.probe_scale(x, facto=1.0)", "return y"), r"attribute facto is unknown \(did you mean factor"),
     "missing attribute": (of("y, z = G.probe_split(x)", "return y"), "attribute sizes is missing"),
     "operands do not fit": (of("k = G.constant(1.0, (), 'float32')", "y = G.probe_add(x, k)", "return y"), "the shapes differ"),
-    "number of operands": (of("y = G.probe_add(x)", "return y"), "it takes 2 operands, got 1"),
+    "number of operands": (of("y = G.probe_add(x)", "return y"), "probe_add takes 2 operands, got 1"),
     "operator that breaks": (of("y = G.probe_strange(x, key=3)", "return y"), "probe_strange cannot be applied: TypeError"),
-    "number of results": (of("y, z = G.probe_relu(x)", "return y"), "probe_relu has 1 results, and 2 names"),
+    "number of results": (of("y, z = G.probe_relu(x)", "return y"), "probe_relu has 1 results, but 2 names"),
     "operand unknown": (of("y = G.probe_relu(xx)", "return y"), "`xx` is not bound here\n(.*\n)*.*Did you mean `x`"),
-    "operand is a call": (of("y = G.probe_relu(G.probe_relu(x))", "return y"), "an operand is the name of a tensor"),
+    "operand is a call": (of("y = G.probe_relu(G.probe_relu(x))", "return y"), "an operand must be the name of a tensor"),
     "operand is a number": (of("y = G.probe_add(x, 1.0)", "return y"), "G.constant"),
     "used before": (of("y = G.probe_relu(z)", "z = G.probe_relu(x)", "return y"), "`z` is not bound here"),
     "bound twice": (of("x = G.probe_relu(x)", "return x"), "`x` already names a tensor in scope"),
     "out of its branch": (of("if c:", "    t = G.probe_relu(x)", "    r = t", "else:", "    r = x", "return t"), "`t` is not bound here"),
-    "no else": (of("if c:", "    r = x", "return x"), "an `if` has an `else:`"),
+    "no else": (of("if c:", "    r = x", "return x"), "an `if` must have an `else:`"),
     "branches differ": (of("if c:", "    r = x", "else:", "    s = x", "return x"), "name different results: r and s"),
-    "branches of other types": (of("if c:", "    r = x", "else:", "    r = c", "return r"), "results of different types"),
+    "branches of other types": (of("if c:", "    r = x", "else:", "    r = c", "return r"), "the result types of the branches differ"),
     "condition": (of("if x:", "    r = x", "else:", "    r = x", "return r"), r"must be bool\[\], got float32\[4\]"),
     "alias": (of("y = x", "return y"), "A tensor has one name"),
-    "no return": (of("y = G.probe_relu(x)"), "the last statement of a graph function returns its results"),
-    "empty return": (of("return"), "returns its results"),
+    "no return": (of("y = G.probe_relu(x)"), "the last statement of a graph function must return its results"),
+    "empty return": (of("return"), "must return its results"),
     "nothing returned": (of("return ()"), "at least one result"),
     "return in the middle": (of("return x", "return x"), "unsupported in a graph function: return"),
     "loop": (of("for i in x:", "    pass", "return x"), "unsupported in a graph function: For"),
     "two targets": (of("y = z = G.probe_relu(x)", "return y"), "several `=`"),
-    "subscript": (of("y[0] = G.probe_relu(x)", "return y"), "a name is needed here"),
+    "subscript": (of("y[0] = G.probe_relu(x)", "return y"), "expected a name"),
     "expression": (of("G.probe_relu(x)", "return x"), "only G.assume"),
-    "late assume": (of("y = G.probe_relu(x)", "G.assume(1 < 2)", "return y"), "G.assume at the top"),
+    "late assume": (of("y = G.probe_relu(x)", "G.assume(1 < 2)", "return y"), "G.assume at the start"),
     "assume a tensor": (of("G.assume(x < 4)", "return x"), "`x` is a tensor; only sizes"),
-    "assume a vector": (of("G.assume(T.Broadcast(True, 4))", "return x"), "an assumption is one condition, got boolx4"),
-    "star": (of("y = G.probe_add(*x)", "return y"), "an operand is the name"),
+    "assume a vector": (of("G.assume(T.Broadcast(True, 4))", "return x"), "an assumption must be a scalar condition, got boolx4"),
+    "star": (of("y = G.probe_add(*x)", "return y"), "an operand must be the name"),
     "double star": (of("y = G.probe_relu(x, **x)", "return y"), r"`\*\*` is not supported"),
-    "no operation": (of("y = G.Tensor((2,))", "return y"), "`G.Tensor` is no operation"),
-    "not of G": (of("y = T.exp(x)", "return y"), "`T.exp` is no operation"),
+    "no operation": (of("y = G.Tensor((2,))", "return y"), "`G.Tensor` is not an operation"),
+    "not of G": (of("y = T.exp(x)", "return y"), "`T.exp` is not an operation"),
     "long operator": (of(f"y = G.{'a' * 300}(x)", "return y"), "longer than 256"),
     "bytes": (of("y = G.probe_scale(x, extra=b'1')", "return y"), "text cannot be a value"),
     "big number": (of(f"y = G.probe_scale(x, extra={2**70})", "return y"), "does not fit in 64 bits"),
     "tensor in an attribute": (of("y = G.probe_scale(x, extra=c)", "return y"), "`c` is a tensor; only sizes"),
     "reserved name": (of("G = G.probe_relu(x)", "return G"), "`G` is a namespace"),
     "no type": ("@G.function\ndef f(x):\n    return x", "the parameter `x` has no type"),
-    "other type": ("@G.function\ndef f(x: int):\n    return x", "the type of a tensor is needed"),
+    "other type": ("@G.function\ndef f(x: int):\n    return x", "expected the type of a tensor"),
     "vector type": ("@G.function\ndef f(x: G.Tensor((2,), 'float32x4')):\n    return x", "a scalar type"),
     "negative extent": ("@G.function\ndef f(x: G.Tensor((-2,), 'float32')):\n    return x", "cannot have the extent -2"),
     "unknown size": ("@G.function\ndef f(x: G.Tensor((n,), 'float32')):\n    return x", "unknown name `n`"),
-    "defaults": ("@G.function\ndef f(x: G.Tensor(()) = 1):\n    return x", "parameters have no defaults"),
+    "defaults": ("@G.function\ndef f(x: G.Tensor(()) = 1):\n    return x", "parameters must not have defaults"),
     "size twice": ("@G.function(sizes=('n', 'n'))\ndef f(x: G.Tensor(())):\n    return x", "`n` already names a size"),
-    "size of a strange name": ("@G.function(sizes=('n m',))\ndef f(x: G.Tensor(())):\n    return x", "is an identifier, got 'n m'"),
+    "size of a strange name": ("@G.function(sizes=('n m',))\ndef f(x: G.Tensor(())):\n    return x", "must be an identifier, got 'n m'"),
     "size as operand": ("@G.function(sizes=('n',))\ndef f(x: G.Tensor((n,))):\n    return n", "`n` is a size, not a tensor"),
-    "decorator positional": ("@G.function('n')\ndef f(x: G.Tensor(())):\n    return x", "given by name"),
+    "decorator positional": ("@G.function('n')\ndef f(x: G.Tensor(())):\n    return x", "passed by name"),
     "decorator unknown": ("@G.function(size=1)\ndef f(x: G.Tensor(())):\n    return x", "unexpected argument `size`"),
-    "empty name": ("@G.function(name='')\ndef f(x: G.Tensor(())):\n    return x", "is not empty"),
-    "attrs": ("@G.function(attrs=1)\ndef f(x: G.Tensor(())):\n    return x", "a dict of texts"),
-    "attrs twice": ("@G.function(attrs={'a': 'b', 'a': 'b'})\ndef f(x: G.Tensor(())):\n    return x", "'a' stands here twice"),
+    "empty name": ("@G.function(name='')\ndef f(x: G.Tensor(())):\n    return x", "must not be empty"),
+    "attrs": ("@G.function(attrs=1)\ndef f(x: G.Tensor(())):\n    return x", "must be a dict of strings"),
+    "attrs twice": ("@G.function(attrs={'a': 'b', 'a': 'b'})\ndef f(x: G.Tensor(())):\n    return x", "duplicate attribute 'a'"),
     "attrs stars": ("@G.function(attrs={**a})\ndef f(x: G.Tensor(())):\n    return x", r"`\*\*` is not supported"),
     "other decorator": ("@G.fnction\ndef f(x: G.Tensor(())):\n    return x", "needs the decorator @T.prim_func"),
-    "a TIR function": ("@T.prim_func\ndef f(A: T.Buffer((2,))):\n    A[0] = 1.0", "a graph function .* is expected, found a PrimFunc"),
+    "a TIR function": ("@T.prim_func\ndef f(A: T.Buffer((2,))):\n    A[0] = 1.0", "expected a graph function .*, found a PrimFunc"),
     "constant: extra list": (of("k = G.constant([1.0], (), 'float32')", "return k"), "list cannot|unsupported in a script: list"),
-    "constant: too few": (of("k = G.constant([1.0], (2,), 'float32')", "return k"), "the shape says 2 elements here, found 1"),
+    "constant: too few": (of("k = G.constant([1.0], (2,), 'float32')", "return k"), "expected 2 elements for this shape, found 1"),
     "constant: bool": (of("k = G.constant(1, (), 'bool')", "return k"), "True or False"),
     "constant: range": (of("k = G.constant(128, (), 'int8')", "return k"), "does not fit in int8"),
     "constant: float range": (of("k = G.constant(1e300, (), 'float32')", "return k"), "does not fit in float32"),
     "constant: fraction": (of("k = G.constant(1.5, (), 'int8')", "return k"), "is not a value of int8"),
-    "constant: bfloat16": (of("k = G.constant(1.5, (), 'bfloat16')", "return k"), "numpy has no arrays of bfloat16"),
+    "constant: bfloat16": (of("k = G.constant(1.5, (), 'bfloat16')", "return k"), "constants of bfloat16 are not supported"),
     "constant: rank": (of(f"k = G.constant(1.5, {(1,) * 40}, 'float32')", "return k"), "at most 32 dimensions"),
     "constant: extent": (of(f"k = G.constant([], (0, {2**62}, {2**62}), 'float32')", "return k"), "numpy has no arrays of the shape"),
-    "constant: expression": (of("k = G.constant(T.float32(1), (), 'float32')", "return k"), "is a number"),
-    "constant: two names": (of("k, l = G.constant(1.0, (), 'float32')", "return k"), "a constant has one name"),
-    "constant: not given": (of("k = G.constant('abcd', (99,), 'float32')", "return k"), "data of the constant 'abcd' are not given"),
+    "constant: expression": (of("k = G.constant(T.float32(1), (), 'float32')", "return k"), "must be a number"),
+    "constant: two names": (of("k, l = G.constant(1.0, (), 'float32')", "return k"), "a constant must have one name"),
+    "constant: not given": (of("k = G.constant('abcd', (99,), 'float32')", "return k"), "missing data of the constant 'abcd'"),
     "deep": (of("y = G.probe_scale(x, extra=" + "(" * 150 + "1" + ",)" * 150 + ")", "return y"), "nested"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refusals_show_the_place(case: str) -> None:
-    text, message = REFUSED[case]
+@pytest.mark.parametrize("case", REJECTED)
+def test_errors_show_the_location(case: str) -> None:
+    text, message = REJECTED[case]
     with pytest.raises(ScriptError, match=message) as e:
         parse(text)
     if case not in ("a TIR function", "deep"):
@@ -361,11 +361,11 @@ def test_data_of_constants_are_checked() -> None:
     digest = Constant("k", data).digest
     text = f"G.constant('{digest}', (20,), 'float32')"
     assert constant(text, {digest: data}).tobytes() == data.tobytes()
-    with pytest.raises(ScriptError, match=r"is float32\[20\] here, and its data are float64\[20\]"):
+    with pytest.raises(ScriptError, match=r"is float32\[20\] here, but its data are float64\[20\]"):
         constant(text, {digest: data.astype(np.float64)})
-    with pytest.raises(ScriptError, match="the data given for the constant .* are others"):
+    with pytest.raises(ScriptError, match="the data passed for the constant .* have another digest"):
         constant(text, {digest: data + 1})
-    with pytest.raises(ScriptError, match=f"the data of the constant '{digest}' are not given\n(.*\n)*.*constants="):
+    with pytest.raises(ScriptError, match=f"missing data of the constant '{digest}'\n(.*\n)*.*constants="):
         constant(text)
     with pytest.raises(ScriptError, match="complex"):
         constant(text, {digest: data.astype(np.complex64)})

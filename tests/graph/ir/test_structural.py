@@ -1,4 +1,4 @@
-"""Digests and differences of graph functions, alone and in modules."""
+"""Test digests and differences of graph functions, alone and in modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunesmith.ir.poly import Var, less_than, poly
 
 
 def built(name: str = "f", *, late: bool = False, **other: Any) -> GraphFunc:
-    """A function in which `other` changes one thing; `late`: its sizes are made in the other order."""
+    """A function with the changes in `other`; `late` creates its sizes in reverse order."""
     sizes = {n: Var(name + n) for n in ("mn" if late else "nm")}
     n, m = poly(sizes["n"]), poly(sizes["m"])
     b = GraphBuilder(name)
@@ -35,7 +35,7 @@ def built(name: str = "f", *, late: bool = False, **other: Any) -> GraphFunc:
     return b.finish(out, k, y, *([x] if other.get("more") else [])).with_(attrs=other.get("attrs", ()))
 
 
-def test_names_and_the_order_of_creation_do_not_matter() -> None:
+def test_names_and_the_order_of_creation_are_ignored() -> None:
     a, b = built(), built("another", late=True)
     assert equal(a, b) and difference(a, b) is None and digest(a) == digest(b)
 

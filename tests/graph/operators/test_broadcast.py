@@ -1,4 +1,4 @@
-"""Operators of several tensors: every one against numpy, interpreted and compiled, over all pairs of edge cases; shapes; refusals."""
+"""Test operators of several tensors against numpy, interpreted and compiled, on all pairs of edge cases; shapes; errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGIC = ("logical_and", "logical_or", "logical_xor")
 FLOATS = ("float16", "float32", "float64")
 INTS = ("int32", "int64", "uint8")
 EDGES = np.array([0.0, 1, -1, 0.5, -0.5, 2.5, -7, 3, 1e-3, 30, np.nan, np.inf, 2, 64, -3, 100])
-"""Without -inf, whose power of 0.5 numpy computes in two ways: +inf in arrays and NaN in scalars of float32."""
+"""Without -inf: numpy's power of -inf and 0.5 is +inf in arrays and NaN in float32 scalars."""
 
 
 def _ints(dtype: str) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_power_of_float64() -> None:
     check_operator("power", _pairs(np.array([-np.inf, -1.0, 1.0, np.inf, np.nan, 0.0, -65.0, 65.0, 66.0, -2.0, 0.5])))
 
 
-def test_truths() -> None:
+def test_bool() -> None:
     for name in (*LOGIC, "equal", "not_equal"):
         check_operator(name, _pairs(np.array([True, False])))
 
@@ -145,40 +145,40 @@ def test_a_symbolic_program_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("add", "add"), ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("maximum", "maximum")]
+    ("name", "workload_name"), [("add", "add"), ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("maximum", "maximum")]
 )
-def test_programs_are_those_of_ops(name: str, known: str) -> None:
+def test_programs_equal_those_of_ops(name: str, workload_name: str) -> None:
     a, b = te.placeholder((3, 4), "float32", "A"), te.placeholder((1, 4), "float32", "B")
     made = te.create_prim_func([a, b, *GRAPH_OPERATORS.get(name).apply([a, b])])
-    assert structural.equal(made, te.create_prim_func([a, b, binary(known, a, b)]))
+    assert structural.equal(made, te.create_prim_func([a, b, binary(workload_name, a, b)]))
 
 
 def test_broadcast_shapes() -> None:
     assert broadcast_shapes((poly(2), poly(1)), (poly(3),), ()) == (2, 3)
     assert broadcast_shapes(()) == ()
-    with pytest.raises(ScriptError, match=r"the shapes \[2, 3\] and \[4\] cannot be repeated to one: axis -1 is 3 in one and 4 in another"):
+    with pytest.raises(ScriptError, match=r"the shapes \[2, 3\] and \[4\] cannot be broadcast: axis -1 is 3 in one and 4 in another"):
         broadcast_shapes((poly(2), poly(3)), (poly(4),))
 
 
 @pytest.mark.parametrize(
     ("name", "types", "message"),
     [
-        ("add", ["float32", "int32"], r"add\(float32\[2\], int32\[2\]\): the operands are float32 and int32, and types are never promoted"),
+        ("add", ["float32", "int32"], r"add\(float32\[2\], int32\[2\]\): the operands are float32 and int32, but types are never promoted"),
         ("add", ["bool", "bool"], "it takes floats and integers, not bool"),
         ("less", ["bool", "bool"], "it takes floats and integers, not bool"),
         ("logical_and", ["int32", "int32"], "it takes bool, not int32"),
         ("power", ["float32", "float64"], "the operands are float32 and float64"),
-        ("where", ["float32", "float32", "float32"], "the condition is float32, not bool"),
+        ("where", ["float32", "float32", "float32"], "the condition must be bool, got float32"),
         ("where", ["bool", "float32", "int64"], "the operands are float32 and int64"),
-        ("prelu", ["float32"], "it takes 2 operands, got 1"),
+        ("prelu", ["float32"], "prelu takes 2 operands, got 1"),
     ],
 )
-def test_refusals(name: str, types: list[str], message: str) -> None:
+def test_errors(name: str, types: list[str], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         GRAPH_OPERATORS.get(name).infer([TensorType.of((2,), t) for t in types])
 
 
-def test_shapes_that_do_not_fit() -> None:
+def test_incompatible_shapes() -> None:
     with pytest.raises(ScriptError, match="axis -2 is 2 in one and 3 in another"):
         GRAPH_OPERATORS.get("maximum").infer([TensorType.of((2, 4)), TensorType.of((3, 1))])
 

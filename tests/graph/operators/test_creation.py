@@ -1,4 +1,4 @@
-"""Tensors made of attributes: every one against numpy, interpreted and compiled, in all types; sizes that are variables; refusals."""
+"""Test operators without operands against numpy, interpreted and compiled, in all types; dynamic sizes; errors."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_arange_of_fractions(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("start", "stop", "step"), [(0, 10, 1), (0, 1, 0.1), (2.5, -3, -0.5), (-7, 8, 4), (1, 1.3, 0.1)])
-def test_arange_has_as_many_as_numpy(start: float, stop: float, step: float) -> None:
+def test_arange_has_the_length_of_numpy(start: float, stop: float, step: float) -> None:
     op = GRAPH_OPERATORS.get("arange")
     (made,) = op.infer([], op.bind({"start": start, "stop": stop, "step": step, "dtype": "float64"}))
     assert made.extents == np.arange(start, stop, step).shape
 
 
-def test_values_at_the_ends_of_types() -> None:
+def test_minimum_and_maximum_of_types() -> None:
     for value in (math.nan, math.inf, -math.inf, 3.4e38):
         check_operator("full", [], shape=(2,), value=value, dtype="float32")
     check_operator("full", [], shape=(2,), value=-(2**63), dtype="int64")
@@ -58,7 +58,7 @@ def test_values_at_the_ends_of_types() -> None:
 
 
 def _run(name: str, attrs: dict[str, Any], sizes: dict[Var, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The program with sizes as parameters, interpreted, and the reference."""
+    """The results of the interpreted program, with sizes as parameters, and of the reference."""
     op = GRAPH_OPERATORS.get(name)
     bound = op.bind(attrs)
     func = te.create_prim_func(list(op.apply([], bound)))
@@ -96,23 +96,23 @@ def test_kinds_and_arity() -> None:
 @pytest.mark.parametrize(
     ("name", "attrs", "message"),
     [
-        ("full", {"shape": (2,), "value": 1.5, "dtype": "int32"}, r"full\(\): value is 1\.5, which no int32 can be"),
-        ("full", {"shape": (2,), "value": 300, "dtype": "uint8"}, "value is 300, which no uint8 can be"),
-        ("full", {"shape": (2,), "value": math.nan, "dtype": "int64"}, "value is nan, which no int64 can be"),
+        ("full", {"shape": (2,), "value": 1.5, "dtype": "int32"}, r"full\(\): value is 1\.5, which is not representable in int32"),
+        ("full", {"shape": (2,), "value": 300, "dtype": "uint8"}, "value is 300, which is not representable in uint8"),
+        ("full", {"shape": (2,), "value": math.nan, "dtype": "int64"}, "value is nan, which is not representable in int64"),
         ("full", {"shape": (2,), "value": "x", "dtype": "int64"}, "value is 'x'; it must be a number or a size"),
         ("full", {"shape": (0,), "value": 1, "dtype": "int64"}, "the extent 0 is not positive"),
         ("full", {"shape": (2,), "value": 1, "dtype": "int65"}, "unknown dtype 'int65'"),
         ("arange", {"start": 0, "stop": 4, "step": 0, "dtype": "int64"}, "step must not be 0"),
         ("arange", {"start": 4, "stop": 0, "step": 1, "dtype": "int64"}, "the extent 0 is not positive"),
-        ("arange", {"start": 0.5, "stop": 4, "step": 1, "dtype": "int64"}, r"start is 0\.5, which no int64 can be"),
+        ("arange", {"start": 0.5, "stop": 4, "step": 1, "dtype": "int64"}, r"start is 0\.5, which is not representable in int64"),
         ("arange", {"start": 0, "stop": math.inf, "step": 1, "dtype": "float32"}, "numbers must be finite"),
-        ("arange", {"start": 0, "stop": Var("n"), "step": 0.5, "dtype": "float32"}, "a range of sizes has whole numbers only"),
+        ("arange", {"start": 0, "stop": Var("n"), "step": 0.5, "dtype": "float32"}, "a range with sizes must have integers only"),
         ("arange", {"start": 0, "stop": "4", "step": 1, "dtype": "int64"}, "must be numbers or sizes"),
-        ("arange", {"start": 0, "stop": 4, "step": 1, "dtype": "bool"}, "made of numbers, not of bool"),
-        ("size_value", {"value": 1.5}, r"value is 1\.5, which no int64 can be"),
+        ("arange", {"start": 0, "stop": 4, "step": 1, "dtype": "bool"}, "a range of bool is not supported"),
+        ("size_value", {"value": 1.5}, r"value is 1\.5, which is not representable in int64"),
     ],
 )
-def test_refusals(name: str, attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, attrs: dict[str, Any], message: str) -> None:
     op = GRAPH_OPERATORS.get(name)
     with pytest.raises(ScriptError, match=message):
         op.infer([], op.bind(attrs))

@@ -1,4 +1,4 @@
-"""Blocks of pixels and resized images: values, types, refusals."""
+"""Test image operators: values, types, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_blocks(mode: str) -> None:
     np.testing.assert_array_equal(back, X)
 
 
-def test_depth_to_space_takes_the_place_or_the_channel_first() -> None:
+def test_channel_order_of_depth_to_space() -> None:
     x = np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1)
     operator = GRAPH_OPERATORS.get("depth_to_space")
     assert operator.evaluate([x], (("block", 2), ("mode", "DCR")))[0].ravel().tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
@@ -59,7 +59,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     assert infer("depth_to_space", [TensorType.of((n, 8, n, 3))], block=2) == (TensorType.of((n, 2, n * 2, 6)),)
     assert infer("space_to_depth", [TensorType.of((n, 2, n * 2, 6))], block=2) == (TensorType.of((n, 8, n, 3)),)
@@ -70,15 +70,15 @@ def test_types_with_sizes_known_at_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "type_", "attrs", "message"),
     [
-        ("depth_to_space", ((1, 6, 4, 4), "float32"), {"block": 2}, "cannot be cut into blocks of 2 x 2"),
+        ("depth_to_space", ((1, 6, 4, 4), "float32"), {"block": 2}, "cannot be divided into blocks of 2 x 2"),
         ("depth_to_space", ((1, 4, 4, 4), "float32"), {"block": 2, "mode": "RCD"}, "unknown mode 'RCD'"),
         ("space_to_depth", ((1, 4, 3, 4), "float32"), {"block": 2}, "must be multiples of 2"),
-        ("space_to_depth", ((4, 3, 4), "float32"), {"block": 2}, "an image has 4 dimensions"),
+        ("space_to_depth", ((4, 3, 4), "float32"), {"block": 2}, "an image must have 4 dimensions"),
         ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2, 2), "mode": "cubic"}, "unknown mode 'cubic'"),
-        ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2,)}, r"size is \(height, width\)"),
+        ("resize2d", ((1, 4, 3, 4), "float32"), {"size": (2,)}, r"size must be \(height, width\)"),
         ("resize2d", ((1, 4, 3, 4), "int32"), {"size": (2, 2), "mode": "linear"}, "only floats can be interpolated"),
     ],
 )
-def test_refusals(name: str, type_: tuple[tuple[int, ...], str], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, type_: tuple[tuple[int, ...], str], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(*type_)], **attrs)

@@ -1,4 +1,4 @@
-"""Operators with tensors of indices: values, duplicates, negative indices, types, refusals."""
+"""Test operators with index tensors: values, duplicates, negative indices, types, errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_gather_nd() -> None:
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_scatter_elements(reduction: str) -> None:
-    """Some indices come twice."""
+    """Some indices are repeated."""
     indices = ints([0, 1, -1], [0, 2, 1])
     for x in (X[:, :, 0], np.arange(20, dtype=np.int32).reshape(4, 5)):
         updates = RNG.integers(2, 90, (2, 3)).astype(x.dtype)
@@ -63,7 +63,7 @@ def test_scatter_elements(reduction: str) -> None:
         check_operator("scatter_elements", [x, indices, updates], axis=1, reduction=reduction)
 
 
-def test_scatter_of_truths() -> None:
+def test_scatter_of_bool() -> None:
     check_operator("scatter_elements", [X[0] > 0, ints([1, 2, 2]), np.array([[True, False, True]])], axis=0)
 
 
@@ -77,13 +77,13 @@ def test_scatter_nd(reduction: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_index_put_rows(axis: int, count: int) -> None:
-    """With few indices and with many; the last of equal indices counts."""
+    """For few and many indices; the last of equal indices is used."""
     indices = RNG.integers(-X.shape[axis], X.shape[axis], count)
     shape = [count if d == axis else e for d, e in enumerate(X.shape)]
     check_operator("index_put_rows", [X, indices, RNG.normal(size=shape).astype(np.float32)], axis=axis)
 
 
-def test_the_update_of_a_cache_is_one_pass_over_it() -> None:
+def test_a_cache_update_is_one_pass() -> None:
     cache, value = te.placeholder((1, 8, 256, 64)), te.placeholder((1, 8, 1, 64))
     position = te.placeholder((1,), "int64")
     made = GRAPH_OPERATORS.get("index_put_rows").apply([cache, position, value], (("axis", 2),))
@@ -110,7 +110,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     rows, at = TensorType.of((n, 8)), TensorType.of((2, n), "int64")
     assert infer("take", [TensorType.of((100, 8)), at], axis=0) == (TensorType.of((2, n, 8)),)
@@ -124,24 +124,24 @@ def test_types_with_sizes_known_at_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "types", "attrs", "message"),
     [
-        ("take", [((3,), "float32"), ((2,), "float32")], {"axis": 0}, "indices are integers"),
-        ("take", [((3,), "float32"), ((2,), "int64")], {"axis": 1}, "axis 1 is no axis of 1 dimensions"),
-        ("gather_elements", [((3, 4), "float32"), ((2, 5), "int64")], {"axis": 0}, "none but axis 0 larger"),
-        ("gather_elements", [((3, 4), "float32"), ((2,), "int64")], {"axis": 0}, "must have the dimensions"),
-        ("gather_nd", [((3, 4), "float32"), ((2, 3), "int64")], {}, "must hold 1 to 2 indices"),
+        ("take", [((3,), "float32"), ((2,), "float32")], {"axis": 0}, "indices must be integers"),
+        ("take", [((3,), "float32"), ((2,), "int64")], {"axis": 1}, "axis 1 is not an axis of 1 dimensions"),
+        ("gather_elements", [((3, 4), "float32"), ((2, 5), "int64")], {"axis": 0}, "no larger extents except in axis 0"),
+        ("gather_elements", [((3, 4), "float32"), ((2,), "int64")], {"axis": 0}, "must have the rank"),
+        ("gather_nd", [((3, 4), "float32"), ((2, 3), "int64")], {}, "must have 1 to 2 indices"),
         ("gather_nd", [((3, 4), "float32"), ((2, 1), "int64")], {"batch_dims": 1}, "differ in their first 1 extents"),
-        ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((1,), "float32")], {"axis": 0}, "must have one shape"),
+        ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((1,), "float32")], {"axis": 0}, "must have the same shape"),
         ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((2,), "int32")], {"axis": 0}, "different element types"),
-        ("scatter_elements", [((3,), "bool"), ((2,), "int64"), ((2,), "bool")], {"axis": 0, "reduction": "add"}, "truth values"),
+        ("scatter_elements", [((3,), "bool"), ((2,), "int64"), ((2,), "bool")], {"axis": 0, "reduction": "add"}, "bool elements"),
         ("scatter_elements", [((3,), "float32"), ((2,), "int64"), ((2,), "float32")], {"axis": 0, "reduction": "sum"}, "unknown reduction"),
         ("scatter_nd", [((3, 4), "float32"), ((2, 1), "int64"), ((2, 3), "float32")], {}, "an element or a slice"),
-        ("scatter_nd", [((3, 4), "float32"), ((2, 3), "int64"), ((2,), "float32")], {}, "must hold 1 to 2 indices"),
+        ("scatter_nd", [((3, 4), "float32"), ((2, 3), "int64"), ((2,), "float32")], {}, "must have 1 to 2 indices"),
         ("index_put_rows", [((3, 4), "float32"), ((2,), "int64"), ((2, 3), "float32")], {"axis": 0}, "must have a slice of axis 0"),
         ("one_hot", [((3,), "int64"), ((1,), "float32"), ((), "float32")], {"depth": 3}, "scalars of one type"),
-        ("trilu", [((3,), "float32")], {"upper": True}, "has no matrices"),
+        ("trilu", [((3,), "float32")], {"upper": True}, "must have at least 2 dimensions"),
     ],
 )
-def test_refusals(name: str, types: list[tuple[tuple[int, ...], str]], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, types: list[tuple[tuple[int, ...], str]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(*t) for t in types], **attrs)
 
@@ -162,7 +162,7 @@ INDEXED: dict[str, tuple[str, tuple[int, ...], list[np.ndarray], dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", INDEXED)
-def test_an_index_out_of_range_is_reported_by_checked_models_and_harmless_in_others(case: str) -> None:
+def test_indices_out_of_range_are_reported_by_checked_models_only(case: str) -> None:
     name, shape, more, attrs = INDEXED[case]
     build = GraphBuilder("main")
     x, at = build.input("x", TABLE.shape), build.input("at", shape, "int64")
@@ -173,18 +173,18 @@ def test_an_index_out_of_range_is_reported_by_checked_models_and_harmless_in_oth
     for made in (checked, plain):
         np.testing.assert_array_equal(made(TABLE, good), wanted)
     for bad, seen in ((4, 4), (-5, -1), (2**40, 2**40)):
-        places = good.copy()
-        places.flat[1] = bad
+        wrong = good.copy()
+        wrong.flat[1] = bad
         with pytest.raises(RunError, match=f"op_{name}: the value of the lookup index in block .* is {seen}, and the extent is 4"):
-            checked(TABLE, places)
-        got = plain(TABLE, places)
+            checked(TABLE, wrong)
+        got = plain(TABLE, wrong)
         if "scatter" not in name and "put" not in name:
-            places.flat[1] = 3 if bad > 0 else 0
-            np.testing.assert_array_equal(got, GRAPH_OPERATORS.get(name).evaluate([TABLE, places, *more], tuple(attrs.items()))[0])
+            wrong.flat[1] = 3 if bad > 0 else 0
+            np.testing.assert_array_equal(got, GRAPH_OPERATORS.get(name).evaluate([TABLE, wrong, *more], tuple(attrs.items()))[0])
 
 
-def test_classes_out_of_range_are_errors_where_they_are_in_the_source() -> None:
-    """torch refuses them; in ONNX all of the row is off."""
+def test_one_hot_indices_out_of_range_are_errors_if_strict() -> None:
+    """torch raises an error; in ONNX the whole row is `off`."""
     for strict in (False, True):
         build = GraphBuilder("main")
         at = build.input("at", (3,), "int64")
@@ -200,7 +200,7 @@ def test_classes_out_of_range_are_errors_where_they_are_in_the_source() -> None:
             assert np.asarray(made(np.array([0, 4, 1]))).sum() == 2
 
 
-def test_constant_indices_out_of_range_are_refused() -> None:
+def test_constant_indices_out_of_range_are_rejected() -> None:
     build = GraphBuilder("main")
     x = build.input("x", (2,))
     picked = build.take(build.constant(np.ones(4, np.float32)), build.constant(np.array([1, 9])), axis=0)

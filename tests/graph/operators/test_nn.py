@@ -1,4 +1,4 @@
-"""Contractions: values, the programs of workloads, types with symbolic sizes, refusals."""
+"""Test contractions: values, equality with the programs of workloads, types with dynamic sizes, errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_einsum(equation: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     )
 
 
-PLACES = [
+WINDOWS = [
     {},
     {"strides": (2, 1), "padding": (1, 0, 2, 1)},
     {"strides": (1, 3), "padding": (0, 2, 0, 0), "dilation": (2, 1)},
@@ -77,49 +77,49 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("groups", "ci", "co"), [(1, 3, 4), (2, 4, 6), (3, 3, 3), (3, 3, 6)])
-def test_conv2d(places: dict[str, Any], layout: str, groups: int, ci: int, co: int) -> None:
+def test_conv2d(window: dict[str, Any], layout: str, groups: int, ci: int, co: int) -> None:
     x = floats(2, ci, 7, 6) if layout == "NCHW" else floats(2, 7, 6, ci)
     w = floats(co, ci // groups, 3, 2) if layout == "NCHW" else floats(3, 2, ci // groups, co)
-    check_operator("conv2d", [x, w], compiled=groups != 2, atol=1e-5, **places, groups=groups, layout=layout)
+    check_operator("conv2d", [x, w], compiled=groups != 2, atol=1e-5, **window, groups=groups, layout=layout)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_depthwise_filters_may_leave_out_their_axis_of_extent_1(layout: str) -> None:
+def test_depthwise_filters_may_omit_their_axis_of_extent_1(layout: str) -> None:
     x, w = (floats(1, 3, 6, 5), floats(3, 3, 3)) if layout == "NCHW" else (floats(1, 6, 5, 3), floats(3, 3, 3))
     check_operator("conv2d", [x, w], atol=1e-5, padding=(1, 1, 1, 1), groups=3, layout=layout)
 
 
-@pytest.mark.parametrize("places", [*PLACES, {"strides": (2, 2), "output_padding": (1, 0)}, {"strides": (3, 2), "dilation": (2, 2)}])
+@pytest.mark.parametrize("window", [*WINDOWS, {"strides": (2, 2), "output_padding": (1, 0)}, {"strides": (3, 2), "dilation": (2, 2)}])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("groups", "ci", "each"), [(1, 3, 4), (2, 4, 3)])
-def test_conv2d_transpose(places: dict[str, Any], layout: str, groups: int, ci: int, each: int) -> None:
+def test_conv2d_transpose(window: dict[str, Any], layout: str, groups: int, ci: int, each: int) -> None:
     x = floats(2, ci, 4, 5) if layout == "NCHW" else floats(2, 4, 5, ci)
     w = floats(ci, each, 3, 2) if layout == "NCHW" else floats(3, 2, each, ci)
-    check_operator("conv2d_transpose", [x, w], compiled=groups == 1, atol=1e-5, **places, groups=groups, layout=layout)
+    check_operator("conv2d_transpose", [x, w], compiled=groups == 1, atol=1e-5, **window, groups=groups, layout=layout)
 
 
 def test_conv2d_transpose_is_the_adjoint_of_conv2d() -> None:
-    """<conv(x), y> == <x, conv_transpose(y)>, whatever the attributes."""
-    places: dict[str, Any] = {"strides": (2, 3), "padding": (1, 0, 2, 1), "dilation": (1, 2)}
+    """<conv(x), y> == <x, conv_transpose(y)> for all attributes."""
+    window: dict[str, Any] = {"strides": (2, 3), "padding": (1, 0, 2, 1), "dilation": (1, 2)}
     x, w = floats(1, 4, 8, 9, dtype="float64"), floats(6, 2, 3, 3, dtype="float64")
 
     def evaluated(name: str, *operands: np.ndarray, **attrs: Any) -> np.ndarray:
         operator = GRAPH_OPERATORS.get(name)
         return operator.evaluate(operands, operator.bind(attrs))[0]
 
-    image = evaluated("conv2d", x, w, **places, groups=2)
+    image = evaluated("conv2d", x, w, **window, groups=2)
     y = floats(*image.shape, dtype="float64")
-    back = evaluated("conv2d_transpose", y, w, **places, groups=2)
+    back = evaluated("conv2d_transpose", y, w, **window, groups=2)
     more = [have - got for have, got in zip(x.shape[2:], back.shape[2:], strict=True)]
-    back = evaluated("conv2d_transpose", y, w, **places, groups=2, output_padding=tuple(more))
+    back = evaluated("conv2d_transpose", y, w, **window, groups=2, output_padding=tuple(more))
     np.testing.assert_allclose((image * y).sum(), (x * back).sum())
 
 
 def test_conv2d_transpose_multiplies_no_zeros_between_pixels() -> None:
-    """Kernel 2, stride 2: each pixel of the result is one product for each channel."""
+    """For kernel 2 and stride 2, each pixel of the result is the sum of one product per channel."""
     operator = GRAPH_OPERATORS.get("conv2d_transpose")
     made = operator.apply([te.placeholder((1, 8, 5, 5)), te.placeholder((8, 4, 2, 2))], operator.bind({"strides": (2, 2)}))[0]
     reduced = {a.name: a.extent for a in made.value.axes}  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def program(name: str, types: list[tuple[tuple[int, ...], str]], **attrs: Any) -
         ("layer_norm(m=3,n=7,eps=0.001)", "layer_norm", {"eps": 0.001}),
     ],
 )
-def test_programs_are_those_of_workloads(text: str, name: str, attrs: dict[str, Any]) -> None:
+def test_programs_equal_those_of_workloads(text: str, name: str, attrs: dict[str, Any]) -> None:
     case = workload(text)
     made = program(name, [(s.shape, s.dtype) for s in case.inputs], **attrs)
     assert digest(made.with_(name=case.func.name)) == digest(case.func.with_(attrs=()))
@@ -176,7 +176,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     assert infer("matmul", [TensorType.of((n, 8)), TensorType.of((8, 4))]) == (TensorType.of((n, 4)),)
     assert infer("matmul", [TensorType.of((2, n, 8)), TensorType.of((2, 8, n))]) == (TensorType.of((2, n, n)),)
@@ -193,10 +193,10 @@ def test_types_with_sizes_known_at_the_call() -> None:
     assert [p for p in func.params if not isinstance(p, Buffer)] == [n.as_var()]
 
 
-@pytest.mark.parametrize("places", PLACES)
-def test_conv2d_of_an_image_in_another_layout(places: dict[str, Any]) -> None:
-    check_operator("conv2d", [floats(1, 3, 7, 8), floats(3, 3, 3, 5)], layout="NHWC", image_layout="NCHW", **places)
-    check_operator("conv2d", [floats(1, 7, 8, 3), floats(5, 3, 3, 3)], layout="NCHW", image_layout="NHWC", **places)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_conv2d_of_an_image_in_another_layout(window: dict[str, Any]) -> None:
+    check_operator("conv2d", [floats(1, 3, 7, 8), floats(3, 3, 3, 5)], layout="NHWC", image_layout="NCHW", **window)
+    check_operator("conv2d", [floats(1, 7, 8, 3), floats(5, 3, 3, 3)], layout="NCHW", image_layout="NHWC", **window)
 
 
 def test_kinds() -> None:
@@ -208,12 +208,12 @@ def test_kinds() -> None:
     [
         ("matmul", [(), (3,)], {}, "a scalar has no matrix product"),
         ("matmul", [(3, 4), (5, 4)], {}, "4 columns of the first and 5 rows of the second"),
-        ("matmul", [(2, 3, 4), (3, 4, 5)], {}, "batch extents 2 and 3 do not fit"),
+        ("matmul", [(2, 3, 4), (3, 4, 5)], {}, "batch extents 2 and 3 cannot be broadcast"),
         ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj"}, "is not of the form"),
         ("einsum", [(3, 4), (4, 5)], {"equation": "IK,KJ->IJ"}, "is not of the form"),
-        ("einsum", [(3, 3), (3, 5)], {"equation": "ii,ij->j"}, "a letter twice in one term"),
-        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->i"}, "all that only one operand has"),
-        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->ijm"}, "has letters of the operands"),
+        ("einsum", [(3, 3), (3, 5)], {"equation": "ii,ij->j"}, "repeats a letter in a term"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->i"}, "all letters of a single operand"),
+        ("einsum", [(3, 4), (4, 5)], {"equation": "ik,kj->ijm"}, "must have only letters of the operands"),
         ("einsum", [(3, 4, 1), (4, 5)], {"equation": "ik,kj->ij"}, "for operands of 2 and 2 axes, not 3 and 2"),
         ("einsum", [(3, 4), (5, 6)], {"equation": "ik,kj->ij"}, "k is 4 in the first operand and 5 in the second"),
         ("conv2d", [(1, 3, 8), (4, 3, 3, 3)], {}, "X has 4 dimensions"),
@@ -222,21 +222,21 @@ def test_kinds() -> None:
         ("conv2d", [(1, 3, 2, 8), (4, 3, 3, 3)], {}, "the extent 0 is not positive"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"layout": "NCWH"}, "unknown layout 'NCWH'"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"image_layout": "CHWN"}, "unknown layout 'CHWN' of the image"),
-        ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (1, 1)}, r"padding \(1, 1\) is \(top, left, bottom, right\)"),
-        ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (-1, 0, 0, 0)}, "not negative"),
+        ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (1, 1)}, r"padding \(1, 1\) must be \(top, left, bottom, right\)"),
+        ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"padding": (-1, 0, 0, 0)}, "must not be negative"),
         ("conv2d", [(1, 3, 8, 8), (4, 3, 3, 3)], {"strides": (0, 1)}, "must be positive"),
-        ("conv2d_transpose", [(1, 3, 8, 8), (4, 3, 3, 3)], {}, "the image has 3 channels and the filter 4"),
+        ("conv2d_transpose", [(1, 3, 8, 8), (4, 3, 3, 3)], {}, "the image has 3 channels and the filter has 4"),
         ("conv2d_transpose", [(1, 3, 8, 8), (3, 3, 3, 3)], {"groups": 2}, "a multiple of the 2 groups"),
         ("conv2d_transpose", [(1, 3, 8, 8), (3, 3, 3, 3)], {"output_padding": (1, 0)}, "must be less than the strides"),
         ("conv2d_transpose", [(1, 3, 8, 8), (3, 3, 3)], {}, "have 4 dimensions"),
     ],
 )
-def test_refusals(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(s) for s in shapes], **attrs)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("matmul", (3, 3)), ("conv2d", (3, 3, 3, 3)), ("conv2d_transpose", (3, 3, 3, 3))])
-def test_two_types_are_refused(name: str, shape: tuple[int, ...]) -> None:
+def test_mixed_types_are_rejected(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ScriptError, match="element type"):
         infer(name, [TensorType.of(shape), TensorType.of(shape, "float64")])

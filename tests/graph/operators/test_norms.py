@@ -1,4 +1,4 @@
-"""Normalisations: values, types with symbolic sizes, refusals."""
+"""Test normalisation operators: values, types with dynamic sizes, errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_batch_norm(axis: int) -> None:
 
 
 def test_variances_do_not_cancel() -> None:
-    """The mean is a thousand times the deviation."""
+    """The mean is a thousand times the standard deviation."""
     check_operator("layer_norm", [floats(3, 40) + 1000], rtol=1e-2, atol=1e-2)
 
 
@@ -73,7 +73,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     rows, scale = TensorType.of((n, 8)), TensorType.of((8,))
     columns = TensorType.of((8, n), "float64")
@@ -96,23 +96,23 @@ def test_kinds() -> None:
     ("name", "shapes", "attrs", "message"),
     [
         ("softmax", [()], {}, "a scalar has no axis"),
-        ("log_softmax", [(3, 4)], {"axis": 2}, "axis 2 is no axis"),
+        ("log_softmax", [(3, 4)], {"axis": 2}, "axis 2 is not an axis"),
         ("layer_norm", [(3, 4), (3,)], {}, r"must have the extents of the axes \[1\]"),
-        ("layer_norm", [(3, 4)], {"axes": (1, -1)}, "name an axis twice"),
+        ("layer_norm", [(3, 4)], {"axes": (1, -1)}, "contain an axis twice"),
         ("rms_norm", [(3, 4), (4, 1)], {"eps": 0.1}, "must have the extents"),
-        ("group_norm", [(1, 6, 4, 4)], {"groups": 4, "eps": 0.1}, "cannot be cut into 4 groups"),
+        ("group_norm", [(1, 6, 4, 4)], {"groups": 4, "eps": 0.1}, "cannot be divided into 4 groups"),
         ("group_norm", [(1, 6, 4, 4), (4,)], {"groups": 3, "eps": 0.1}, "must be a vector along axis 1"),
         ("group_norm", [(1, 6, 4, 4)], {"groups": 3, "eps": 0.1, "layout": "NC"}, "layout 'NC' must be"),
-        ("instance_norm", [(1, 6)], {"eps": 0.1}, "no places beside batch and channels"),
+        ("instance_norm", [(1, 6)], {"eps": 0.1}, "must have at least 3 dimensions"),
         ("batch_norm", [(2, 3), (3,), (3,), (3,), (2,)], {"eps": 0.1}, "must be a vector along axis 1"),
     ],
 )
-def test_refusals(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(s) for s in shapes], **attrs)
 
 
-def test_integers_and_mixed_types_are_refused() -> None:
+def test_integers_and_mixed_types_are_rejected() -> None:
     with pytest.raises(ScriptError, match="one floating point type, got int32"):
         infer("softmax", [TensorType.of((3,), "int32")])
     with pytest.raises(ScriptError, match="one floating point type, got float64"):

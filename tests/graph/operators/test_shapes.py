@@ -1,4 +1,4 @@
-"""Operators that move elements: values, types with symbolic sizes, refusals."""
+"""Test operators that move elements: values, types with dynamic sizes, errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunesmith.testing.graph_operator_conformance import check_operator
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
-    """All elements different, none zero."""
+    """An array of distinct, non-zero elements."""
     return (np.arange(1, 1 + int(np.prod(shape))).reshape(shape) * 0.5).astype(dtype)
 
 
@@ -78,14 +78,14 @@ def test_concat(axis: int) -> None:
 
 
 def test_concat_of_many() -> None:
-    """The steps of a recurrent network: the choice among many operands is a tree of comparisons, not a chain."""
+    """As for the steps of a recurrent network: many operands are selected by a tree of comparisons, not by a chain."""
     parts = [np.full((1 + n % 2, 3), float(n), np.float32) for n in range(150)]
     check_operator("concat", parts, axis=0)
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 40])
 def test_concat_along_vectors(size: int) -> None:
-    """Rows that are longer and shorter than a vector register."""
+    """Rows longer and shorter than a vector register."""
     check_operator("concat", [numbers(3, size), numbers(3, 19) + 500], axis=1)
 
 
@@ -96,7 +96,7 @@ def test_kinds() -> None:
 
 
 def _divisions(shape: tuple[Any, ...], new: tuple[Any, ...]) -> int:
-    """Divisions in the index of a reshape."""
+    """The number of divisions in the index of a reshape."""
     x = te.placeholder(shape)
     made = GRAPH_OPERATORS.get("reshape").apply([x], (("shape", new),))[0]
     assert made.value is not None
@@ -104,7 +104,7 @@ def _divisions(shape: tuple[Any, ...], new: tuple[Any, ...]) -> int:
     return sum(isinstance(a, Op) for p in polys for m, _ in p.terms for a in m)
 
 
-def test_reshape_divides_only_in_what_is_cut_anew() -> None:
+def test_reshape_divides_only_in_regrouped_dimensions() -> None:
     n = poly(Var("n"))
     assert _divisions((n, 768), (n, 12, 64)) == 0
     assert _divisions((n, 12, 64), (n, 768)) == 2
@@ -117,7 +117,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     x = TensorType.of((n, 4, 6))
     assert infer("reshape", [x], shape=(n * 4, 6)) == (TensorType.of((n * 4, 6)),)
@@ -137,42 +137,42 @@ def test_types_with_sizes_known_at_the_call() -> None:
     [
         ("reshape", [(3, 4)], {"shape": (5, 2)}, r"the 12 elements of .* do not fill the shape \[5, 2\]"),
         ("reshape", [(3, 4)], {"shape": (0, 12)}, "do not fill the shape"),
-        ("permute_dims", [(3, 4)], {"axes": (0, 2)}, "axis 2 is no axis of 2 dimensions"),
-        ("permute_dims", [(3, 4)], {"axes": (1, -1)}, "name an axis twice"),
-        ("permute_dims", [(3, 4)], {"axes": (1,)}, "must name each of the 2 axes"),
-        ("expand_dims", [(3, 4)], {"axes": (5,)}, "axis 5 is no axis of 3 dimensions"),
+        ("permute_dims", [(3, 4)], {"axes": (0, 2)}, "axis 2 is not an axis of 2 dimensions"),
+        ("permute_dims", [(3, 4)], {"axes": (1, -1)}, "contain an axis twice"),
+        ("permute_dims", [(3, 4)], {"axes": (1,)}, "must contain each of the 2 axes"),
+        ("expand_dims", [(3, 4)], {"axes": (5,)}, "axis 5 is not an axis of 3 dimensions"),
         ("squeeze", [(3, 1)], {"axes": (0,)}, "has the extent 3; only axes of extent 1"),
         ("squeeze", [()], {"axes": (0,)}, "a scalar has no axis"),
-        ("broadcast_to", [(3, 4)], {"shape": (3, 5)}, "cannot be repeated"),
-        ("broadcast_to", [(3, 4)], {"shape": (4,)}, "cannot be repeated"),
+        ("broadcast_to", [(3, 4)], {"shape": (3, 5)}, "cannot be broadcast"),
+        ("broadcast_to", [(3, 4)], {"shape": (4,)}, "cannot be broadcast"),
         ("concat", [(3, 4), (3, 5)], {"axis": 0}, "differ in more than the extent of axis 0"),
         ("concat", [(3, 4), (3,)], {"axis": 0}, "differ in more than"),
-        ("concat", [], {"axis": 0}, "nothing to put together"),
+        ("concat", [], {"axis": 0}, "concat needs at least one operand"),
         ("split", [(3, 4)], {"sizes": (1, 2), "axis": 1}, "do not add up to the extent 4"),
-        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0,), "end": (4,)}, "range 0:4:1 is not within axis 0"),
-        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (-1,), "end": (3,)}, "range -1:3:1 is not within"),
-        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (3,), "end": (-1,), "strides": (-1,)}, "range 3:-1:-1 is not within"),
+        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0,), "end": (4,)}, "range 0:4:1 exceeds axis 0"),
+        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (-1,), "end": (3,)}, "range -1:3:1 exceeds"),
+        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (3,), "end": (-1,), "strides": (-1,)}, "range 3:-1:-1 exceeds"),
         ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (2,), "end": (2,)}, "the extent 0 is not positive"),
-        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0, 1), "end": (2,)}, "must be equally many"),
-        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0,), "end": (2,), "strides": (0,)}, "no stride 0"),
+        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0, 1), "end": (2,)}, "must have equal lengths"),
+        ("strided_slice", [(3, 4)], {"axes": (0,), "begin": (0,), "end": (2,), "strides": (0,)}, "strides must not be 0"),
         ("pad", [(3, 4)], {"before": (1,), "after": (1, 1)}, "a number >= 0 for each of the 2 axes"),
         ("pad", [(3, 4)], {"before": (-1, 0), "after": (1, 1)}, "a number >= 0"),
         ("pad", [(3, 4)], {"before": (3, 0), "after": (0, 0), "mode": "reflect"}, "cannot be reflected over 3 elements"),
         ("pad", [(3, 4)], {"before": (1, 0), "after": (0, 0), "mode": "mirror"}, "unknown mode 'mirror' of padding"),
-        ("flip", [(3, 4)], {"axes": (2,)}, "axis 2 is no axis"),
+        ("flip", [(3, 4)], {"axes": (2,)}, "axis 2 is not an axis"),
     ],
 )
-def test_refusals(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(s) for s in shapes], **attrs)
 
 
-def test_concat_of_two_types_is_refused() -> None:
+def test_concat_of_two_types_is_rejected() -> None:
     with pytest.raises(ScriptError, match="differ in more than the extent"):
         infer("concat", [TensorType.of((3,)), TensorType.of((3,), "int32")], axis=0)
 
 
-def test_concat_asks_where_an_element_is_in_order() -> None:
+def test_few_concat_operands_are_selected_in_order() -> None:
     x = te.placeholder((4,))
     made = GRAPH_OPERATORS.get("concat").apply([x, x], (("axis", 0),))[0]
     assert made.value is not None and not [n for n in walk(made.value) if isinstance(n, Binary)]

@@ -1,4 +1,4 @@
-"""Pooling, local response normalisation and running sums: values, types, refusals."""
+"""Test pooling, local response normalisation and cumulative sums: values, types, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def floats(*shape: int) -> np.ndarray:
     return RNG.normal(-3, 1, shape).astype(np.float32)
 
 
-PLACES: list[dict[str, Any]] = [
+WINDOWS: list[dict[str, Any]] = [
     {"kernel": (2, 2), "strides": (2, 2)},
     {"kernel": (3, 2), "strides": (2, 1), "padding": (1, 0, 1, 1)},
     {"kernel": (3, 3), "strides": (2, 3), "padding": (1, 1, 1, 1), "ceil_mode": True},
@@ -34,24 +34,24 @@ PLACES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_pooling(places: dict[str, Any], layout: str) -> None:
+def test_pooling(window: dict[str, Any], layout: str) -> None:
     x = floats(2, 3, 7, 6) if layout == "NCHW" else floats(2, 7, 6, 3)
-    check_operator("max_pool2d", [x], **places, layout=layout)
+    check_operator("max_pool2d", [x], **window, layout=layout)
     for padded in (False, True):
-        check_operator("avg_pool2d", [x], **places, layout=layout, count_include_pad=padded)
+        check_operator("avg_pool2d", [x], **window, layout=layout, count_include_pad=padded)
 
 
-def test_max_pool_of_integers_and_of_nothing_but_padding() -> None:
+def test_max_pool_of_integers_and_of_windows_of_padding() -> None:
     check_operator("max_pool2d", [RNG.integers(-90, -3, (1, 2, 5, 5)).astype(np.int8)], kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
     check_operator("max_pool2d", [floats(1, 1, 3, 3)], kernel=(1, 1), strides=(1, 1), padding=(1, 0, 0, 0))
 
 
-def test_windows_that_lie_in_the_image_ask_nothing() -> None:
-    def conditions(**places: Any) -> int:
+def test_windows_inside_the_image_need_no_conditions() -> None:
+    def conditions(**window: Any) -> int:
         operator = GRAPH_OPERATORS.get("max_pool2d")
-        made = operator.apply([te.placeholder((1, 1, 8, 8))], operator.bind(places))[0]
+        made = operator.apply([te.placeholder((1, 1, 8, 8))], operator.bind(window))[0]
         assert made.value is not None
         return sum(isinstance(n, Select) for n in walk(made.value))
 
@@ -81,7 +81,7 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
     return operator.infer(types, operator.bind(attrs))
 
 
-def test_types_with_sizes_known_at_the_call() -> None:
+def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     x = TensorType.of((n, 3, n * 2, 8))
     for name in ("max_pool2d", "avg_pool2d"):
@@ -103,16 +103,16 @@ WINDOW = {"kernel": (2, 2), "strides": (1, 1)}
     [
         ("max_pool2d", ((3, 4), "float32"), WINDOW, "have 4 dimensions"),
         ("max_pool2d", ((1, 3, 4, 4), "float32"), {**WINDOW, "layout": "CHWN"}, "layout 'CHWN' must be NCHW or NHWC"),
-        ("max_pool2d", ((1, 3, 4, 4), "float32"), {"kernel": (2,), "strides": (1, 1)}, r"are \(vertical, horizontal\)"),
-        ("max_pool2d", ((1, 3, 4, 4), "float32"), {**WINDOW, "padding": (-1, 0, 0, 0)}, "not negative"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {"kernel": (2,), "strides": (1, 1)}, r"must be \(vertical, horizontal\)"),
+        ("max_pool2d", ((1, 3, 4, 4), "float32"), {**WINDOW, "padding": (-1, 0, 0, 0)}, "must not be negative"),
         ("max_pool2d", ((1, 3, 4, 4), "float32"), {"kernel": (5, 5), "strides": (1, 1)}, "the extent 0 is not positive"),
-        ("avg_pool2d", ((1, 3, 4, 4), "int32"), WINDOW, "only floats have means"),
-        ("lrn", ((3,), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 1.0}, "must have a batch and channels"),
+        ("avg_pool2d", ((1, 3, 4, 4), "int32"), WINDOW, "a mean requires floats"),
+        ("lrn", ((3,), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 1.0}, "must have batch and channel axes"),
         ("lrn", ((1, 3), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 0.0}, "must be positive"),
-        ("cumsum", ((3,), "bool"), {"axis": 0}, "truth values cannot be added"),
-        ("cumsum", ((3,), "float32"), {"axis": 1}, "axis 1 is no axis"),
+        ("cumsum", ((3,), "bool"), {"axis": 0}, "bool elements cannot be added"),
+        ("cumsum", ((3,), "float32"), {"axis": 1}, "axis 1 is not an axis"),
     ],
 )
-def test_refusals(name: str, type_: tuple[tuple[int, ...], str], attrs: dict[str, Any], message: str) -> None:
+def test_errors(name: str, type_: tuple[tuple[int, ...], str], attrs: dict[str, Any], message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         infer(name, [TensorType.of(*type_)], **attrs)

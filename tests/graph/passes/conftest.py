@@ -1,4 +1,4 @@
-"""`passed`: run a graph pass on functions given as text, and hold it to what every pass promises."""
+"""Run a graph pass on functions in script text and check the contract of all passes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def arguments(func: GraphFunc, truth: bool) -> list[np.ndarray]:
 
 
 def check(run_pass: Callable[[IRModule], IRModule], *given: str | GraphFunc, again: bool = True) -> IRModule:
-    """The module behind the pass.
+    """The module after the pass.
 
-    All functions are well formed before and after, the first computes what it did, whatever branches are taken, and the module that was
-    given has not changed.  If `again`, the pass has nothing left to do, and says so with the same objects.
+    Checks that all functions are well formed before and after, that the first computes the same results for all branches, and that the
+    input module is unchanged.  If `again`, a second run of the pass must return the same function objects.
     """
     functions = [parse(g) if isinstance(g, str) else g for g in given]
     mod = IRModule({f.name: f for f in functions})
@@ -56,8 +56,8 @@ def check(run_pass: Callable[[IRModule], IRModule], *given: str | GraphFunc, aga
             np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-5)
     assert [str(f) for f in mod.values()] == text
     if again:
-        twice = run_pass(done)
-        assert list(twice) == list(done) and all(twice[name] is done[name] for name in done), "the pass is not done after one run"
+        repeated = run_pass(done)
+        assert list(repeated) == list(done) and all(repeated[name] is done[name] for name in done), "the pass is not idempotent"
     return done
 
 
@@ -69,7 +69,7 @@ def passed() -> Callable[..., IRModule]:
 
 @pytest.fixture(scope="session")
 def unchanged() -> Callable[..., None]:
-    """`unchanged(run_pass, *functions)`: the pass gives back the very functions."""
+    """`unchanged(run_pass, *functions)`: check that the pass returns the same function objects."""
 
     def same(run_pass: Callable[[IRModule], IRModule], *given: str | GraphFunc) -> None:
         functions = [parse(g) if isinstance(g, str) else g for g in given]

@@ -1,4 +1,4 @@
-"""bind_sizes: numbers in place of sizes, in types, attributes, calls and assumptions."""
+"""Test the replacement of sizes by numbers in types, attributes, calls and assumptions."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_the_bound_model_computes_the_same(truth: bool) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_fully_bound_model_has_numbers_only(assert_golden: Callable[..., None]) -> None:
+def test_a_fully_bound_model_has_static_shapes(assert_golden: Callable[..., None]) -> None:
     assert_golden(str(bind_sizes(IRModule({"main": parse(MODEL)}), {"n": 5, "m": 3})["main"]))
 
 
-def test_assumptions_are_decided_or_kept() -> None:
+def test_assumptions_are_evaluated_or_kept() -> None:
     mod = IRModule({"main": parse(MODEL)})
-    assert len(bind_sizes(mod, {"n": 5})["main"].assumptions) == 1  # n <= 8 holds; m < 5 is still to be checked
+    assert len(bind_sizes(mod, {"n": 5})["main"].assumptions) == 1  # n <= 8 holds; m < 5 is still open
     with pytest.raises(UserError, match=r"main assumes .*, which does not hold with n = 9"):
         bind_sizes(mod, {"n": 9})
 
 
-def test_unknown_sizes_are_refused() -> None:
+def test_unknown_sizes_are_rejected() -> None:
     with pytest.raises(UserError, match="main has no size k; it has n, m"):
         bind_sizes(IRModule({"main": parse(MODEL)}), {"k": 1})

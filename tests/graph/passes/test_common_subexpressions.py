@@ -1,4 +1,4 @@
-"""common_subexpressions: equal calls, constants and functions; branches; what only looks equal."""
+"""Test common-subexpression elimination: equal calls, constants and functions; branches; calls that only look equal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(x: G.Tensor((n,), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_a_region_knows_what_those_around_it_compute_and_no_other(passed: Passed, assert_golden: Passed) -> None:
+def test_regions_reuse_values_of_enclosing_regions_only(passed: Passed, assert_golden: Passed) -> None:
     text = BRANCHES.replace(
         "        p, q = G.add(d, e), G.add(o, s)", "        t = G.add(d, e)\n        u = G.add(o, s)\n        p, q = t, u"
     )
@@ -103,6 +103,6 @@ def relu(x: G.Tensor((2,), "float32")):
 """
 
 
-def test_what_only_looks_equal(unchanged: Passed) -> None:
-    """0.0 and -0.0, sizes, types, shapes, the order of operands, and a function that is named like an operator."""
+def test_similar_calls_are_not_merged(unchanged: Passed) -> None:
+    """0.0 and -0.0, sizes, types, shapes, operand order, and a function with the name of an operator."""
     unchanged(common_subexpressions, KEPT, FUNCTION)

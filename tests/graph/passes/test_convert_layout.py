@@ -1,4 +1,4 @@
-"""convert_layout: what is computed on NHWC images, what comes back, branches, and shapes that repeat."""
+"""Test layout conversion: operators on NHWC images, inverse conversions, branches, and broadcast operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = Var("n")
 
 
 def converted(mod: IRModule) -> IRModule:
-    """With what the compiler does behind it."""
+    """Run the pass and the clean-up passes that follow it in the compiler."""
     return dead_code(fold_constants(simplify_inference(convert_layout(mod))))
 
 
@@ -61,10 +61,10 @@ def main(x: G.Tensor((n, 2, 4, 4), "float32")):
 
 
 def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """One permutation stands in front, and none behind."""
+    """One permutation precedes the block, and none follows it."""
     assert_golden(str(passed(convert_layout, BLOCK)["main"]), "graph/passes/test_convert_layout/test_a_block_alone")
     done = passed(converted, BLOCK)
-    assert_golden(str(done["main"]), "graph/passes/test_convert_layout/test_a_block_and_what_is_left_of_it")
+    assert_golden(str(done["main"]), "graph/passes/test_convert_layout/test_a_block_cleaned")
     assert permuted(done) == 1
 
 
@@ -92,7 +92,7 @@ def main(x: G.Tensor((1, 2, 3, 3), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_twins_of_a_branch_are_not_known_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
+def test_values_converted_in_a_branch_are_not_used_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
     assert_golden(str(passed(convert_layout, BRANCHES)["main"]))
 
 
@@ -108,14 +108,14 @@ SHAPES = [(), (1,), (5,), (4, 1), (4, 5), (3, 1, 1), (3, 4, 5), (1, 1, 1), (2, 3
 
 
 @pytest.mark.parametrize("lead", (1, 2))
-@pytest.mark.parametrize("known", (True, False))
-def test_repeated_operands(passed: Passed, lead: int, known: bool) -> None:
-    """On either side of an image, which may be of one pixel, of one channel."""
+@pytest.mark.parametrize("constant", (True, False))
+def test_broadcast_operands(passed: Passed, lead: int, constant: bool) -> None:
+    """On either side of an image, including images of one pixel or one channel."""
     for image in ((lead, 3, 4, 5), (lead, 3, 1, 1), (1, 1, 1, 1)):
         b = GraphBuilder("main")
         y = b.conv2d(b.input("x", image), b.constant(data(image[1], image[1], 1, 1)))
         others = [s for s in SHAPES if fits(s, image)]
-        operands = [b.constant(data(*s)) if known else b.input(f"y{i}", s) for i, s in enumerate(others)]
+        operands = [b.constant(data(*s)) if constant else b.input(f"y{i}", s) for i, s in enumerate(others)]
         sums = [b.add(y, o) for o in operands] + [b.subtract(o, y) for o in operands]
         b.output(*sums, b.where(b.greater(y, operands[-1]), operands[0], y), b.relu(y), b.add(y, y))
         passed(convert_layout, b.finish())
@@ -134,7 +134,7 @@ def _rank5(b: RegionBuilder, y: Operand) -> Operand:
     return b.add(y, b.constant(data(2, 1, 1, 1, 1)))
 
 
-OTHERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
+USERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "five dimensions": _rank5,
     "a reshape": lambda b, y: b.reshape(y, shape=(2, 48)),
     "a softmax": lambda b, y: b.softmax(y, axis=1),
@@ -155,15 +155,15 @@ OTHERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_behind_a_convolution(passed: Passed, name: str) -> None:
-    """What is known in the other layout, and what is not, reads the right elements."""
+@pytest.mark.parametrize("name", USERS)
+def test_users_of_a_convolution(passed: Passed, name: str) -> None:
+    """Operators with and without a layout rule read the right elements."""
     b = GraphBuilder("main")
     y = b.conv2d(b.input("x", (2, 2, 4, 4)), b.constant(data(3, 2, 1, 1)))
-    passed(convert_layout, b.finish(OTHERS[name](b, y), b.relu(y)))
+    passed(convert_layout, b.finish(USERS[name](b, y), b.relu(y)))
 
 
-def nothing_to_do() -> GraphFunc:
+def unaffected() -> GraphFunc:
     b = GraphBuilder("main")
     x = b.input("x", (2, 4, 4, 3))
     y = b.conv2d(x, b.constant(data(1, 1, 3, 2)), layout="NHWC")
@@ -171,11 +171,11 @@ def nothing_to_do() -> GraphFunc:
     return b.finish(z, b.concat(x, x, axis=1), b.pad(x, before=(0, 0, 0, 1), after=(0, 0, 0, 0)), b.mean(x, axes=(2, 3)), b.relu(x))
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
-    unchanged(convert_layout, nothing_to_do())
+def test_unaffected_functions(unchanged: Passed) -> None:
+    unchanged(convert_layout, unaffected())
 
 
-def test_an_image_of_another_layout_is_left_alone() -> None:
+def test_image_layout_is_not_converted() -> None:
     text = """
 @G.function
 def main(x: G.Tensor((1, 6, 7, 3), "float32"), w: G.Tensor((5, 3, 3, 3), "float32")):

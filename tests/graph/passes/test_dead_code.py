@@ -1,4 +1,4 @@
-"""dead_code: bindings, inner regions, and functions that nobody calls any more."""
+"""Test the removal of unused bindings, also in inner regions, and of functions that are no longer called."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main(x: G.Tensor((n, 2), "float32"), c: G.Tensor((), "bool")):
 
 
 def test_bindings_without_users(passed: Passed, assert_golden: Passed) -> None:
-    """What only a dead branch uses goes, too; of several results one is enough."""
+    """Values used only by a dead branch are removed; a call is kept if one of its results is used."""
     assert_golden(str(passed(dead_code, DEAD)["main"]))
 
 
@@ -62,7 +62,7 @@ def part(x: G.Tensor((n,), "float32")):
 """
 
 
-def test_what_is_used_stays(unchanged: Passed) -> None:
+def test_used_bindings_are_kept(unchanged: Passed) -> None:
     unchanged(dead_code, LIVING, PART)
 
 
@@ -72,10 +72,10 @@ def calls(name: str, *callees: str, live: bool) -> str:
     return "\n".join(["@G.function", f'def {name}(x: G.Tensor((2,), "float32")):', *lines, f"    return {result}"])
 
 
-def test_functions_that_lose_their_last_call_go(passed: Passed) -> None:
+def test_functions_without_remaining_calls_are_removed(passed: Passed) -> None:
     leaf = '@G.function\ndef leaf(x: G.Tensor((2,), "float32")):\n    y = G.relu(x)\n    return y'
     chain = calls("main", "middle", live=False), calls("middle", "leaf", live=True), leaf, leaf.replace("leaf", "entry")
-    assert list(passed(dead_code, *chain)) == ["main", "entry"], "what nobody ever called is an entry"
+    assert list(passed(dead_code, *chain)) == ["main", "entry"], "a function without callers is an entry point"
     kept = calls("main", "middle", live=True), calls("middle", "leaf", "entry", live=True), leaf, leaf.replace("leaf", "entry")
     assert list(passed(dead_code, *kept)) == ["main", "middle", "leaf"]
 

@@ -1,4 +1,4 @@
-"""flatten_rows: products with matrices, what follows row by row, and shapes that are not rows."""
+"""Test the flattening of matmuls with matrices, subsequent row-wise operators, and shapes that are not rows."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def main(x: G.Tensor((n, 2, 2), "float32"), s: G.Tensor((n, 2, 2), "float32"), c
 """
 
 
-def test_twins_of_a_branch_are_not_known_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
+def test_values_flattened_in_a_branch_are_not_used_outside(passed: Passed, assert_golden: Callable[..., None]) -> None:
     assert_golden(str(passed(flatten_rows, BRANCHES)["main"]))
 
 
 @pytest.mark.parametrize("lead", ((1, 1), (2, 1), (1, 3), (2, 3), (2, 1, 3), (N, S), (N, 3)))
 def test_operands_of_all_shapes(passed: Passed, lead: tuple[Any, ...]) -> None:
-    """Those of the values' shape, one row, one number; others, and larger ones, meet the value itself."""
+    """Operands of the same shape, one row, one number; operands of other and larger shapes use the unflattened value."""
     b = GraphBuilder("main")
     y = b.matmul(b.input("x", (*lead, 4)), b.constant(data(4, 5), "w"))
     shapes = [(*lead, 5), (*lead, 1), (5,), (1, 5), (*[1] * len(lead), 5), (), (1,), (1,) * (len(lead) + 1), (1,) * (len(lead) + 2)]
@@ -89,7 +89,7 @@ def test_operands_of_all_shapes(passed: Passed, lead: tuple[Any, ...]) -> None:
     passed(flatten_rows, b.finish())
 
 
-BEHIND: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
+USERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "norm of other axes": lambda b, y: b.layer_norm(y, axes=(1, 2)),
     "norm of rows": lambda b, y: b.rms_norm(y, b.constant(data(3)), axes=(-1,), eps=0.1),
     "softmax of columns": lambda b, y: b.softmax(y, axis=1),
@@ -100,16 +100,16 @@ BEHIND: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "products": lambda b, y: b.matmul(y, y),
     "types": lambda b, y: b.cast(b.cast(y, dtype="float64"), dtype="float32"),
     "a vector": lambda b, y: b.matmul(y, b.constant(data(3))),
-    "from the left": lambda b, y: b.matmul(b.constant(data(3, 3)), y),
+    "left operand": lambda b, y: b.matmul(b.constant(data(3, 3)), y),
 }
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_behind_a_product(passed: Passed, name: str) -> None:
-    """With as many rows as columns: axes that are mistaken for others do not show in types."""
+@pytest.mark.parametrize("name", USERS)
+def test_users_of_a_product(passed: Passed, name: str) -> None:
+    """The numbers of rows and columns are equal, so that types do not reveal confused axes."""
     b = GraphBuilder("main")
     y = b.matmul(b.input("x", (3, 3, 3)), b.constant(data(3, 3)))
-    passed(flatten_rows, b.finish(BEHIND[name](b, y), b.relu(y)))
+    passed(flatten_rows, b.finish(USERS[name](b, y), b.relu(y)))
 
 
 def test_weights_used_twice(passed: Passed) -> None:
@@ -120,7 +120,7 @@ def test_weights_used_twice(passed: Passed) -> None:
     assert len(products) == 2 and all(p.args[1] is w for p in products) and done.results[1:] == (x, w)
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_functions(unchanged: Passed) -> None:
     b = GraphBuilder("main")
     x, y = b.input("x", (2, 3, 4)), b.input("y", (3, 4))
     w, batch = b.constant(data(4, 5)), b.constant(data(2, 4, 5))

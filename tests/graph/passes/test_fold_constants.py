@@ -1,4 +1,4 @@
-"""fold_constants: what is folded, what would be too large or is not known, and numbers that make numpy complain."""
+"""Test constant folding: folded calls, results that are too large or unknown, and floating-point errors in numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, all_bindings
-from tunesmith.graph.passes.fold_constants import ROOM, fold_constants
+from tunesmith.graph.passes.fold_constants import MAX_GROWTH, fold_constants
 from tunesmith.ir.poly import Var, poly
 
 Passed = Callable[..., Any]
@@ -40,7 +40,7 @@ def test_calls_on_constants(passed: Passed, assert_golden: Passed) -> None:
     assert_golden(str(passed(fold_constants, FOLDED)["main"]))
 
 
-def test_arithmetic_is_as_silent_as_that_of_programs(passed: Passed) -> None:
+def test_floating_point_errors_are_not_reported(passed: Passed) -> None:
     b = GraphBuilder("main")
     zero, one = b.constant(np.float32([0, -1]), "zero"), b.constant(np.float32([1, 1]), "one")
     most = b.constant(np.full(2, 3e38, np.float32))
@@ -73,23 +73,23 @@ def part(x: G.Tensor((), "float32")):
 
 
 def test_sizes_functions_and_types_that_numpy_lacks(unchanged: Passed) -> None:
-    """A constant has elements of a numpy type; functions of the module are not run."""
+    """Constants of types without numpy arrays are not folded; functions of the module are not evaluated."""
     unchanged(fold_constants, KEPT, PART)
 
 
-def test_large_results_of_small_operands_stay_calls(unchanged: Passed, passed: Passed) -> None:
+def test_large_results_of_small_operands_are_not_folded(unchanged: Passed, passed: Passed) -> None:
     def repeated(count: int) -> Any:
         b = GraphBuilder("main")
         return b.finish(b.broadcast_to(b.constant(np.zeros(1, np.float32)), shape=(count,)))
 
-    unchanged(fold_constants, repeated(ROOM // 4 + 2))
-    assert isinstance(passed(fold_constants, repeated(ROOM // 4 + 1))["main"].results[0], Constant)
+    unchanged(fold_constants, repeated(MAX_GROWTH // 4 + 2))
+    assert isinstance(passed(fold_constants, repeated(MAX_GROWTH // 4 + 1))["main"].results[0], Constant)
     b = GraphBuilder("main")
     w = b.constant(np.zeros((300, 300), np.float32))
     assert isinstance(passed(fold_constants, b.finish(b.permute_dims(w)))["main"].results[0], Constant)
 
 
-def test_names_stay_and_constants_used_twice_are_folded_for_each(passed: Passed) -> None:
+def test_names_are_kept_and_shared_constants_are_folded_for_each_use(passed: Passed) -> None:
     n = Var("n")
     b = GraphBuilder("main")
     x, w = b.input("x", (n, 4)), b.constant(np.eye(4, dtype=np.float32), "weights")

@@ -1,4 +1,4 @@
-"""fold_permutes: contractions that read and write their axes in another order, and those that must stay."""
+"""Test the folding of permutations into contractions, and cases in which it is not allowed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def operators(mod: IRModule) -> list[str]:
     return [b.operation.operator for b in all_bindings(mod["main"].body) if isinstance(b.operation, Call)]
 
 
-def test_attention_moves_no_axes(passed: Passed, assert_golden: Callable[..., None]) -> None:
+def test_attention_needs_no_permutations(passed: Passed, assert_golden: Callable[..., None]) -> None:
     done = passed(cleaned, ATTENTION)
     assert operators(done) == ["einsum", "softmax", "einsum"]
     assert_golden(str(done["main"]))
 
 
-def test_a_permuted_value_serves_others_too(passed: Passed) -> None:
+def test_permuted_values_with_other_uses_are_kept(passed: Passed) -> None:
     done = passed(
         cleaned,
         """
@@ -74,8 +74,8 @@ def main(x: G.Tensor((3, 4), "float32"), y: G.Tensor((3, 5), "float32"), c: G.Te
 """
 
 
-def test_branches_read_what_is_outside_and_write_only_their_own(passed: Passed) -> None:
-    """The product outside is computed there, whichever branch is taken; a branch that moves its axes keeps doing so."""
+def test_branches_fold_operands_from_outside_but_not_results(passed: Passed) -> None:
+    """A product outside is computed for either branch, so a branch keeps its permutation of that product."""
     assert operators(passed(cleaned, BRANCHES)) == ["einsum", "einsum", "permute_dims"]
 
 
@@ -88,15 +88,15 @@ def test_branches_read_what_is_outside_and_write_only_their_own(passed: Passed) 
         "t = G.sum(y, axes=(0,))\n    u = G.permute_dims(t, axes=(1, 0))\n    v = G.permute_dims(u, axes=(1, 0))\n    w = G.exp(v)\n"
         "    o = G.matmul(x, w)\n    return (o,)",
     ],
-    ids=["a product that is used", "not next to it", "of a batch and a matrix"],
+    ids=["product with another use", "not adjacent", "batch and matrix"],
 )
-def test_what_stays(passed: Passed, text: str) -> None:
+def test_unaffected_calls(passed: Passed, text: str) -> None:
     head = '@G.function\ndef main(x: G.Tensor((2, 3, 4), "float32"), y: G.Tensor((2, 4, 5), "float32")):\n    '
     assert "einsum" not in operators(passed(fold_permutes, head + text))
 
 
 @pytest.mark.parametrize("channels", [3, 4, 5])
-def test_the_first_layer_takes_an_image_as_it_comes(passed: Passed, channels: int) -> None:
+def test_the_first_layer_reads_the_original_image(passed: Passed, channels: int) -> None:
     done = passed(
         cleaned,
         f"""

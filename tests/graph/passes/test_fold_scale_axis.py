@@ -1,4 +1,4 @@
-"""fold_scale_axis: factors move into weights, through additions, in every layout; what they must not move past."""
+"""Test the folding of factors into weights, through additions and in every layout, and cases in which it is not allowed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def main(x: G.Tensor((n, 1, 3, 3), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_multiplications_move_into_the_weights(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """Past additions, too, again and again, and in branches; weights that two convolutions use are scaled for each."""
+def test_multiplications_are_folded_into_the_weights(passed: Passed, assert_golden: Callable[..., None]) -> None:
+    """Also through additions, repeatedly, and in branches; weights shared by two convolutions are scaled for each."""
     assert_golden(str(passed(fold_scale_axis, CHAIN)["main"]))
 
 
@@ -72,14 +72,14 @@ def test_every_contraction(passed: Passed, case: str) -> None:
     assert names == [case.split()[0], "add"]
 
 
-def kept(name: str) -> GraphBuilder:
+def unaffected(name: str) -> GraphBuilder:
     b = GraphBuilder("main")
     rng = stream(0, "kept")
     x = b.input("x", (2, 3, 4, 4))
     w, other = [b.constant(rng.standard_normal((3, 3, 1, 1)).astype(np.float32)) for _ in range(2)]
     s, row, whole = [b.constant(rng.standard_normal(e).astype(np.float32)) for e in ((3, 1, 1), (4,), (2, 3, 4, 4))]
     y = b.conv2d(x, w)
-    if name == "used twice":
+    if name == "two users":
         b.output(b.multiply(y, s), y)
     elif name == "used in a branch":
         p = b.input("p", (), "bool")
@@ -89,19 +89,19 @@ def kept(name: str) -> GraphBuilder:
         b.output(b.branch(p, lambda r: r.multiply(y, s), lambda r: x))
     elif name == "other axes":
         b.output(b.multiply(y, row), b.multiply(b.conv2d(x, other), whole))
-    elif name == "weights that are not known":
+    elif name == "unknown weights":
         b.output(b.multiply(b.conv2d(x, b.input("v", (3, 3, 1, 1))), s))
-    elif name == "factors that are not known":
+    elif name == "unknown factors":
         b.output(b.multiply(y, b.input("v", (3, 1, 1))))
-    elif name == "something between":
+    elif name == "operator in between":
         b.output(b.multiply(b.relu(y), s), b.multiply(b.add(b.relu(b.conv2d(x, other)), s), s))
-    elif name == "a product that is larger":
+    elif name == "larger product":
         b.output(b.multiply(y, b.constant(np.ones((2, 1, 1, 1, 1), np.float32))))
-    elif name == "one channel that is repeated":
+    elif name == "broadcast channel":
         b.output(b.multiply(b.conv2d(x, b.constant(np.ones((1, 3, 1, 1), np.float32))), s))
-    elif name == "a sum of two that are not known":
+    elif name == "sum of two unknown values":
         b.output(b.multiply(b.add(y, x), s))
-    elif name == "a sum that is used twice":
+    elif name == "sum with two users":
         z = b.add(y, s)
         b.output(b.multiply(z, s), z)
     elif name == "batches of matrices":
@@ -113,30 +113,30 @@ def kept(name: str) -> GraphBuilder:
     return b
 
 
-KEPT = (
-    "used twice",
+UNAFFECTED = (
+    "two users",
     "used in a branch",
     "scaled in a branch",
     "other axes",
-    "weights that are not known",
-    "factors that are not known",
-    "something between",
-    "a product that is larger",
-    "one channel that is repeated",
-    "a sum of two that are not known",
-    "a sum that is used twice",
+    "unknown weights",
+    "unknown factors",
+    "operator in between",
+    "larger product",
+    "broadcast channel",
+    "sum of two unknown values",
+    "sum with two users",
     "batches of matrices",
     "a product with a vector",
     "groups of a transposed convolution",
 )
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_is_left_alone(unchanged: Passed, name: str) -> None:
-    unchanged(fold_scale_axis, kept(name).finish())
+@pytest.mark.parametrize("name", UNAFFECTED)
+def test_unaffected_functions(unchanged: Passed, name: str) -> None:
+    unchanged(fold_scale_axis, unaffected(name).finish())
 
 
-def test_the_module_that_is_given_keeps_its_weights(passed: Passed) -> None:
+def test_weights_of_the_input_module_are_not_modified(passed: Passed) -> None:
     b = GraphBuilder("main")
     w = b.constant(np.ones((4, 2), np.float32), "w")
     f = b.finish(b.multiply(b.matmul(b.input("x", (3, 4)), w), b.constant(np.float32([2, 3]))))

@@ -1,4 +1,4 @@
-"""fuse_operators: which calls form a group, what the functions of groups look like, and that equal ones are shared."""
+"""Test operator fusion: the groups, their functions, and sharing of equal functions."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def main(x: G.Tensor((n, 4), "float32"), c: G.Tensor((), "bool"), y: G.Tensor((n
 
 
 def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
-    """Equal groups share a function wherever they stand; weights are passed, numbers stay inside."""
+    """Equal groups share a function at any position; weights are passed, numbers are part of the function."""
     assert_golden(text(passed(fuse_operators, BLOCK)))
 
 
 def groups(f: GraphFunc, most: int = MAX_CALLS) -> list[str]:
-    """Names of the functions that are called, in order, those of branches first."""
+    """Names of the called functions, in order; names in branches come first."""
     done = fuse_operators(IRModule({"main": f}), most)
     operations = [b.operation for b in all_bindings(done["main"].body)]
     return [o.function if isinstance(o, CallFunction) else o.operator for o in operations if not isinstance(o, If)]
@@ -117,27 +117,27 @@ def _multi_result_anchor(b: RegionBuilder, x: Operand) -> tuple[Operand, ...]:
 
 CASES: dict[str, tuple[Callable[[RegionBuilder, Operand], Any], list[str]]] = {
     "chain": (lambda b, x: b.neg(b.relu(b.exp(x))), ["fused_exp_relu_neg"]),
-    "names of many": (lambda b, x: _chain(b, x, 8), ["fused_exp_neg_exp_neg_exp_neg_etc"]),
+    "abbreviated names": (lambda b, x: _chain(b, x, 8), ["fused_exp_neg_exp_neg_exp_neg_etc"]),
     "one": (lambda b, x: b.relu(x), ["op_relu"]),
     "view alone": (lambda b, x: b.reshape(x, shape=(poly(N) * 4,)), ["reshape"]),
     "views at the ends": (lambda b, x: b.expand_dims(b.relu(b.expand_dims(x, axes=0)), axes=0), ["expand_dims", "op_relu", "expand_dims"]),
     "views in the middle": (lambda b, x: b.relu(b.expand_dims(b.exp(x), axes=0)), ["fused_exp_expand_dims_relu"]),
     "views only": (lambda b, x: b.squeeze(b.expand_dims(x, axes=1), axes=1), ["expand_dims", "squeeze"]),
     "elementwise into a reduction": (lambda b, x: b.sum(b.exp(x)), ["fused_exp_sum"]),
-    "a reduction and what follows": (lambda b, x: b.sqrt(b.sum(b.exp(x), axes=1)), ["fused_exp_sum_sqrt"]),
-    "a reduction that is repeated": (lambda b, x: b.divide(x, b.sum(x, axes=1, keepdims=True)), ["op_sum", "op_divide"]),
+    "epilogue of a reduction": (lambda b, x: b.sqrt(b.sum(b.exp(x), axes=1)), ["fused_exp_sum_sqrt"]),
+    "broadcast reduction": (lambda b, x: b.divide(x, b.sum(x, axes=1, keepdims=True)), ["op_sum", "op_divide"]),
     "two reductions": (lambda b, x: b.max(b.sum(x, axes=0)), ["op_sum", "op_max"]),
     "residual": (_residual, ["fused_matmul_tanh_add_relu"]),
     "two products": (_two_products, ["op_matmul", "fused_matmul_add"]),
-    "maps in front of a product": (lambda b, x: b.matmul(b.exp(x), b.constant(data(4, 4))), ["op_exp", "op_matmul"]),
-    "a product that is moved": (lambda b, x: b.permute_dims(b.matmul(x, b.constant(data(4, 4)))), ["op_matmul", "op_permute_dims"]),
+    "maps before a product": (lambda b, x: b.matmul(b.exp(x), b.constant(data(4, 4))), ["op_exp", "op_matmul"]),
+    "permuted product": (lambda b, x: b.permute_dims(b.matmul(x, b.constant(data(4, 4)))), ["op_matmul", "op_permute_dims"]),
     "attention": (_attention, ["op_permute_dims", "fused_matmul_multiply", "op_softmax", "op_matmul"]),
     "diamond": (_diamond, ["fused_exp_relu_neg_add"]),
     "two results": (_two_results, ["op_exp", "op_relu", "op_neg"]),
     "a result that is an operand": (_result_and_operand, ["op_exp", "op_relu"]),
     "used in a branch": (_used_inside_a_branch, ["op_exp", "op_relu", "op_add", "op_neg"]),
     "several results": (_multi_result_anchor, ["fused_exp_split", "op_relu", "op_relu"]),
-    "nothing but numbers": (lambda b, x: b.add(b.constant(np.float32(1)), b.constant(np.float32(2))), ["op_add"]),
+    "only numbers": (lambda b, x: b.add(b.constant(np.float32(1)), b.constant(np.float32(2))), ["op_add"]),
     "no operands": (lambda b, x: b.add(x, b.full(shape=(N, 4), value=1.0, dtype="float32")), ["fused_full_add"]),
 }
 
@@ -155,7 +155,7 @@ def test_groups(passed: Passed, name: str) -> None:
     passed(fuse_operators, graph(make))
 
 
-def test_a_group_has_so_many_calls_at_most() -> None:
+def test_maximum_number_of_calls_of_a_group() -> None:
     f = graph(lambda b, x: _chain(b, x, 7))
     assert [len(n.split("_")) - 1 for n in groups(f, 3)] == [3, 3, 1]
     assert groups(f, 1) == ["op_exp", "op_neg"] * 3 + ["op_exp"]
@@ -163,7 +163,7 @@ def test_a_group_has_so_many_calls_at_most() -> None:
     assert sorted(len(f.body.bindings) for name, f in long.items() if name != "main") == [1, MAX_CALLS]
 
 
-def test_names_that_are_taken(passed: Passed) -> None:
+def test_names_in_use_are_not_reused(passed: Passed) -> None:
     taken = '@G.function\ndef op_relu(x: G.Tensor((4,), "float32")):\n    return x'
     main = """
 @G.function
@@ -200,15 +200,15 @@ def test_operands_used_twice_are_passed_once(passed: Passed) -> None:
     assert [p.name for p in done["fused_add"].params] == ["a", "b"]
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_functions(unchanged: Passed) -> None:
     unchanged(fuse_operators, '@G.function\ndef main(x: G.Tensor((4,), "float32")):\n    y = G.reshape(x, shape=(2, 2))\n    return y, x')
     done = fuse_operators(IRModule({"main": graph(_residual)}))
     again = fuse_operators(done)
     assert all(again[name] is done[name] for name in done)
 
 
-def test_a_group_has_no_expression_that_grows_without_bound() -> None:
-    """An operator that reads its operand many times is copied as often where it is inlined: such a chain is several groups."""
+def test_expressions_of_groups_are_bounded() -> None:
+    """Inlining into an operator with many reads of its operand copies the expression, so a chain of them is split into groups."""
 
     def chain(b: RegionBuilder, x: Operand) -> Operand:
         for _ in range(12):

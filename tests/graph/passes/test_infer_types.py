@@ -1,4 +1,4 @@
-"""infer_types: types follow from the parameters, inside branches too; what fits stays the same object."""
+"""Test type inference from the parameters, also in branches; values with correct types keep their identity."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def main(x: G.Tensor((4, 6), "float32"), c: G.Tensor((), "bool")):
 
 
 def stale(func: GraphFunc) -> GraphFunc:
-    """The function with types as they were for another parameter."""
+    """The function with types inferred for another parameter type."""
     first = func.params[0]
     object.__setattr__(first, "type", TensorType.of((9, 2)))
     return func
 
 
-def test_types_are_made_right_in_all_regions() -> None:
+def test_types_are_inferred_in_all_regions() -> None:
     func = stale(parse(MODEL))
     with pytest.raises(ScriptError):
         verify(func)
@@ -43,12 +43,12 @@ def test_types_are_made_right_in_all_regions() -> None:
     assert {v.type.shape[0] for b in all_bindings(done.body) for v in b.results} == {TensorType.of((9,)).shape[0]}
 
 
-def test_what_fits_stays() -> None:
+def test_correct_types_are_unchanged() -> None:
     mod = IRModule({"main": parse(MODEL)})
     assert infer_types(mod)["main"] is mod["main"]
 
 
-def test_an_operator_may_refuse_its_new_operands() -> None:
+def test_invalid_operand_types_are_rejected() -> None:
     func = parse(MODEL.replace("G.relu(x)", "G.matmul(x, x)").replace("(4, 6)", "(6, 6)"))
     with pytest.raises(ScriptError, match="matmul"):
         infer_types(IRModule({"main": stale(func)}))

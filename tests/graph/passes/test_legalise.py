@@ -1,4 +1,4 @@
-"""legalise: groups become TIR functions, with their parameters, constants and sizes in order; nothing else is left but calls and views."""
+"""Test the lowering of groups to TIR functions with parameters, constants and sizes in order; only calls and views remain."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def test_parameters_are_operands_results_and_sizes(passed: Passed) -> None:
     assert [type(p) for p in split.params] == [Buffer, Buffer, Buffer, Var, Var] and split.constants == ()
 
 
-def test_a_function_that_holds_more_than_operators() -> None:
+def test_primitive_functions_with_function_calls_are_rejected() -> None:
     b = GraphBuilder("wrong")
     x = b.input("x", (4,))
     (y,) = b.call_function("other", [x], [x.type])
     f = b.finish(y).with_(attrs=((PRIMITIVE, "1"),))
-    with pytest.raises(InternalError, match="the primitive function wrong holds a CallFunction"):
+    with pytest.raises(InternalError, match="the primitive function wrong contains a CallFunction"):
         prim_func(f)
 
 
-def test_numbers_stand_in_the_programs() -> None:
-    """Of every type, and of any shape with one element."""
+def test_constants_of_one_element_become_numbers() -> None:
+    """Constants of every type and of any shape with one element."""
     for number in (np.float32(np.inf), np.float64(0.1), np.int64(2**40), np.int8(-3), np.uint8(200), np.bool_(True)):
         for shape in ((), (1,), (1, 1)):
             b = GraphBuilder("main")
@@ -90,7 +90,7 @@ def test_numbers_stand_in_the_programs() -> None:
             assert len(done[call.function].params) == 2
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_functions(unchanged: Passed) -> None:
     unchanged(legalise, '@G.function\ndef main(x: G.Tensor((4,), "float32")):\n    y = G.reshape(x, shape=(2, 2))\n    return y, x')
     b = GraphBuilder("main")
     x = b.input("x", (4,))

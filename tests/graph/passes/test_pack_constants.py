@@ -1,4 +1,4 @@
-"""pack_constants: copies of weights that schedules want are made once, and functions that cannot have them keep making their own."""
+"""Test constant packing: packed copies are computed once, and functions without constant operands keep their packing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def call(b: RegionBuilder, x: Operand, w: Operand) -> Operand:
 
 
 def packed(mod: IRModule, target: Target = HERE) -> IRModule:
-    """The module behind the pass, which computes the same and has nothing left to pack."""
+    """The module after the pass; checks that it computes the same and that a second run changes nothing."""
     done = pack_constants(mod, target)
     for f in done.values():
         if isinstance(f, GraphFunc):
@@ -68,7 +68,7 @@ def calls(mod: IRModule) -> list[CallFunction]:
 
 @pytest.mark.parametrize("target", (HERE, ELSEWHERE))
 def test_weights_are_packed(target: Target) -> None:
-    """By code of the target where that runs, by the interpreter elsewhere: to the same elements."""
+    """Compiled code and the interpreter give the same elements."""
     w = data(K, N)
     done = packed(module(lambda b, x: call(b, x, b.constant(w, "w"))), target)
     assert list(done) == ["main", "dense__packed"]
@@ -80,8 +80,8 @@ def test_weights_are_packed(target: Target) -> None:
     np.testing.assert_array_equal(copy.data, wanted.reshape(K, 3, 8).transpose(1, 0, 2))
 
 
-def test_packed_copies_lie_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pieces of memory for which the system has huge pages; one that does not fit begins the next."""
+def test_packed_copies_share_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies share blocks large enough for huge pages; a copy that does not fit starts a new block."""
     size = 3 * K * 8 * 4
     monkeypatch.setattr(pack_constants_module, "CHUNK", 2 * size + 64)
     weights = [data(K, N, seed=i) for i in range(3)]
@@ -91,7 +91,7 @@ def test_packed_copies_lie_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_used_twice_are_packed_once() -> None:
-    """Also equal ones under another name, and in branches."""
+    """Also equal weights of another name, and weights in branches."""
 
     def fill(b: GraphBuilder, x: Operand) -> Any:
         w, same, other = b.constant(data(K, N), "w"), b.constant(data(K, N), "same"), b.constant(data(K, N, seed=1), "other")
@@ -103,15 +103,15 @@ def test_weights_used_twice_are_packed_once() -> None:
     assert len(copies) == 4 and len(set(copies)) == 2
 
 
-def test_a_function_that_is_called_with_what_is_not_known_keeps_its_packing() -> None:
+def test_functions_with_a_non_constant_operand_keep_their_packing() -> None:
     b = GraphBuilder("main")
     x, v = b.input("x", (M, K)), b.input("v", (K, N))
     mod = IRModule({"main": b.finish(call(b, x, b.constant(data(K, N), "w")), call(b, x, v)), "dense": dense()})
     assert pack_constants(mod, HERE) is mod
 
 
-def test_what_is_left_alone() -> None:
-    """Functions that pack nothing, that nobody calls, and graph functions that do not call those that pack."""
+def test_unaffected_functions() -> None:
+    """Functions that pack nothing, functions without callers, and graph functions that call no packing function."""
     plain = module(lambda b, x: call(b, x, b.constant(data(K, N), "w")), dense=dense(pack=False))
     assert pack_constants(plain, HERE) is plain
     nobody = module(lambda b, x: b.relu(x))

@@ -1,4 +1,4 @@
-"""partition: which chains move to an external code generator, which stay, and that no other pass touches what has moved."""
+"""Test partitioning: chains moved to an external code generator, chains not moved, and no later changes to moved chains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATTERNS = (Pattern("dense", ("permute_dims?", "matmul", "add?", "relu|tanh?")),
 
 
 class Probe(ExternalCodegen):
-    """Compiles with tunesmith's own compiler; takes whatever its patterns name."""
+    """Compile with tunesmith's own compiler; supports all chains of its patterns."""
 
     name = "probe"
     patterns = PATTERNS
@@ -54,7 +54,7 @@ def module(fill: Callable[[GraphBuilder], Any]) -> IRModule:
 
 
 def moved(mod: IRModule, codegen: ExternalCodegen | None = None, **options: Any) -> dict[str, list[str]]:
-    """Name of each external function -> its operators, after a partition that is well formed."""
+    """Name of each external function -> its operators, after a partition; checks that the result is well formed."""
     made = partition(mod, codegen or Probe(), **options)
     for f in made.values():
         if isinstance(f, GraphFunc):
@@ -92,7 +92,7 @@ def test_the_longest_chain_wins_and_optional_calls_may_be_missing() -> None:
     assert moved(module(lambda b: b.sigmoid(b.matmul(b.input("x", (4, 4)), b.constant(w))))) == {"probe_dense": ["matmul"]}
 
 
-def test_a_value_that_others_use_ends_a_chain() -> None:
+def test_values_with_other_uses_end_a_chain() -> None:
     def twice(b: GraphBuilder) -> Any:
         y = b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4)))
         return b.relu(y), b.sigmoid(y)
@@ -106,7 +106,7 @@ def test_a_value_that_others_use_ends_a_chain() -> None:
     assert moved(module(returned)) == {"probe_dense": ["matmul"]}
 
 
-def test_a_check_and_supports_shorten_or_refuse_a_chain() -> None:
+def test_check_and_supports_shorten_or_reject_a_chain() -> None:
     mod = module(lambda b: layer(b, b.input("x", (4, 4))))
     short = Pattern("short", PATTERNS[0].operators, check=lambda calls: len(calls) <= 2)
     assert moved(mod, patterns=[short]) == {"probe_short": ["matmul", "add"]}
@@ -127,11 +127,11 @@ def test_regions_of_a_branch_are_searched() -> None:
     assert moved(module(fill)) == {"probe_dense": ["matmul", "add", "relu"]}
 
 
-def test_symbolic_shapes_stay() -> None:
+def test_dynamic_shapes_are_not_moved() -> None:
     assert moved(module(lambda b: b.matmul(b.input("x", (Var("n"), 4)), b.input("w", (4, 4))))) == {}
 
 
-def test_no_pass_touches_what_has_moved() -> None:
+def test_moved_chains_are_not_rewritten() -> None:
     conv = Pattern("conv", ("conv2d", "relu?"))
 
     class Conv(Probe):
@@ -154,7 +154,7 @@ def test_no_pass_touches_what_has_moved() -> None:
     assert [s.function for s in steps if isinstance(s, CallStep)] == ["probe_conv", "probe_conv_1"]
 
 
-def test_layers_over_batches_of_rows_are_matrices_before_the_partition() -> None:
+def test_batches_of_rows_are_flattened_before_the_partition() -> None:
     def fill(b: GraphBuilder) -> Any:
         y = b.matmul(b.input("x", (2, 3, 4)), b.constant(np.ones((4, 5), "float32"), "w"))
         return b.add(y, b.constant(np.ones(5, "float32"), "bias"))
@@ -184,7 +184,7 @@ def test_a_mixed_model_runs(executor: str) -> None:
     assert "probe_dense" in str(made.profile(x, repeats=1))
 
 
-def test_the_lowering_of_a_model_may_be_another() -> None:
+def test_models_with_another_lowering_pipeline() -> None:
     mod = module(lambda b: b.relu(b.input("x", (4, 4))))
     seen: list[str] = []
 
@@ -199,25 +199,25 @@ def test_the_lowering_of_a_model_may_be_another() -> None:
         CPU.insert_after("simplfy")
 
 
-def test_refusals_of_names_and_patterns() -> None:
+def test_invalid_names_and_patterns() -> None:
     mod = module(lambda b: layer(b, b.input("x", (4, 4))))
     with pytest.raises(UserError, match=r"unknown external codegen 'blass'. Did you mean 'blas'"):
         partition(mod, "blass")
     with pytest.raises(UserError, match=r"the pattern p \('matmull', 'add\?'\): unknown graph operator 'matmull'. Did you mean 'matmul'"):
         partition(mod, Probe(), [Pattern("p", ("matmull", "add?"))])
-    with pytest.raises(UserError, match="must have a call that may not be missing"):
+    with pytest.raises(UserError, match="must have a call that is not optional"):
         partition(mod, Probe(), [Pattern("p", ("add?",))])
-    with pytest.raises(UserError, match="'a b' cannot name a pattern"):
+    with pytest.raises(UserError, match="'a b' is not a valid pattern name"):
         partition(mod, Probe(), [Pattern("a b", ("add",))])
     odd = Probe()
     odd.name = "a-b"
-    with pytest.raises(UserError, match="'a-b' cannot name an external codegen"):
+    with pytest.raises(UserError, match="'a-b' is not a valid name of an external codegen"):
         partition(mod, odd)
     with pytest.raises(UserError, match="the pipeline has no pass 'fold_constants'"):
         offloading([Probe()], GRAPH.without("fold_constants"))
 
 
-def test_refusals_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = partition(module(lambda b: layer(b, b.input("x", (4, 4)))), Probe())
     with pytest.raises(UserError, match="unknown external codegen 'probe'"):
         compile_external(mod, TARGET)
@@ -240,7 +240,7 @@ def test_refusals_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
         find_codegen("dict")
 
 
-def test_ahead_of_time_all_is_one_object() -> None:
+def test_ahead_of_time_libraries_need_one_object() -> None:
     mod = module(lambda b: layer(b, b.input("x", (4, 4))))
     with pytest.raises(BuildError, match="probe_dense would be called in another one: compile without offload"):
         compile_model(mod, TARGET, executor="aot", untuned=default_schedule, offload=[Probe()])

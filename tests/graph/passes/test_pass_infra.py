@@ -1,4 +1,4 @@
-"""Module pipelines: order, what is watched, edits, TIR passes among module passes; and the compiler's own list."""
+"""Test module pipelines: order, callbacks, edits, TIR passes among module passes, and the pipeline of the compiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def module() -> IRModule:
     return IRModule({"main": b.finish(b.relu(b.matmul(x, b.constant(np.ones((4, 4), np.float32)))))})
 
 
-def test_passes_run_in_order_and_are_watched() -> None:
+def test_passes_run_in_order_with_callbacks() -> None:
     seen: list[tuple[str, bool, bool]] = []
     given: list[Target] = []
 
@@ -77,7 +77,7 @@ def test_edits_give_new_pipelines() -> None:
             edit()
 
 
-def test_the_compiler_leaves_calls_and_views(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compiled_functions_contain_only_calls_and_views(capsys: pytest.CaptureFixture[str]) -> None:
     done = GRAPH(module(), TARGET)
     assert list(done) == ["main", "fused_matmul_relu"]
     operations = [b.operation for b in all_bindings(done["main"].body)]
@@ -85,21 +85,21 @@ def test_the_compiler_leaves_calls_and_views(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == ""
 
 
-def test_a_pass_that_returns_no_module_is_named() -> None:
+def test_passes_with_wrong_results_are_reported() -> None:
     for made, text in ((None, "None"), (3, "a int"), (workload("relu(shape=4)").func, "a PrimFunc")):
         broken = ModulePass("mine", lambda mod, target, made=made: made)  # type: ignore[misc]
-        with pytest.raises(UserError, match=f"the pass 'mine' returned {text}: a module pass returns the IRModule"):
+        with pytest.raises(UserError, match=f"the pass 'mine' returned {text}: a module pass must return the new IRModule"):
             ModulePipeline(module_pass(dead_code), broken, module_pass(dead_code))(module(), TARGET)
     functions = IRModule([workload("relu(shape=4)").func])
     forgetful = Pass("lower.mine", lambda func, target: None, "SCHEDULED", "SCHEDULED")  # type: ignore[arg-type,return-value]
     for pipeline in (ModulePipeline(forgetful), ModulePipeline(Pipeline(forgetful))):
-        with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu: .*returns the PrimFunc"):
+        with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu: .*PrimFunc"):
             pipeline(functions, TARGET)
     with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu"):
         Pipeline(forgetful, lower_blocks)(functions["relu"], TARGET)
 
 
-def test_what_is_no_pass_is_refused() -> None:
+def test_invalid_passes_are_rejected() -> None:
     for wrong in (None, 3, lambda mod: mod):
-        with pytest.raises(UserError, match=r"is no pass: a module pass is ModulePass\(name, run\)"):
+        with pytest.raises(UserError, match=r"is not a pass: use ModulePass\(name, run\)"):
             ModulePipeline(wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""simplify_inference: every rule, chains of views, what the rules leave alone."""
+"""Test every rule of simplify_inference, chains of views, and calls that no rule changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(x: G.Tensor((n, 2, 3), "float32"), y: G.Tensor((n, 3), "float32"), gamm
 """
 
 
-def test_batch_normalisation_is_a_multiplication_and_an_addition(passed: Passed, assert_golden: Passed) -> None:
+def test_batch_normalisation_becomes_multiplication_and_addition(passed: Passed, assert_golden: Passed) -> None:
     assert_golden(str(passed(simplify_inference, NORMALISED)["main"]))
 
 
@@ -37,7 +37,7 @@ def main(x: G.Tensor((2, n + 3), "float32")):
 """
 
 
-def test_a_split_is_slices(passed: Passed, assert_golden: Passed) -> None:
+def test_split_becomes_slices(passed: Passed, assert_golden: Passed) -> None:
     assert_golden(str(passed(simplify_inference, SPLIT.replace("x: G.T", 'size: G.Tensor((n,), "float32"), x: G.T'))["main"]))
 
 
@@ -59,8 +59,8 @@ def main(x: G.Tensor((n, 2), "float32"), v: G.Tensor((3,), "float32"), s: G.Tens
 """
 
 
-def test_calls_that_change_nothing_go(passed: Passed, assert_golden: Passed) -> None:
-    """What is left are parameters and constants."""
+def test_calls_without_effect_are_removed(passed: Passed, assert_golden: Passed) -> None:
+    """Only parameters and constants remain."""
     assert_golden(str(passed(simplify_inference, NOTHING)["main"]))
 
 
@@ -88,8 +88,8 @@ def main(x: G.Tensor((n, 2, 3), "float32"), c: G.Tensor((), "bool")):
 """
 
 
-def test_of_views_and_permutations_one_is_left(passed: Passed, assert_golden: Passed) -> None:
-    """Also in branches, where those outside are known."""
+def test_chains_of_views_and_permutations_are_merged(passed: Passed, assert_golden: Passed) -> None:
+    """Also in branches, across the boundary of the region."""
     assert_golden(str(passed(simplify_inference, CHAINS)["main"]))
 
 
@@ -118,7 +118,7 @@ def part(x: G.Tensor((n, m), "float32"), y: G.Tensor((2, 2), "float32")):
 """
 
 
-def test_what_is_left_alone(unchanged: Passed) -> None:
+def test_unaffected_calls(unchanged: Passed) -> None:
     unchanged(simplify_inference, KEPT, PART)
     b = GraphBuilder("main")
     x, v = b.input("x", (2, 3), "bfloat16"), b.input("v", (3,), "bfloat16")

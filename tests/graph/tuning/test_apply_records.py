@@ -1,4 +1,4 @@
-"""Records become schedules, deterministically; what cannot be covered is told."""
+"""Test that records are applied deterministically and that functions without usable records are reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_scheduled_function_computes_the_same(hand: ModuleType) -> None:
     np.testing.assert_allclose(c, w.reference([a, b])[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_missing_record_is_told_and_the_function_gets_the_default_schedule(hand: ModuleType) -> None:
+def test_functions_without_records_are_reported_and_get_the_default_schedule(hand: ModuleType) -> None:
     func = hand.matmul()
     applied = ApplyRecords(Database(), hand.TARGET).apply(IRModule([func]))
     (found,) = applied.coverage
@@ -68,7 +68,7 @@ def test_a_missing_record_is_told_and_the_function_gets_the_default_schedule(han
     assert untouched["matmul"] is func
 
 
-def test_a_record_of_another_target_or_workload_is_never_used(hand: ModuleType) -> None:
+def test_records_of_other_targets_or_workloads_are_not_used(hand: ModuleType) -> None:
     func = hand.matmul()
     other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
     database = Database([hand.record_of(func, target=other)])
@@ -81,7 +81,7 @@ def test_a_record_of_another_target_or_workload_is_never_used(hand: ModuleType) 
         apply_record(hand.record_of(func), smaller)
 
 
-def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
+def test_failed_and_unverified_records_are_not_used(hand: ModuleType) -> None:
     func = hand.matmul()
     failed = hand.record_of(func, samples=(), verified=False, error=ErrorInfo("crash", "died"))
     unverified = hand.record_of(func, verified=False, seconds=1e-6)
@@ -100,12 +100,12 @@ def test_failed_and_unverified_records_do_not_count(hand: ModuleType) -> None:
         ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
           ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "a list is needed there"),
         ([["get_block", {"name": {"rv": []}}, ["b0"]]], "which no earlier step defined"),
-        ([], "its trace decides [], and its row is [16]"),
+        ([], "its trace has the decisions [], but its row is [16]"),
         ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),
         ([{"kind": "split"}], "is not [kind, args, outputs"),
     ],
 )  # fmt: skip
-def test_a_record_that_does_not_apply_is_refused_and_told(hand: ModuleType, trace: list[object], reason: str) -> None:
+def test_inapplicable_records_are_rejected_and_reported(hand: ModuleType, trace: list[object], reason: str) -> None:
     func = hand.matmul()
     record = hand.record_of(func, trace=trace)
     applied = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func]))
@@ -129,63 +129,63 @@ def test_strict_lists_every_function_without_a_record(hand: ModuleType) -> None:
     assert [c.status for c in ApplyRecords(database, hand.TARGET).apply(mod).coverage] == ["used", "missing", "refused"]
 
 
-def test_functions_that_have_nothing_to_search_for_are_plain_and_strict_lets_them_pass(hand: ModuleType) -> None:
+def test_untunable_functions_are_plain_and_accepted_by_strict(hand: ModuleType) -> None:
     n = te.var("n")
     sized, table, picked = te.placeholder((n,), name="X"), te.placeholder((8,), name="T"), te.placeholder((4,), "int64", "I")
     doubled = te.create_prim_func([sized, te.compute((n,), lambda i: sized[i] * 2.0, "Y")], "doubled")
     rows = te.compute((4,), lambda i: te.lookup(picked[i], 8, lambda v: table[v]), "Z")
     gather = te.create_prim_func([table, picked, rows], "gather")
-    asked: list[str] = []
+    called: list[str] = []
 
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
-        asked.append(func.name)
+        called.append(func.name)
         return func
 
     coverage = ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([doubled, gather])).coverage
-    assert [c.status for c in coverage] == ["plain", "plain"] and asked == ["doubled", "gather"]
-    assert "sizes come with the call" in coverage[0].reason and "looks indices up" in coverage[1].reason
+    assert [c.status for c in coverage] == ["plain", "plain"] and called == ["doubled", "gather"]
+    assert "dynamic shapes" in coverage[0].reason and "indirect indices" in coverage[1].reason
 
 
-def test_strict_refuses_before_anything_is_scheduled(hand: ModuleType) -> None:
+def test_strict_raises_before_scheduling(hand: ModuleType) -> None:
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
-        raise AssertionError("no schedule is wanted of a module that is refused")
+        raise AssertionError("a rejected module must not be scheduled")
 
     with pytest.raises(RecordError, match="1 of 1 functions"):
         ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([hand.matmul()]))
 
 
-def test_apply_record_refuses_with_the_error_of_the_step(hand: ModuleType) -> None:
+def test_apply_record_raises_the_error_of_the_step(hand: ModuleType) -> None:
     func = hand.matmul()
     trace = [*hand.record_of(func).trace, ["vectorize", {"loop": {"rv": "l0"}}, []]]
     with pytest.raises(ScheduleError, match="vectorize refused"):
         apply_record(hand.record_of(func, trace=trace), func)
 
 
-def test_a_record_whose_fields_contradict_each_other_is_refused(hand: ModuleType) -> None:
+def test_inconsistent_records_are_rejected(hand: ModuleType) -> None:
     func = hand.matmul()
     good = hand.record_of(func, sketch="tile")
     for change in ({"trace": []}, {"row": (8,)}, {"row": ()}, {"trace": hand.record_of(func, lambda s: hand.tiled(s, 8)).trace}):
         record = replace(good, **change)
         assert record.identity != good.identity
         (found,) = ApplyRecords(Database([record]), hand.TARGET).apply(IRModule([func])).coverage
-        assert found.status == "refused" and f"the record {record.identity} contradicts itself: its trace decides" in found.reason
-        with pytest.raises(RecordError, match="contradicts itself"):
+        assert found.status == "refused" and f"the record {record.identity} is inconsistent: its trace has the decisions" in found.reason
+        with pytest.raises(RecordError, match="is inconsistent"):
             ApplyRecords(Database([record]), hand.TARGET, strict=True).apply(IRModule([func]))
     by_hand = replace(good, sketch="", row=())  # a schedule without a sketch needs no row
     assert ApplyRecords(Database([by_hand]), hand.TARGET).apply(IRModule([func])).coverage[0].status == "used"
 
 
-def test_times_that_no_machine_reaches_are_not_believed(hand: ModuleType) -> None:
+def test_records_with_impossible_times_are_not_used(hand: ModuleType) -> None:
     func = workload("matmul(m=256,n=256,k=256)").func
     bogus = hand.record_of(func, lambda s: hand.tiled(s, 8), seconds=3e-9)
     (found,) = ApplyRecords(Database([bogus]), hand.TARGET).apply(IRModule([func])).coverage
-    assert found.status == "missing" and "its time is one that the target cannot reach" in found.reason
+    assert found.status == "missing" and "the time is impossible on the target" in found.reason
     right = hand.record_of(func)
     (found,) = ApplyRecords(Database([bogus, right]), hand.TARGET).apply(IRModule([func])).coverage
     assert (found.status, found.record) == ("used", right.identity)
 
 
-def test_replay_is_a_pass_like_any_other(hand: ModuleType) -> None:
+def test_apply_records_in_a_pipeline(hand: ModuleType) -> None:
     func = hand.matmul()
     database, mod = Database([hand.record_of(func)]), IRModule([func])
     named: list[str] = []
@@ -201,7 +201,7 @@ def test_replay_is_a_pass_like_any_other(hand: ModuleType) -> None:
     with pytest.raises(UserError, match=r"apply_records needs a target"):
         ApplyRecords(database)(mod)
     other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
-    with pytest.raises(UserError, match="was made for .* and is called for .*num-cores=7"):
+    with pytest.raises(UserError, match="was created for .* and is called for .*num-cores=7"):
         ModulePipeline(ApplyRecords(database, hand.TARGET))(mod, other)
-    with pytest.raises(UserError, match="gave NoneType for matmul"):
+    with pytest.raises(UserError, match="returned NoneType for matmul"):
         ApplyRecords(Database(), untuned=lambda f, t: None)(mod, other)  # type: ignore[arg-type,return-value]

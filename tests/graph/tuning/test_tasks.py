@@ -1,4 +1,4 @@
-"""Task extraction: equal programs once, with how often they are called; what is no task; refusals."""
+"""Test task extraction: distinct programs, weights, functions that are not tasks, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
-def test_tasks_come_once_in_the_order_of_calls_with_their_weights() -> None:
+def test_tasks_are_distinct_weighted_and_in_the_order_of_calls() -> None:
     b = GraphBuilder("main")
     x, c = b.input("x", (4, 4)), b.input("c", (), "bool")
     y = b.relu(b.matmul(x, b.constant(ones(4, 4) * 2)))
@@ -35,8 +35,8 @@ def test_tasks_come_once_in_the_order_of_calls_with_their_weights() -> None:
     assert all(t.func is mod[t.name] and t.digest == structural.digest(t.func) for t in tasks)
 
 
-def test_one_program_under_two_names_is_one_task() -> None:
-    """Which of the operands is a constant is part of a program; how it is called is not."""
+def test_equal_programs_with_different_names_are_one_task() -> None:
+    """The positions of constant operands are part of a program; its name is not."""
     b = GraphBuilder("main")
     x = b.input("x", (4,))
     mod = legalise(IRModule({"main": b.finish(b.relu(x))}))
@@ -54,20 +54,20 @@ def part() -> GraphFunc:
     return b.finish(b.tanh(b.input("x", (4, 4))))
 
 
-def test_functions_that_are_called_and_views_and_sizes() -> None:
+def test_called_functions_views_and_dynamic_shapes() -> None:
     n = Var("n")
     b = GraphBuilder("main")
     x, y = b.input("x", (4, 4)), b.input("y", (n,))
     (u,) = b.call_function("part", [x], [x.type])
     (v,) = b.call_function("part", [u], [x.type])
     mod = GRAPH(IRModule({"main": b.finish(b.reshape(v, shape=(16,)), b.exp(y)), "part": part()}), TARGET)
-    assert [(t.name, t.weight) for t in extract_tasks(mod)] == [("op_tanh", 2)], "functions of sizes are not searched for"
+    assert [(t.name, t.weight) for t in extract_tasks(mod)] == [("op_tanh", 2)], "functions with dynamic shapes are not tuned"
     assert [(t.name, t.weight) for t in extract_tasks(mod, "part")] == [("op_tanh", 1)]
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     mod = GRAPH(IRModule({"part": part()}), TARGET)
-    with pytest.raises(UserError, match="tasks are extracted from a graph function, and 'op_tanh' is a PrimFunc"):
+    with pytest.raises(UserError, match="tasks are extracted from a graph function, but 'op_tanh' is a PrimFunc"):
         extract_tasks(mod, "op_tanh")
     with pytest.raises(ScriptError, match="no function 'main'"):
         extract_tasks(mod)
