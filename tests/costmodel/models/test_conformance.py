@@ -74,7 +74,7 @@ def test_rounding_is_no_fault_and_messages_say_what_was_asked() -> None:
     suite = CostModelConformance()
     suite.test_a_score_is_the_programs_own(Projected)
     message = (
-        r"programs are scored without those beside them, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, wanted"
+        r"programs are scored without the rest of their batch, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, expected"
     )
     with pytest.raises(AssertionError, match=message):
         suite.test_a_score_is_the_programs_own(Forgetful)
