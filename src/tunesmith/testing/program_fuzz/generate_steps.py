@@ -1,6 +1,6 @@
-"""Random steps: any registered primitive, with arguments made by the annotations of its signature.
+"""Generate random schedule steps: any registered primitive, with arguments derived from its signature's annotations.
 
-Most arguments are plausible, some are silly; a primitive that is added later is called without a change here.
+Most arguments are plausible, some are invalid.  Newly added primitives are covered without changes here.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ WEIGHTS: Mapping[str, float] = {
     "sample_tile": 0.4,
     "sample_perfect_tile": 0.3,
 }
-"""How often primitives are tried; one that is not listed has weight 1."""
+"""Weights of primitives; the default is 1."""
 SILLY = 0.01
-"""Probability of an argument of any type at all."""
+"""Probability of an argument of an arbitrary type."""
 PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
-"""Primitives for programs with intermediates; seldom tried on others."""
+"""Primitives for programs with intermediates; rarely applied to others."""
 REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
 """Primitives for programs with reductions."""
 
 
 def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
-    """A step for the program as it is now; `sampled` integers have been drawn."""
+    """A step for the current program; `sampled` is the number of sampled integers."""
     m = _Maker(c, s, sampled)
     skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
     scale = {n: 0.05 for n in skipped}
@@ -68,7 +68,7 @@ def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
 
 
 def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
-    """Marks on the loops of every block, as good schedules have them: vectors inside, copies around them, threads outside."""
+    """Annotations for the loops of every block, as in good schedules: vectorize inside, unroll around, parallelize outside."""
     steps = []
     for b in s.blocks():
         depth = len(s.loops_of(b.name))
@@ -93,7 +93,7 @@ class _Maker:
         self.block = c.one(self.blocks) if self.blocks else "none"
 
     def step(self, name: str) -> Step:
-        """A call of that primitive."""
+        """A call of a primitive."""
         arguments: list[tuple[str, Argument]] = []
         special = _SPECIAL.get(name)
         if special is not None and not self.c.chance(SILLY):
@@ -107,24 +107,24 @@ class _Maker:
         return Step(name, tuple(arguments))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Blocks that write an intermediate and blocks that read it."""
+        """(producer, consumer) pairs of blocks that share an intermediate."""
         wrote = [(a.buffer, b.name) for b in self.s.blocks() for a in writes(b) if a.buffer in self.s.func.allocs]
         read = [(a.buffer, b.name) for b in self.s.blocks() for a in reads(b)]
         return [(x, y) for b, x in wrote for c, y in read if b is c and x != y]
 
     def pair(self) -> tuple[str, str]:
-        """A producer and a consumer, most of the time."""
+        """Usually a producer and its consumer."""
         pairs = self.pairs()
         return self.c.one(pairs) if pairs and self.c.chance(0.9) else (self.c.one(self.blocks), self.c.one(self.blocks))
 
     def choose(self, wanted: Callable[[Block], bool]) -> None:
-        """Go to a block that meets a condition, most of the time."""
+        """Select a block, usually one that meets a condition."""
         found = [b.name for b in self.s.blocks() if wanted(b)]
         if found and self.c.chance(0.9):
             self.block = self.c.one(found)
 
     def reduction_loop(self) -> LoopRef:
-        """A loop of the reduction of a block, most of the time."""
+        """Usually a loop of the block's reduction."""
         self.choose(lambda b: any(i.kind == "R" for i in b.iters))
         loops = self.s.loops_of(self.block) if self.block in self.blocks else []
         b = next((x for x in self.s.blocks() if x.name == self.block), None)
@@ -133,7 +133,7 @@ class _Maker:
         return LoopRef(self.block, self.c.one(depths)) if depths and self.c.chance(0.85) else self.loop(0.3)
 
     def argument(self, name: str, annotation: str) -> Argument:
-        """An argument of that name and type."""
+        """An argument for a parameter with this name and annotation."""
         c = self.c
         if c.chance(SILLY):
             silly: list[Argument] = [None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)]
@@ -156,13 +156,13 @@ class _Maker:
         return c.one(others)
 
     def loop(self, inner: float = 0.45) -> LoopRef:
-        """A loop around the block: the innermost with probability `inner`."""
+        """A loop around the block; the innermost with probability `inner`."""
         depth = self.depth()
         at = depth - 1 if self.c.chance(inner) else self.c.integer(0, max(0, depth - 1))
         return LoopRef(self.block, max(0, at))
 
     def depth(self) -> int:
-        """Loops around the block."""
+        """The number of loops around the block."""
         return len(self.s.loops_of(self.block)) if self.block in self.blocks else 0
 
     def loops(self) -> tuple[Argument, ...]:
@@ -175,13 +175,13 @@ class _Maker:
         return tuple([LoopRef(self.block, i) for i in (self.c.shuffled(chosen) if self.c.chance(0.8) else chosen)])
 
     def integer(self) -> Argument:
-        """A factor."""
+        """A random factor."""
         if self.sampled and self.c.chance(0.4):
             return Sampled(self.c.integer(0, self.sampled - 1))
         return self.c.weighted({1: 0.7, 2: 3.0, 3: 2.0, 4: 3.0, 5: 1.2, 6: 0.5, 7: 0.5, 8: 2.0, 16: 1.0, 0: 0.05, -1: 0.05, 17: 0.3})
 
     def text(self, name: str) -> str:
-        """A text argument: by the name of the parameter."""
+        """A string argument for a parameter with this name."""
         c = self.c
         if name == "scope":
             return c.weighted({"global": 3.0, "workspace": 2.5, "register": 4.0, **{x: 0.1 for x in SCOPES[3:]}, "nowhere": 0.05})
@@ -236,7 +236,7 @@ def _consumer(m: _Maker) -> list[tuple[str, Argument]]:
 
 
 def _intermediate(rest: Callable[[_Maker], list[tuple[str, Argument]]]) -> Callable[[_Maker], list[tuple[str, Argument]]]:
-    """A block that writes an intermediate, and more arguments."""
+    """Arguments: a block that writes an intermediate, then `rest`."""
 
     def make(m: _Maker) -> list[tuple[str, Argument]]:
         m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
@@ -269,7 +269,7 @@ def _reuse(m: _Maker) -> list[tuple[str, Argument]]:
 
 
 def _merge(m: _Maker) -> list[tuple[str, Argument]]:
-    """Two loops at the same depth of neighbouring blocks."""
+    """Two loops at the same depth of adjacent blocks."""
     at = m.blocks.index(m.block) if m.block in m.blocks else 0
     other = m.blocks[min(at + 1, len(m.blocks) - 1)] if m.blocks else "none"
     depth = m.c.integer(0, max(0, m.depth() - 1)) if m.c.chance(0.4) else 0
@@ -306,4 +306,4 @@ _SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
     "merge": _merge,
     "cache_reduction": _cache_reduction,
 }
-"""Primitives whose arguments belong together."""
+"""Argument generators for primitives with interdependent arguments."""
