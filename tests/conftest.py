@@ -97,9 +97,9 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             return
         if not path.is_file():
             pytest.fail(f"no golden text {path}: run this test with --update-golden, then read the file", pytrace=False)
-        wanted = path.read_text(encoding="utf-8")
-        if wanted != text:
-            diff = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"tests/golden/{name}.txt", "this run", lineterm="")
+        expected = path.read_text(encoding="utf-8")
+        if expected != text:
+            diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"tests/golden/{name}.txt", "this run", lineterm="")
             pytest.fail("the text differs from its golden (--update-golden accepts it):\n" + "\n".join(diff), pytrace=False)
 
     return check

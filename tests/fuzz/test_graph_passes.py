@@ -440,8 +440,8 @@ RECIPES: tuple[Recipe, ...] = (
 # ---- tests -----------------------------------------------------------------------------------------------------------------
 
 
-def compare(results: Sequence[np.ndarray], wanted: Sequence[np.ndarray], what: str) -> None:
-    for i, (a, w) in enumerate(zip(results, wanted, strict=True)):
+def compare(results: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str) -> None:
+    for i, (a, w) in enumerate(zip(results, expected, strict=True)):
         assert (a.shape, a.dtype) == (w.shape, w.dtype), f"{what}: result {i}"
         scale = max(1.0, float(np.abs(w).max(initial=0)))
         np.testing.assert_allclose(a, w, rtol=1e-4, atol=1e-4 * scale, err_msg=f"{what}: result {i}")
@@ -453,10 +453,10 @@ def check_module(mod: IRModule) -> None:
             verify(f, mod)
 
 
-def check_pass(g: Graph, run_pass: Callable[[IRModule], IRModule], wanted: Sequence[np.ndarray]) -> None:
+def check_pass(g: Graph, run_pass: Callable[[IRModule], IRModule], expected: Sequence[np.ndarray]) -> None:
     what = run_pass.__name__
     check_module(done := run_pass(g.module))
-    compare(run(done["main"], g.arrays, done), wanted, what)
+    compare(run(done["main"], g.arrays, done), expected, what)
     again = run_pass(done)
     assert all(again[name] is done[name] for name in done) and len(again) == len(done), f"{what} is not idempotent"
 
@@ -465,9 +465,9 @@ def check_pass(g: Graph, run_pass: Callable[[IRModule], IRModule], wanted: Seque
 def test_each_pass(seed: int) -> None:
     g = Graph(seed)
     check_module(g.module)
-    wanted = run(g.module["main"], g.arrays, g.module)
+    expected = run(g.module["main"], g.arrays, g.module)
     for p in PASSES:
-        check_pass(g, p, wanted)
+        check_pass(g, p, expected)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -483,8 +483,8 @@ def test_compiled_models_agree_with_the_interpreter(seed: int) -> None:
     """Larger graphs with default schedules, small ones with schedules of the analytic model."""
     symbolic, plain = seed % 3 == 2, seed % 2 == 0
     g = Graph(1000 + seed, 12 if plain else 3, symbolic, branches=symbolic)
-    wanted = run(g.module["main"], g.arrays, g.module)
+    expected = run(g.module["main"], g.arrays, g.module)
     for executor in ("vm",) if symbolic else ("graph", "vm", "aot"):
         schedule = default_schedule if plain else analytic_schedule
         found = compile_model(g.module, TARGET, executor=executor, untuned=schedule)(*g.arrays)
-        compare(found if isinstance(found, tuple) else (found,), wanted, executor)
+        compare(found if isinstance(found, tuple) else (found,), expected, executor)

@@ -93,10 +93,10 @@ def disagreements(count: int, first: int = 0) -> list[tuple[Tree, Poly, Poly]]:
         staged, direct = substitute(symbolic, numbers), build(case.tree, numbers)
         for _ in range(3):
             env = {v: case.integer(0, 9) for v in case.vars}
-            wanted = value(case.tree, {**env, **case.row})
-            assert evaluate(staged, env) == wanted, (case.tree, staged, env)
-            assert evaluate(direct, env) == wanted, (case.tree, direct, env)
-            assert evaluate(symbolic, {**env, **case.row}) == wanted, (case.tree, symbolic, env)
+            expected = value(case.tree, {**env, **case.row})
+            assert evaluate(staged, env) == expected, (case.tree, staged, env)
+            assert evaluate(direct, env) == expected, (case.tree, direct, env)
+            assert evaluate(symbolic, {**env, **case.row}) == expected, (case.tree, symbolic, env)
         if staged != direct:
             found.append((case.tree, staged, direct))
     return found

@@ -111,13 +111,13 @@ def _max_unpool(node: OnnxNode) -> Converted:
     kernel, strides, pads = node.each("kernel_shape", n), node.each("strides", n, [1] * n), node.each("pads", 2 * n, [0] * 2 * n)
     inferred = [(shape[i + 2] - 1) * strides[i] - pads[i] - pads[i + n] + kernel[i] for i in range(n)]
     implied: tuple[Poly | int, ...] = (*shape[:2], *inferred)
-    asked = node.ints(2, "output_shape") if node.has(2) else implied
+    requested = node.ints(2, "output_shape") if node.has(2) else implied
     zeros = b.full(shape=(product(implied),), value=0, dtype=x.type.dtype)
     flat = [b.reshape(v, shape=(product(shape),)) for v in (indices, x)]
     made = b.reshape(b.scatter_elements(zeros, *flat, axis=0), shape=implied)
-    if tuple(asked) == implied:
+    if tuple(requested) == implied:
         return made
-    after = tuple([a - i for a, i in zip(asked, implied, strict=True)])
+    after = tuple([a - i for a, i in zip(requested, implied, strict=True)])
     return b.pad(made, before=(0,) * len(after), after=after)
 
 

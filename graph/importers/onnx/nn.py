@@ -122,13 +122,13 @@ def _einsum(node: OnnxNode) -> Converted:
     return _arranged(node, product, order, result)
 
 
-def _arranged(node: OnnxNode, x: Datum, term: str, wanted: str) -> Datum:
-    """Sum over axes that are not in `wanted`, and permute the rest to its order."""
-    gone = tuple([i for i, c in enumerate(term) if c not in wanted])
-    if gone:
-        x = node.b.sum(x, axes=gone)
-    kept = [c for c in term if c in wanted]
-    order = tuple([kept.index(c) for c in wanted])
+def _arranged(node: OnnxNode, x: Datum, term: str, result: str) -> Datum:
+    """Sum over axes that are not in `result`, and permute the rest to its order."""
+    summed = tuple([i for i, c in enumerate(term) if c not in result])
+    if summed:
+        x = node.b.sum(x, axes=summed)
+    remaining = [c for c in term if c in result]
+    order = tuple([remaining.index(c) for c in result])
     return x if order == tuple(range(len(order))) else node.b.permute_dims(x, axes=order)
 
 
@@ -200,11 +200,11 @@ def _conv_transpose(node: OnnxNode) -> Converted:
     strides, dilations = tuple(node.attr("strides", [1] * n)), tuple(node.attr("dilations", [1] * n))
     extra = list(node.attr("output_padding", [0] * n))
     pads = list(node.attr("pads", [0] * 2 * n))
-    auto, asked = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
-    if asked is not None or auto.startswith("SAME"):
+    auto, requested = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
+    if requested is not None or auto.startswith("SAME"):
         for i in range(n):
-            wanted = asked[-n:][i] if asked is not None else spatial[i] * strides[i]
-            missing = poly(strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted)
+            size = requested[-n:][i] if requested is not None else spatial[i] * strides[i]
+            missing = poly(strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - size)
             total = missing.as_int() if missing.const is not None else _refuse_size(spatial[i])
             extra[i] += max(-total, 0)
             total = max(total, 0)

@@ -71,7 +71,7 @@ _ELEMENTWISE: dict[str, Callable[[OnnxNode, Datum], Datum]] = {
 """Elementwise equivalents of reductions over no axes."""
 
 
-def _alone(name: str, node: OnnxNode, x: Datum) -> Datum:
+def _over_no_axes(name: str, node: OnnxNode, x: Datum) -> Datum:
     return _ELEMENTWISE[name](node, x) if name in _ELEMENTWISE else x
 
 
@@ -80,7 +80,7 @@ def _reduce(name: str, make: _Reduce) -> Converter:
         x = node.input(0)
         axes = node.axes(1, _SINCE.get(name, 18))
         if rank(x) == 0 or (not axes and node.attr("noop_with_empty_axes", 0)):
-            return _alone(name, node, x)
+            return _over_no_axes(name, node, x)
         over = tuple(sorted([normalised(a, rank(x)) for a in axes])) if axes else tuple(range(rank(x)))
         return make(node, x, over, bool(node.attr("keepdims", 1)))
 

@@ -138,7 +138,7 @@ def _axes(node: OnnxNode, x: Datum) -> list[_Axis]:
     shape = extents(x)
     crop = node.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = node.array(1, "roi") if crop and node.version >= 11 and node.has(1) else None
-    scales, sizes = _asked(node)
+    scales, sizes = _scales_or_sizes(node)
     if scales is not None:
         scale = {a: float(s) for a, s in zip(chosen, scales, strict=True)}
         size = {a: int(s * shape[a]) for a, s in scale.items()}
@@ -159,7 +159,7 @@ def _axes(node: OnnxNode, x: Datum) -> list[_Axis]:
     return made
 
 
-def _asked(node: OnnxNode) -> tuple[np.ndarray | None, tuple[int, ...] | None]:
+def _scales_or_sizes(node: OnnxNode) -> tuple[np.ndarray | None, tuple[int, ...] | None]:
     """Scales or sizes, whichever input the node has."""
     if node.operator == "Upsample" and node.version < 9:
         return np.asarray(node.attr("scales")), None
@@ -193,7 +193,7 @@ def _plane(node: OnnxNode, x: Datum) -> tuple[Index, ...] | None:
     if isinstance(given, (Sizes, Constant)) and len(given.type.shape) == 1 and given.type.shape[0] == 4:
         sizes = node.ints(3, "sizes")
         return sizes[2:] if sizes[:2] == shape[:2] else None
-    scales, _ = _asked(node)
+    scales, _ = _scales_or_sizes(node)
     if scales is None or len(scales) != 4 or tuple(scales[:2]) != (1, 1):
         return None
     made: list[Index] = []

@@ -53,10 +53,10 @@ def _constant_of_shape(node: OnnxNode) -> Converted:
 
 
 def _reshape(node: OnnxNode) -> Converted:
-    x, asked = node.input(0), node.ints(1, "shape")
+    x, requested = node.input(0), node.ints(1, "shape")
     old = x.type.shape
     shape: list[Index] = []
-    for i, e in enumerate(asked):
+    for i, e in enumerate(requested):
         if e == 0 and not node.attr("allowzero", 0):
             if i >= len(old):
                 raise node.refuse(f"a 0 at index {i} of the shape for {x.type}")
@@ -216,10 +216,10 @@ def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int]
 
 
 def _expand(node: OnnxNode) -> Converted:
-    x, asked = node.input(0), node.ints(1, "shape")
+    x, requested = node.input(0), node.ints(1, "shape")
     old = shape_of(x)
-    n = max(len(old), len(asked))
-    one, other = (1,) * (n - len(old)) + tuple(old), (1,) * (n - len(asked)) + tuple(asked)
+    n = max(len(old), len(requested))
+    one, other = (1,) * (n - len(old)) + tuple(old), (1,) * (n - len(requested)) + tuple(requested)
     shape = tuple([b if a == 1 else a for a, b in zip(one, other, strict=True)])
     if any(e == 0 for e in shape) and isinstance(x, Constant):
         return node.b.constant(np.broadcast_to(x.data, [e for e in shape if isinstance(e, int)]))
@@ -274,9 +274,9 @@ def _column_to_image(node: OnnxNode) -> Converted:
     image, block = node.numbers(1, "image_shape"), node.numbers(2, "block_shape")
     n = len(image)
     strides, dilations, pads = (node.attr(k, d) for k, d in (("strides", [1] * n), ("dilations", [1] * n), ("pads", [0] * 2 * n)))
-    for name, given, wanted in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
-        if len(given) != wanted:
-            raise UnsupportedNode(f"{name} has {len(given)} elements, expected {wanted} for {n} dimensions")
+    for name, given, expected in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
+        if len(given) != expected:
+            raise UnsupportedNode(f"{name} has {len(given)} elements, expected {expected} for {n} dimensions")
     if min((*image, *block, *strides, *dilations)) < 1 or min(pads) < 0:
         raise UnsupportedNode("image and block extents, strides and dilations must be at least 1, pads at least 0")
     shape = extents(x)

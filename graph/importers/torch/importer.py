@@ -25,9 +25,9 @@ from tunesmith.graph.importers.torch import nn as _nn
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
-from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.importers.torch.region import RegionImport
 from tunesmith.graph.importers.torch.sizes import Sizes
+from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.ir.expr import Const, Expr, IsNegative

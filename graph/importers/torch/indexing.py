@@ -37,8 +37,8 @@ def take_along_dim(call: TorchCall, x: Operand, index: Operand, dim: int | None 
     if dim is None:
         return call.emit("gather_elements", *[call.reshaped(v, (product(v.type.shape),)) for v in (x, index)], axis=0)
     axis = call.axis(dim, len(call.shape))
-    beside = tuple([e if d == axis else n for d, (e, n) in enumerate(zip(x.type.shape, call.shape, strict=True))])
-    x = x if x.type.shape == beside else call.emit("broadcast_to", x, shape=beside)
+    shape = tuple([e if d == axis else n for d, (e, n) in enumerate(zip(x.type.shape, call.shape, strict=True))])
+    x = x if x.type.shape == shape else call.emit("broadcast_to", x, shape=shape)
     index = index if index.type.shape == call.shape else call.emit("broadcast_to", index, shape=call.shape)
     return call.emit("gather_elements", x, index, axis=axis)
 
@@ -97,8 +97,8 @@ def index_put(call: TorchCall, x: Operand, indices: Sequence[Operand | None], va
         values = values if values.type.shape == rows else call.emit("broadcast_to", values, shape=rows)
         return call.emit("index_put_rows", x, tensors[0], values, axis=axis)
     positions = _leading(call, x, indices)
-    wanted = (*positions.type.shape[:-1], *x.type.shape[len(tensors) :])
-    values = values if values.type.shape == wanted else call.emit("broadcast_to", values, shape=wanted)
+    expected = (*positions.type.shape[:-1], *x.type.shape[len(tensors) :])
+    values = values if values.type.shape == expected else call.emit("broadcast_to", values, shape=expected)
     return call.emit("scatter_nd", x, positions, values, reduction="add" if accumulate else "none")
 
 

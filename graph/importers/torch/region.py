@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
-from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked
+from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.support import dtype as dt

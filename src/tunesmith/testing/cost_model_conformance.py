@@ -81,7 +81,7 @@ class CostModelConformance:
         same_scores(first.score(x), second.score(x), "two models created and updated in the same way score the same programs")
         same_scores(first.score(x), first.score(x), "one model scores the same programs twice")
 
-    def test_scores_do_not_depend_on_the_batch(self, make: Make) -> None:
+    def test_a_score_is_the_programs_own(self, make: Make) -> None:
         """A score does not depend on the other programs, on their order, or on the memory layout of the array.
 
         Rounding is tolerated: a library may sum in another order for another number of rows or another layout, and candidates with such
@@ -136,7 +136,7 @@ class CostModelConformance:
         a.update(x[:0], seconds[:0], groups[:0])
         same_scores(a.score(x), nothing, "a model was updated with no measurements (update must replace earlier ones)")
 
-    def test_learned_scores_rank_programs_within_tasks(self, make: Make) -> None:
+    def test_learners_learn_the_order_within_tasks(self, make: Make) -> None:
         """Trained on one part, a model ranks the rest, and it scores failures as worse."""
         if not _learns(make):
             return
@@ -148,7 +148,7 @@ class CostModelConformance:
         m.update(x, np.where(failed, np.inf, seconds), groups)
         assert m.score(x)[failed].mean() < m.score(x)[~failed].mean()
 
-    def test_saving_preserves_scores(self, make: Make, tmp_path: Path) -> None:
+    def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
         """A loaded model gives the same scores; the file is data, not a pickle."""
         m = make()
         data = example_data(m.inputs)
@@ -186,7 +186,7 @@ class CostModelConformance:
         second.update(few[:0], times[:0], task[:0])
         assert np.array_equal(second.score(x), type(m).load(file).score(x)) is not _learns(make)
 
-    def test_foreign_files_are_refused(self, make: Make, tmp_path: Path) -> None:
+    def test_files_that_it_did_not_write_are_refused(self, make: Make, tmp_path: Path) -> None:
         """Foreign or truncated files raise a RecordError."""
         m = make()
         file = tmp_path / f"model{m.suffix}"
@@ -224,26 +224,26 @@ class CostModelConformance:
                 m.score(x[..., :-1])
 
 
-def same_scores(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64], what: str) -> None:
+def same_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all are bit-identical."""
-    if got.shape != wanted.shape or not np.array_equal(got, wanted):
-        raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, wanted)}")
+    if got.shape != expected.shape or not np.array_equal(got, expected):
+        raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, expected)}")
 
 
-def near_scores(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], what: str) -> None:
+def near_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all agree within `TOLERANCE` times the spread of `scores`."""
     allowed = TOLERANCE * max(float(np.ptp(scores)), float(np.abs(scores).max(initial=0.0)))
-    if got.shape != wanted.shape or not (np.abs(got - wanted) <= allowed).all():
-        raise AssertionError(f"{what}, and scores may differ by {allowed:.3g} (rounding); {_difference(got, wanted)}")
+    if got.shape != expected.shape or not (np.abs(got - expected) <= allowed).all():
+        raise AssertionError(f"{what}, and scores may differ by {allowed:.3g} (rounding); {_difference(got, expected)}")
 
 
-def _difference(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> str:
-    if got.shape != wanted.shape:
-        return f"got an array of shape {list(got.shape)} where {list(wanted.shape)} is expected"
-    apart = np.where(got == wanted, 0.0, np.abs(got - wanted))
+def _difference(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> str:
+    if got.shape != expected.shape:
+        return f"got an array of shape {list(got.shape)} where {list(expected.shape)} is expected"
+    apart = np.where(got == expected, 0.0, np.abs(got - expected))
     worst = int(np.nanargmax(apart)) if np.isfinite(apart).any() else 0
-    count = int((~(got == wanted)).sum())
-    return f"{count} of {len(got)} differ, program {worst} the most: got {float(got[worst])!r}, expected {float(wanted[worst])!r}"
+    count = int((~(got == expected)).sum())
+    return f"{count} of {len(got)} differ, program {worst} the most: got {float(got[worst])!r}, expected {float(expected[worst])!r}"
 
 
 def _learns(make: Make) -> bool:

@@ -233,10 +233,10 @@ class DeviceConformance:
 
         def work(i: int) -> bool:
             stream, scratch, found = api.create_stream(0), [], np.zeros_like(values)
-            block, wanted = filled(api, np.zeros_like(values)), values + i
+            block, expected = filled(api, np.zeros_like(values)), values + i
             for _ in range(10):
                 scratch.append(api.allocate_workspace(0, values.nbytes, stream))
-                api.copy(host_memory(wanted), scratch[-1], values.nbytes, stream=stream)
+                api.copy(host_memory(expected), scratch[-1], values.nbytes, stream=stream)
                 api.copy(scratch[-1], block, values.nbytes, stream=stream)
                 api.copy(block, host_memory(found), values.nbytes, stream=stream)
                 api.synchronise(0, stream)
@@ -244,7 +244,7 @@ class DeviceConformance:
                 api.free_workspace(workspace)
             api.free(block)
             api.free_stream(0, stream)
-            return np.array_equal(found, wanted)
+            return np.array_equal(found, expected)
 
         assert all(in_threads(work))
         api.release_workspaces()

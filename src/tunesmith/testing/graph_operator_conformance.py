@@ -50,32 +50,32 @@ def check_operator(
     operands = [np.array(a, order="C") for a in arrays]
     for a in operands:
         a.flags.writeable = False  # like graph constants: a reference must not write to its operands
-    wanted = operator.evaluate(operands, bound)
+    expected = operator.evaluate(operands, bound)
     types = [TensorType.of(a.shape, dt.from_numpy(a.dtype)) for a in operands]
     inferred = operator.infer(types, bound)
-    computed = tuple([TensorType.of(w.shape, dt.from_numpy(w.dtype)) for w in wanted])
+    computed = tuple([TensorType.of(w.shape, dt.from_numpy(w.dtype)) for w in expected])
     call = f"{name}({', '.join([*map(str, types), *[f'{key}={value}' for key, value in bound]])})"
     assert inferred == computed, f"{call}: the inferred types are {inferred}, the reference types are {computed}"
     inputs = [te.placeholder(t.shape, t.dtype, f"arg{i}") for i, t in enumerate(types)]
     func = te.create_prim_func([*inputs, *operator.apply(inputs, bound)], f"call_{name}")
-    count = len(wanted)
-    _compare(f"{call}, interpreted", run(func, operands)[-count:], wanted, rtol, atol)
+    count = len(expected)
+    _compare(f"{call}, interpreted", run(func, operands)[-count:], expected, rtol, atol)
     if compiled:
-        _compare(f"{call}, compiled", _called(func, operands, wanted), wanted, rtol, atol)
+        _compare(f"{call}, compiled", _called(func, operands, expected), expected, rtol, atol)
 
 
-def _called(func: PrimFunc, operands: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _called(func: PrimFunc, operands: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Results of the compiled function; outputs are pre-filled with unlikely values, so that unwritten elements are detected.
 
     Operands are copied because DLPack does not export read-only arrays.
     """
-    results = [np.full(w.shape, True if w.dtype == np.bool_ else np.nan if w.dtype.kind == "f" else 77, w.dtype) for w in wanted]
+    results = [np.full(w.shape, True if w.dtype == np.bool_ else np.nan if w.dtype.kind == "f" else 77, w.dtype) for w in expected]
     build(func)[func.name](*[a.copy(order="K") for a in operands], *results)
     return results
 
 
-def _compare(what: str, results: Sequence[np.ndarray], wanted: Sequence[np.ndarray], rtol: float, atol: float) -> None:
-    for k, (result, want) in enumerate(zip(results, wanted, strict=True)):
+def _compare(what: str, results: Sequence[np.ndarray], expected: Sequence[np.ndarray], rtol: float, atol: float) -> None:
+    for k, (result, want) in enumerate(zip(results, expected, strict=True)):
         place = f"{what}, result {k}"
         assert (result.shape, result.dtype) == (want.shape, want.dtype), (
             f"{place}: {result.dtype}{result.shape}, expected {want.dtype}{want.shape}"

@@ -82,10 +82,10 @@ def disagreement(model: Any, inputs: Sequence[Any], execute: Execute, tolerance:
     torch the sign of the larger of two zeros depends on the vector width."""
     mod, tensors = from_torch(model, tuple(inputs)), [t for t in leaves(tuple(inputs)) if isinstance(t, torch.Tensor)]
     got = execute(mod, [t.contiguous().numpy().copy() for t in tensors])
-    wanted = leaves(_eager(model, inputs))
-    if len(got) != len(wanted):
-        return f"it has {len(got)} results, torch {len(wanted)}"
-    found = [difference(np.asarray(g), w, tolerance, signs=False) for g, w in zip(got, wanted, strict=True)]
+    reference = leaves(_eager(model, inputs))
+    if len(got) != len(reference):
+        return f"it has {len(got)} results, torch {len(reference)}"
+    found = [difference(np.asarray(g), w, tolerance, signs=False) for g, w in zip(got, reference, strict=True)]
     return next((f"result {i}: {text}" for i, text in enumerate(found) if text), "")
 
 
@@ -95,7 +95,7 @@ def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
     model = CaseModel(cases)
     inputs = model.example()
     arrays = [t.contiguous().numpy().copy() for t in leaves(inputs)]
-    wanted = _eager(model, ({name: case.tensors() for name, case in model.cases.items()},))
+    reference = _eager(model, ({name: case.tensors() for name, case in model.cases.items()},))
     try:
         got = iter(execute(from_torch(model, (inputs,)), arrays))
     except Exception as error:
@@ -105,7 +105,7 @@ def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
         expected = isinstance(error, UserError) and not isinstance(error, InternalError)
         return {cases[0].name: f"refused: {error}" if expected else f"crash: {type(error).__name__}: {error}"}
     out = {}
-    for name, tree in wanted.items():
+    for name, tree in reference.items():
         case = model.cases[name]
         found = [difference(np.asarray(next(got)), w, case.tolerance, case.signs, case.sums) for w in leaves(tree)]
         out[name] = next((f"wrong: result {i}: {text}" for i, text in enumerate(found) if text), "ok")

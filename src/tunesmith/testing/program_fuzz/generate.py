@@ -58,9 +58,9 @@ class _Generator:
 
     def make(self) -> Generated | None:
         """Generate the whole program."""
-        wanted = self.c.weighted({1: 2.0, 2: 4.0, 3: 3.0, 4: 1.0})
-        for n in range(wanted):
-            self._add(last=n == wanted - 1)
+        count = self.c.weighted({1: 2.0, 2: 4.0, 3: 3.0, 4: 1.0})
+        for n in range(count):
+            self._add(last=n == count - 1)
         loaded = set(_loaded(tuple(self.body)))
         buffers = [self._observed(b, loaded) for b in self.buffers]
         if not any(b.role == "output" for b in buffers) or all(b.is_plain for b in p.blocks(tuple(self.body))):

@@ -117,9 +117,9 @@ class _Maker:
         pairs = self.pairs()
         return self.c.one(pairs) if pairs and self.c.chance(0.9) else (self.c.one(self.blocks), self.c.one(self.blocks))
 
-    def choose(self, wanted: Callable[[Block], bool]) -> None:
+    def choose(self, condition: Callable[[Block], bool]) -> None:
         """Select a block, usually one that meets a condition."""
-        found = [b.name for b in self.s.blocks() if wanted(b)]
+        found = [b.name for b in self.s.blocks() if condition(b)]
         if found and self.c.chance(0.9):
             self.block = self.c.one(found)
 

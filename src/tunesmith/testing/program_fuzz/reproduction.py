@@ -60,13 +60,13 @@ def _call(trial: Trial, binding: tuple[int, ...]) -> list[str]:
         lines.append(f"{b.name} = {_array(start.memory[b.name])}")
     try:
         end = evaluate.run(program, binding, trial.seed).memory
-        wanted = {b.name: _array(end[b.name]) for b in program.params if b.role == "output"}
+        expected = {b.name: _array(end[b.name]) for b in program.params if b.role == "output"}
     except Undecided:
-        wanted = {}
+        expected = {}
     values = f"dict(zip(s.func.params[{len(names)}:], {list(binding)}))"
     lines.append(f"interpreted = dict(zip({names}, run(s.func, [{', '.join(names)}], {values})))")
     lines.append(f"lib['f']({', '.join([*names, *map(str, binding)])})")
-    for n, text in wanted.items():
+    for n, text in expected.items():
         lines.append(f"print({n!r}, 'compiled', {n}.tolist(), 'interpreted', interpreted[{n!r}].tolist(), 'right', {text}.tolist())")
     if any(b.dtype == "bfloat16" for b in program.params):
         lines.insert(1, "# bfloat16 arrays are shown as float32: pass tensors of a library that supports bfloat16")

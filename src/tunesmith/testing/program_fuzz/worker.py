@@ -173,9 +173,9 @@ def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outco
         return take(replay, DEFAULT, steps, out)
     if number == 2 and c.chance(0.5):
         return take(replay, rule_step(c.integer(0, 99)), steps, out)
-    wanted = c.integer(1, MAX_STEPS)
+    count = c.integer(1, MAX_STEPS)
     tries = 0
-    while len(steps) < wanted and tries < 3 * wanted:
+    while len(steps) < count and tries < 3 * count:
         tries += 1
         if raised := take(replay, random_step(c, replay.schedule, len(replay.sampled)), steps, out):
             return raised

@@ -44,10 +44,10 @@ def test_accuracy_near_zero_and_for_large_numbers(operator: str, dtype: str, tol
     function, values = FUNCTIONS[operator]
     with np.errstate(all="ignore"):
         x = np.array(values).astype(dtype)
-        wanted = np.asarray(function(x.astype(np.float64))).astype(dtype)
+        expected = np.asarray(function(x.astype(np.float64))).astype(dtype)
     if operator == "Celu" and dtype != "float32":
         pytest.skip("ONNX defines it for float32 only")
-    np.testing.assert_allclose(evaluated(operator, x), wanted, rtol=tolerance, atol=1e-6 if dtype == "float16" else 0)
+    np.testing.assert_allclose(evaluated(operator, x), expected, rtol=tolerance, atol=1e-6 if dtype == "float16" else 0)
 
 
 def test_integer_powers_are_exact() -> None:

@@ -36,9 +36,9 @@ def agree(func: GraphFunc, model: Any, inputs: Sequence[Any]) -> None:
     tensors = [t for t in torch.utils._pytree.tree_leaves(tuple(inputs)) if isinstance(t, torch.Tensor)]
     got = run(func, [t.numpy() for t in tensors])
     with torch.no_grad():
-        wanted = [np.asarray(torch.as_tensor(w).numpy()) for w in torch.utils._pytree.tree_leaves(model(*inputs)) if w is not None]
-    assert len(got) == len(wanted)
-    for g, w in zip(got, wanted, strict=True):
+        expected = [np.asarray(torch.as_tensor(w).numpy()) for w in torch.utils._pytree.tree_leaves(model(*inputs)) if w is not None]
+    assert len(got) == len(expected)
+    for g, w in zip(got, expected, strict=True):
         assert g.shape == w.shape and g.dtype == w.dtype
         np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * np.abs(w).max())
 

@@ -54,5 +54,5 @@ def test_take_along_dim_broadcasts_and_flattens() -> None:
 
     x, i = torch.arange(15, dtype=torch.float32).reshape(5, 3), torch.tensor([0, 1, 2, 2])
     made = tunesmith.compile(from_torch(Model(), (x, i)))
-    for got, wanted in zip(made(x.numpy(), i.numpy()), Model()(x, i), strict=True):
-        np.testing.assert_array_equal(got, wanted.numpy())
+    for got, expected in zip(made(x.numpy(), i.numpy()), Model()(x, i), strict=True):
+        np.testing.assert_array_equal(got, expected.numpy())

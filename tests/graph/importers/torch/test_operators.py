@@ -50,8 +50,8 @@ def evaluated(cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]) -> R
     func = from_torch(model, (inputs,))["main"]
     verify(func)
     got = iter(run(func, [x.numpy() for x in leaves(inputs)]))
-    wanted = {name: [np.asarray(torch.as_tensor(w).numpy()) for w in leaves(tree)] for name, tree in model(inputs).items()}
-    results = {name: ([next(got) for _ in trees], trees) for name, trees in wanted.items()}
+    expected = {name: [np.asarray(torch.as_tensor(w).numpy()) for w in leaves(tree)] for name, tree in model(inputs).items()}
+    results = {name: ([next(got) for _ in trees], trees) for name, trees in expected.items()}
     assert next(got, None) is None
     return results
 

@@ -78,7 +78,7 @@ def test_networks_are_reproducible_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("got", "wanted", "text"),
+    ("got", "expected", "text"),
     [
         (np.zeros(2, np.float32), torch.zeros(2, dtype=torch.float64), "torch has float64"),
         (np.zeros((2, 1), np.float32), torch.zeros(2), "torch has float32[2]"),
@@ -88,9 +88,9 @@ def test_networks_are_reproducible_from_the_seed() -> None:
         (np.array([1, 2]), torch.tensor([1, 3]), "1 of 2 elements differ"),
     ],
 )
-def test_differences_are_reported(got: np.ndarray, wanted: object, text: str) -> None:
-    assert text in agreement.difference(got, wanted)
-    assert agreement.difference(np.asarray(wanted), wanted) == ""
+def test_differences_are_reported(got: np.ndarray, expected: object, text: str) -> None:
+    assert text in agreement.difference(got, expected)
+    assert agreement.difference(np.asarray(expected), expected) == ""
 
 
 def test_verdicts_distinguish_wrong_results_refusals_and_crashes() -> None:
@@ -129,8 +129,8 @@ def test_variance_with_dynamic_element_count() -> None:
     func = from_torch(model, (torch.randn(4, 3),), {"inputs": ({0: Dim("n", min=2, max=50)},)})["main"]
     few, several = torch.randn(2, 3), torch.randn(5, 3)
     assert np.isposinf(run(func, [few.numpy()])[0]).all()  # torch divides by 0 with a warning
-    for got, wanted in zip(run(func, [several.numpy()]), model(several), strict=True):
-        np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5)
+    for got, expected in zip(run(func, [several.numpy()]), model(several), strict=True):
+        np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5)
 
 
 def test_decomposition_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
