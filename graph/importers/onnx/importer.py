@@ -298,7 +298,7 @@ class _Importer:
         except (RuntimeError, ValueError) as error:
             raise UnsupportedNode(f"its function body cannot be built: {error}") from error
         if not function.node:
-            raise UnsupportedNode("there is no converter, and no function body for these operand types")
+            raise UnsupportedNode("there is no converter, and no function body for these operands")
         return function
 
     def _type(self, x: Datum | None) -> Any:

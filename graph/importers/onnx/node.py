@@ -1,4 +1,4 @@
-"""Registry of ONNX converters, and the node object that gives a converter access to operands and attributes.
+"""Register ONNX converters, and give them access to a node's operands and attributes (`OnnxNode`).
 
 A converter takes an `OnnxNode` and returns its results in the order of the node's outputs: one tensor, or a tuple with None for each
 unsupported output.  It calls graph operators through `node.b` and raises `UnsupportedNode` for unsupported cases:

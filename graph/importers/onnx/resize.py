@@ -187,7 +187,7 @@ def _symbolic(node: OnnxNode, x: Datum) -> Datum | None:
 
 
 def _plane(node: OnnxNode, x: Datum) -> tuple[Index, ...] | None:
-    """Result height and width if they are exact multiples by the scales and the other axes are unchanged; else None."""
+    """Height and width of the result if the scales give exact integers and the other axes are unchanged; else None."""
     shape = shape_of(x)
     given = node.get(3) if node.version >= 11 else None
     if isinstance(given, (Sizes, Constant)) and len(given.type.shape) == 1 and given.type.shape[0] == 4:

@@ -13,7 +13,7 @@ from tunesmith.ir.poly import Index, Poly, ceildiv, floordiv, less_than, maximum
 from tunesmith.support import dtype as dt
 
 _FAR = 1 << 31
-"""Slice bounds beyond this magnitude mean the end of the axis."""
+"""Slice bounds of this magnitude or more mean the first or last end of the axis."""
 
 
 def _plain_int(p: Index) -> Poly | int:
@@ -41,7 +41,7 @@ def _constant(node: OnnxNode) -> Converted:
             return node.b.constant(np.asarray(value, dtype=np.float32))
         if name in ("value_int", "value_ints"):
             return node.b.constant(np.asarray(value, dtype=np.int64))
-    raise node.refuse(f"a constant with the attributes {', '.join(node.attributes) or 'nothing'}")
+    raise node.refuse(f"a constant with the attributes: {', '.join(node.attributes) or 'none'}")
 
 
 def _constant_of_shape(node: OnnxNode) -> Converted:
@@ -171,7 +171,7 @@ def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, w
             p = p + extent
         if not _is_natural(p - low):
             p = maximum(p, low)
-        # A table sliced to a dynamic size: results are combined with tensors of that size, so a size beyond the table is a caller error.
+        # Assume instead of clamping: the slice is combined with tensors of the dynamic size, so larger sizes are errors of the caller.
         if not _is_natural(high - p) and not (high.const is not None and node.b.assume(less_than(p, high + 1))):
             p = minimum(p, high)
         return _plain_int(p)

@@ -1,4 +1,4 @@
-"""Registry of torch converters, and the call object that gives a converter access to the converted node.
+"""Register torch converters, and give them access to the converted node and its builder (`TorchCall`).
 
     @TORCH_OPERATORS.registers("mylib.scaled_relu.default")
     def scaled_relu(call, x, factor):

@@ -48,7 +48,7 @@ class RegionImport:
     Args:
         owner: size symbols, constants and unsupported operators of the whole program.
         module: the torch.fx.GraphModule.
-        env: placeholder values; absent placeholders are numbers, which are traced as constants.
+        env: placeholder values; absent placeholders are numbers, whose values are part of the trace.
         builder: builder of the region.
     """
 

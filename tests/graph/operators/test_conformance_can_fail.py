@@ -49,7 +49,7 @@ def test_nan_is_not_a_number(known: Callable[..., None]) -> None:
 
 def test_wrong_types(known: Callable[..., None]) -> None:
     known(_plus(1.0), lambda x: x + np.float64(1))
-    with pytest.raises(AssertionError, match=r"the inferred types are \(float32\[1, 3\],\), the reference has \(float64\[1, 3\],\)"):
+    with pytest.raises(AssertionError, match=r"the inferred types are \(float32\[1, 3\],\), the reference types are \(float64\[1, 3\],\)"):
         check_operator("tested", [X])
 
 

@@ -431,7 +431,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "gaps": (lambda x: x[torch.tensor([0]), :, torch.tensor([1])], (IMAGE,), "indices of one axis, or of consecutive leading axes"),
     "large_source": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), x), ((2, 3),), "differ in shape"),
     "mean_scatter": (lambda x: x.scatter_reduce(1, PLACES, x, "mean"), ((2, 3),), "not mean"),
-    "norm_3": (lambda x: torch.linalg.vector_norm(x, 3), ((3,),), "order 1, 2 and infinity, not 3"),
+    "norm_3": (lambda x: torch.linalg.vector_norm(x, 3), ((3,),), "order 1, 2 and infinity are supported, not 3"),
     "pixels_of_one": (lambda x: F.pixel_shuffle(x, 2), ((4, 2, 2),), "rank 4 are supported, not rank 3"),
     "bfloat16": (lambda x: x.bfloat16() + 1, ((4,),), "tensors of bfloat16 cannot be imported"),
 }
