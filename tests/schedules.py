@@ -300,7 +300,7 @@ class Walk:
         s.set_scope(self.block(s), self.pick(("workspace", "global", "register")))
 
     def merge(self, s: Schedule) -> None:
-        """Merge two adjacent loops, then adjacent loops inside them."""
+        """Merge two sibling loops, then sibling loops inside them."""
         rows = [n for n in walk(s.func.body) if type(n) is Seq and sum(type(x) is For for x in n.stmts) > 1]
         loops = [x for x in self.pick(rows).stmts if type(x) is For]
         at = int(self.rng.integers(len(loops) - 1))

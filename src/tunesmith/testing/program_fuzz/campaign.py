@@ -149,19 +149,19 @@ class Campaign:
             "failures": [[f.finding.kind, f.schedule, [x.primitive for x in f.trial.steps]] for f in o.failures],
         }
 
-    def reproduce(self, say: Callable[[str], None], kinds: int | None = None) -> None:
+    def reproduce(self, log: Callable[[str], None], kinds: int | None = None) -> None:
         """Minimise the kept failures, of at most `kinds` kinds, and write them as scripts to `out/failures`."""
         with WorkerPool(FACTORY, 1, env=WORKER_ENV) as pool:
             for kind, failures in sorted(self.examples.items())[:kinds]:
                 for n, f in enumerate(failures):
                     trial = f.trial if f.trial.target else recover(f.seed, f.schedule, pool)
                     if trial is None:
-                        say(f"{kind}: seed {f.seed} could not be regenerated")
+                        log(f"{kind}: seed {f.seed} could not be regenerated")
                         continue
                     small, finding = minimise(trial, kind, partial(in_pool, pool=pool, kind=kind), self.minimise_seconds)
                     path = write(self.out / "failures", n, small, finding or f.finding)
                     note = "" if finding else " (not reproduced in isolation)"
-                    say(f"{path}{note}\n{describe(small, finding or f.finding)}\n")
+                    log(f"{path}{note}\n{describe(small, finding or f.finding)}\n")
 
 
 def recover(seed: int, schedule: int, pool: WorkerPool) -> Trial | None:

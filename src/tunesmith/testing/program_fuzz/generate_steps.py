@@ -51,7 +51,7 @@ WEIGHTS: Mapping[str, float] = {
     "sample_perfect_tile": 0.3,
 }
 """Weights of primitives; the default is 1."""
-SILLY = 0.01
+ARBITRARY = 0.01
 """Probability of an argument of an arbitrary type."""
 PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
 """Primitives for programs with intermediates; rarely applied to others."""
@@ -61,7 +61,7 @@ REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
 
 def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
     """A step for the current program; `sampled` is the number of sampled integers."""
-    m = _Maker(c, s, sampled)
+    m = _StepGenerator(c, s, sampled)
     skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
     scale = {n: 0.05 for n in skipped}
     return m.step(c.weighted({n: WEIGHTS.get(n, 1.0) * scale.get(n, 1.0) for n in PRIMITIVES}))
@@ -86,7 +86,7 @@ def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
     return steps
 
 
-class _Maker:
+class _StepGenerator:
     def __init__(self, c: Choices, s: Schedule, sampled: int) -> None:
         self.c, self.s, self.sampled = c, s, sampled
         self.blocks = [b.name for b in s.blocks()]
@@ -96,7 +96,7 @@ class _Maker:
         """A call of a primitive."""
         arguments: list[tuple[str, Argument]] = []
         special = _SPECIAL.get(name)
-        if special is not None and not self.c.chance(SILLY):
+        if special is not None and not self.c.chance(ARBITRARY):
             arguments = special(self)
         else:
             for p in list(PRIMITIVES[name].signature.parameters.values())[1:]:
@@ -135,7 +135,7 @@ class _Maker:
     def argument(self, name: str, annotation: str) -> Argument:
         """An argument for a parameter with this name and annotation."""
         c = self.c
-        if c.chance(SILLY):
+        if c.chance(ARBITRARY):
             silly: list[Argument] = [None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)]
             return c.one(silly)
         if annotation.startswith("Sequence[LoopRV"):
@@ -199,76 +199,76 @@ class _Maker:
         return self.c.one(names or ["none"])
 
 
-def _split(m: _Maker) -> list[tuple[str, Argument]]:
+def _split(m: _StepGenerator) -> list[tuple[str, Argument]]:
     first: Argument = None if m.c.chance(0.9) else m.integer()
     rest = [m.integer() for _ in range(1 if m.c.chance(0.8) else 2)]
     return [("loop", m.loop(0.3)), ("factors", (first, *rest))]
 
 
-def _fuse(m: _Maker) -> list[tuple[str, Argument]]:
+def _fuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple([LoopRef(m.block, i) for i in range(low, min(n, low + m.c.integer(2, 3)))]))]
 
 
-def _reorder(m: _Maker) -> list[tuple[str, Argument]]:
+def _reorder(m: _StepGenerator) -> list[tuple[str, Argument]]:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple(m.c.shuffled([LoopRef(m.block, i) for i in range(low, n)])))]
 
 
-def _compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+def _compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
     producer, m.block = m.pair()
     return [("block", BlockRef(producer)), ("loop", m.loop(0.3))]
 
 
-def _reverse_compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+def _reverse_compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
     m.block, consumer = m.pair()
     return [("block", BlockRef(consumer)), ("loop", m.loop(0.3))]
 
 
-def _producer(m: _Maker) -> list[tuple[str, Argument]]:
+def _producer(m: _StepGenerator) -> list[tuple[str, Argument]]:
     return [("block", BlockRef(m.pair()[0]))]
 
 
-def _consumer(m: _Maker) -> list[tuple[str, Argument]]:
+def _consumer(m: _StepGenerator) -> list[tuple[str, Argument]]:
     return [("block", BlockRef(m.pair()[1]))]
 
 
-def _intermediate(rest: Callable[[_Maker], list[tuple[str, Argument]]]) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+def _intermediate(rest: Callable[[_StepGenerator], list[tuple[str, Argument]]]) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
     """Arguments: a block that writes an intermediate, then `rest`."""
 
-    def make(m: _Maker) -> list[tuple[str, Argument]]:
+    def make(m: _StepGenerator) -> list[tuple[str, Argument]]:
         m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
         return [("block", BlockRef(m.block)), *rest(m)]
 
     return make
 
 
-def _cache_read(m: _Maker) -> list[tuple[str, Argument]]:
+def _cache_read(m: _StepGenerator) -> list[tuple[str, Argument]]:
     m.choose(lambda b: any(True for _ in reads(b)))
     names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in reads(b)]
     layout: list[tuple[str, Argument]] = [("layout", m.argument("layout", "Sequence[int]"))] if m.c.chance(0.1) else []
     return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("scope", m.text("scope")), *layout]
 
 
-def _kind(inner: float) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+def _kind(inner: float) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
     return lambda m: [("loop", m.loop(inner))]
 
 
-def _annotate(m: _Maker) -> list[tuple[str, Argument]]:
+def _annotate(m: _StepGenerator) -> list[tuple[str, Argument]]:
     key = m.c.weighted({**{k: 1.0 for k in KEYS}, "prefetch": 4.0})
     target: Argument = BlockRef(m.block) if m.c.chance(0.6) else m.loop()
     value: Argument = m.buffer() if key in ("prefetch_operand", "pack_constant") else m.integer()
     return [("target", target), ("key", key), ("value", value)]
 
 
-def _reuse(m: _Maker) -> list[tuple[str, Argument]]:
+def _reuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
     producer, consumer = m.pair()
     return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
 
 
-def _merge(m: _Maker) -> list[tuple[str, Argument]]:
+def _merge(m: _StepGenerator) -> list[tuple[str, Argument]]:
     """Two loops at the same depth of adjacent blocks."""
     at = m.blocks.index(m.block) if m.block in m.blocks else 0
     other = m.blocks[min(at + 1, len(m.blocks) - 1)] if m.blocks else "none"
@@ -276,17 +276,17 @@ def _merge(m: _Maker) -> list[tuple[str, Argument]]:
     return [("first", LoopRef(m.block, depth)), ("second", LoopRef(other, depth))]
 
 
-def _cache_reduction(m: _Maker) -> list[tuple[str, Argument]]:
+def _cache_reduction(m: _StepGenerator) -> list[tuple[str, Argument]]:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
 
 
-def _decompose(m: _Maker) -> list[tuple[str, Argument]]:
+def _decompose(m: _StepGenerator) -> list[tuple[str, Argument]]:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2))]
 
 
-_SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
+_SPECIAL: Mapping[str, Callable[[_StepGenerator], list[tuple[str, Argument]]]] = {
     "split": _split,
     "fuse": _fuse,
     "reorder": _reorder,
