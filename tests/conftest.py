@@ -1,4 +1,4 @@
-"""What every test may use: golden texts, the GPU marker, reproducible Hypothesis runs, checked nodes."""
+"""Define shared fixtures and settings: golden texts, the GPU marker, reproducible Hypothesis runs, checked IR nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-# Before any test module imports tunesmith: nodes are really frozen and programs verified after each rewrite.
+# Set before any test imports tunesmith: nodes are frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
 
-# A job that a shell runs in the background ignores SIGINT, and so would all processes that tests start and interrupt.
+# Shells start background jobs with SIGINT ignored, which child processes would inherit; some tests interrupt theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @cache
 def _has_nvidia_gpu() -> bool:
-    """Whether the driver is there and shows a device.  Asks the driver itself, so that no optional package is needed."""
+    """Whether the NVIDIA driver reports a device.  Queries the driver directly, so that no optional package is needed."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -53,7 +53,7 @@ def _has_nvidia_gpu() -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def _collector() -> None:
-    """What is imported and collected by now stays to the end: the garbage collector need not look at it again and again."""
+    """Exclude the imported modules and collected tests from garbage collection, which would scan them repeatedly."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -62,7 +62,7 @@ def _collector() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not _has_nvidia_gpu():
-            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU"))
 
 
 def _default_name(node_id: str) -> str:
@@ -76,9 +76,9 @@ def _default_name(node_id: str) -> str:
 
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """`assert_golden(text, name=None)`: the text equals `tests/golden/<name>.txt`.
+    """`assert_golden(text, name=None)`: check that the text equals `tests/golden/<name>.txt`.
 
-    The name follows from the test when it is not given; a test that compares several texts names each.
+    The default name is derived from the test; a test with several texts names each.
     `pytest --update-golden` writes the files; read the diff before you commit it.
     """
     update: bool = request.config.getoption("--update-golden")
@@ -87,8 +87,8 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     def check(text: str, name: str | None = None) -> None:
         name = name or _default_name(request.node.nodeid)
         path = (GOLDEN / f"{name}.txt").resolve()
-        assert path.is_relative_to(GOLDEN.resolve()), f"golden name {name!r} leaves tests/golden"
-        assert name not in seen, f"golden {name!r} is compared twice in one test: give each text a name of its own"
+        assert path.is_relative_to(GOLDEN.resolve()), f"golden name {name!r} is outside tests/golden"
+        assert name not in seen, f"golden {name!r} is compared twice in one test: give each text its own name"
         seen.add(name)
         text = text.rstrip("\n") + "\n"
         if update:
@@ -97,9 +97,9 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             return
         if not path.is_file():
             pytest.fail(f"no golden text {path}: run this test with --update-golden, then read the file", pytrace=False)
-        wanted = path.read_text(encoding="utf-8")
-        if wanted != text:
-            diff = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"tests/golden/{name}.txt", "this run", lineterm="")
+        expected = path.read_text(encoding="utf-8")
+        if expected != text:
+            diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"tests/golden/{name}.txt", "this run", lineterm="")
             pytest.fail("the text differs from its golden (--update-golden accepts it):\n" + "\n".join(diff), pytrace=False)
 
     return check
@@ -107,36 +107,36 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @cache
 def _shared(name: str) -> ModuleType:
-    """The module tests/<name>.py, which tests use through a fixture."""
+    """The module tests/<name>.py, provided to tests by a fixture."""
     spec = importlib.util.spec_from_file_location(f"tunesmith_test_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="session")
 def programs() -> ModuleType:
-    """Programs built by hand, with references: tests/programs.py."""
+    """Hand-built programs with references: tests/programs.py."""
     return _shared("programs")
 
 
 @pytest.fixture(scope="session")
 def hand() -> ModuleType:
-    """Schedules written by hand and records of them: tests/hand_records.py."""
+    """Hand-written schedules and their records: tests/hand_records.py."""
     return _shared("hand_records")
 
 
 @pytest.fixture(scope="session")
 def schedules() -> ModuleType:
-    """Sketches, rows and random walks for fuzzing: tests/schedules.py."""
+    """Sketches, configurations and random walks for fuzzing: tests/schedules.py."""
     return _shared("schedules")
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """The one Ray of this run of tests, with room for several crews; it is started when the first test wants it."""
+    """One Ray cluster for the test run, started on first use, large enough for several actor pools."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("the extra `ray` is not installed")
     from tunesmith.measure.ray.ray_cluster import RayCluster
@@ -147,7 +147,7 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="session")
 def processes() -> Callable[[str], dict[int, str]]:
-    """`processes(text)`: command lines of those whose environment holds the text, by process id: to find who was started by whom."""
+    """`processes(text)`: command lines, by process id, of processes with the text in their environment, to find descendants."""
 
     def find(text: str) -> dict[int, str]:
         found = {}
@@ -155,7 +155,7 @@ def processes() -> Callable[[str], dict[int, str]]:
             try:
                 if text.encode() in (folder / "environ").read_bytes():
                     found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:  # it is gone, or another user's
+            except OSError:  # the process has ended, or belongs to another user
                 continue
         return found
 

@@ -1,4 +1,4 @@
-"""Records of schedules written by hand, for tests of whatever replays a log; shared through the `hand` fixture."""
+"""Create records of hand-written schedules for tests that replay logs; provided by the `hand` fixture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tiled(s: Schedule, columns: int = 16) -> None:
 def record_of(
     func: PrimFunc, schedule: Callable[[Schedule], None] = tiled, target: Target = TARGET, seconds: float = 1e-5, **changes: object
 ) -> Record:
-    """What a search would have written down, had it found this schedule."""
+    """The record that a search would write for this schedule."""
     s = Schedule(func)
     schedule(s)
     host, versions = environment()
@@ -62,7 +62,7 @@ def matmul() -> PrimFunc:
 
 
 def write_log(path: Path, *records: Record, name: str = MATMUL, func: PrimFunc | None = None) -> Path:
-    """A log with these records of one workload."""
+    """Write a log with these records of one workload; returns its path."""
     func = func or matmul()
     RecordLog(path).append(WorkloadLine(structural.digest(func), name, script(func)), *records)
     return path

@@ -1,6 +1,6 @@
-"""Programs built by hand with the node constructors, each with its numpy reference; shared by tests through the `programs` fixture.
+"""Build programs with the IR node constructors, each with a numpy reference; provided to tests by the `programs` fixture.
 
-Data is integer valued, so that float sums are exact and a reordered sum cannot hide a wrong program.
+Data is integer valued, so float sums are exact, and a wrong program cannot pass as a reordered sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Program:
-    """A function, its input shapes and dtypes, and what its last buffer parameter must hold afterwards."""
+    """A function, its input shapes and dtypes, and the expected final content of its last buffer parameter."""
 
     func: PrimFunc
     inputs: tuple[tuple[tuple[int, ...], str], ...]
@@ -39,7 +39,7 @@ def block(
     body: Callable[..., Stmt],
     init: Callable[..., Stmt] | None = None,
 ) -> Stmt:
-    """A block under one serial loop for each axis (name, extent, S or R)."""
+    """A block with one serial loop per axis (name, extent, S or R)."""
     loops = [Var(n) for n, _, _ in axes]
     iters = tuple([Iter(Var("v" + n), poly(e), k) for n, e, k in axes])
     values = [i.var for i in iters]
@@ -151,7 +151,7 @@ def softmax(rows: int, cols: int) -> Program:
 
 
 def tiled_matmul(n: int, m: int, k: int, ti: Index, tj: Index, tk: Index) -> Program:
-    """A matmul with loops split by tile sizes that need not divide, guards attached; sizes may be Params."""
+    """A matmul with loops split by tile sizes that need not divide the extents, with guards; sizes may be Params."""
     a, b, c = Buffer("A", (n, k)), Buffer("B", (k, m)), Buffer("C", (n, m))
     tiles = [poly(t) for t in (ti, tj, tk)]
     outer, inner = [Var(x + "_0") for x in "ijk"], [Var(x + "_1") for x in "ijk"]
@@ -174,7 +174,7 @@ def tiled_matmul(n: int, m: int, k: int, ti: Index, tj: Index, tk: Index) -> Pro
 
 
 def tile_params(limit: int = 9) -> tuple[Param, Param, Param]:
-    """Three tile sizes to be chosen."""
+    """Three tile-size Params."""
     return Param("ti", range(1, limit)), Param("tj", range(1, limit)), Param("tk", range(1, limit))
 
 

@@ -1,6 +1,6 @@
-"""Sketches and rows for fuzzing: what the rules make of small odd workloads, and random walks over all primitives.
+"""Create sketches and configurations for fuzzing: rule sketches of small odd workloads, and random walks over all primitives.
 
-Shared by the tests of schedules, lowering and code generation through the `schedules` fixture.
+Shared by tests of schedules, lowering and code generation through the `schedules` fixture.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ WORKLOADS = (
     "mean(shape=3x7,axis=-1)",
     "max(shape=23)",
 )
-"""One of each kind, of sizes that no tile divides."""
+"""One workload of each kind, with extents that no tile divides."""
 
 
 @cache
 def target() -> Target:
-    """Any x86-64 processor of the last decade: vectors of four floats, so that small tiles are vectors with a rest, and two threads."""
+    """A generic x86-64 target with vectors of four floats, so that small tiles have vectors and a remainder, and two threads."""
     return Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
 
 
 @cache
 def named(text: str) -> Workload:
-    """The workload of that text."""
+    """The workload of a text."""
     return workload(text)
 
 
@@ -76,12 +76,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What a failure is reported with."""
+        """The name for failure reports."""
         return f"{self.workload.text}: {self.sketch.name}"
 
 
 def rule_cases(text: str) -> list[Case]:
-    """A case for each structure that the rules name and the primitives take."""
+    """A case for each rule sketch whose schedule is valid."""
     w = named(text)
     found = []
     for rule in rules_of(target()):
@@ -93,7 +93,7 @@ def rule_cases(text: str) -> list[Case]:
 
 
 def walk_case(text: str, seed: int, steps: int = 14) -> Case:
-    """A case made by a random walk: every primitive on random handles; steps that refuse are left out."""
+    """A case from a random walk: random primitives on random handles; refused steps are omitted."""
     w = named(text)
     return Case(w, make_sketch(f"walk {seed}", w.func, Walk(seed, steps)))
 
@@ -105,26 +105,26 @@ def _tried(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> S
         return None
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------------
+# ---- configurations -------------------------------------------------------------------------------------------------------------
 
 
 def biased_rows(sketch: Sketch, func: PrimFunc, count: int, rng: np.random.Generator) -> list[Row]:
-    """Admissible rows of values that need not be in the domains of the Params: 1, extents, extents + 1, primes.
+    """Admissible configurations with values that may be outside the Params' domains: 1, extents, extents + 1, primes.
 
-    Returns `count` rows, fewer when the constraints and `STEPS` accept fewer of the draws; the same one may come twice.
+    Returns `count` configurations, or fewer if the constraints and `STEPS` accept fewer draws; duplicates are possible.
     """
     if not sketch.params:
         return [()] * count
     extents = sorted({n.extent.as_int() for n in walk(func.body) if type(n) is For})
     pool = np.array([1, 2, *extents, *[e + 1 for e in extents], 3, 5, 7, 11, 13])
     draws = pool[rng.integers(len(pool), size=(8192, len(sketch.params)))]
-    # The more of them are 1 the more pass, and a row of 1s alone is a hard case too.
+    # Draws with more 1s are accepted more often, and the all-1 configuration is a difficult case itself.
     draws[rng.random(draws.shape) < rng.random((8192, 1))] = 1
     return [tuple(map(int, r)) for r in draws[_admissible(sketch)(draws)][:count]]
 
 
 STEPS = 20_000
-"""Block instances that a row may cost the interpreter: nested tiles larger than their loops multiply."""
+"""Maximum number of interpreted block instances per configuration: nested tiles larger than their loops multiply."""
 
 
 def _admissible(sketch: Sketch) -> Callable[[np.ndarray], np.ndarray]:
@@ -142,11 +142,11 @@ def _admissible(sketch: Sketch) -> Callable[[np.ndarray], np.ndarray]:
     return check
 
 
-# ---- the steps of a trace ----------------------------------------------------------------------------------------------
+# ---- steps of a trace --------------------------------------------------------------------------------------------------
 
 
 def programs_of(trace: Trace, func: PrimFunc, *, parametric: bool) -> tuple[Schedule, list[PrimFunc]]:
-    """The schedule that `trace` makes, and the program after each of its steps."""
+    """The schedule created by `trace`, and the program after each of its steps."""
     s = Schedule(func, parametric=parametric)
     after = []
     for i in trace.instructions:
@@ -159,7 +159,7 @@ def programs_of(trace: Trace, func: PrimFunc, *, parametric: bool) -> tuple[Sche
 
 
 def integers(w: Workload, seed: int = 0) -> list[np.ndarray]:
-    """Inputs of small integers, so that float sums are exact in any order; positive where the operator wants that."""
+    """Inputs of small integers, so that float sums are exact in any order; positive where the operator requires it."""
     out = []
     for t in w.inputs:
         rng = stream(seed, "schedules.integers", w.text, t.name)
@@ -172,7 +172,7 @@ def integers(w: Workload, seed: int = 0) -> list[np.ndarray]:
 
 
 class Walk:
-    """A random schedule: a number of moves, each of which picks its handles and factors from the seed."""
+    """A random schedule: a number of moves with handles and factors chosen from the seed."""
 
     def __init__(self, seed: int, steps: int) -> None:
         self.seed, self.steps = seed, steps
@@ -191,7 +191,7 @@ class Walk:
                 self.threads(s)
 
     def pick(self, xs: Sequence[object]):  # type: ignore[no-untyped-def]  # the type of an element
-        """One of `xs`; ScheduleError when there is none, which ends the move."""
+        """A random element; ScheduleError, which ends the move, if there is none."""
         if not xs:
             raise ScheduleError("walk", "choice", "nothing to choose from")
         return xs[int(self.rng.integers(len(xs)))]
@@ -212,7 +212,7 @@ class Walk:
         s.split(loop, [None, *self.factor(s, loop, 2 if self.chance(0.7) else 3)])
 
     def nest(self, s: Schedule) -> None:
-        """All loops of a block, tiled, in a random order: what most other moves need to get anywhere."""
+        """Tile all loops of a block and reorder them randomly, which most other moves need to be effective."""
         b = self.block(s)
         loops = s.get_loops(b)
         if len(loops) > 8:
@@ -244,7 +244,7 @@ class Walk:
             s.vectorize(loop, 40)
 
     def threads(self, s: Schedule) -> None:
-        """A parallel loop, unless memory that is private to a thread would carry values out of it or into it."""
+        """Parallelize a loop unless a thread-local buffer would carry values into or out of it."""
         loop = self.pick(s.get_loops(self.block(s)))
         inside = s.get_child_blocks(loop)
         mine = {n.buffer for b in inside for n in accesses(s.block(b))}
@@ -300,7 +300,7 @@ class Walk:
         s.set_scope(self.block(s), self.pick(("workspace", "global", "register")))
 
     def merge(self, s: Schedule) -> None:
-        """Two loops that stand side by side, and then whatever stands side by side in them."""
+        """Merge two sibling loops, then sibling loops inside them."""
         rows = [n for n in walk(s.func.body) if type(n) is Seq and sum(type(x) is For for x in n.stmts) > 1]
         loops = [x for x in self.pick(rows).stmts if type(x) is For]
         at = int(self.rng.integers(len(loops) - 1))
@@ -341,4 +341,4 @@ MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.merge] * 3,
     *[Walk.reuse_buffer] * 2,
 )
-"""Moves, those that need luck several times."""
+"""Moves; those that are often refused are listed several times."""

@@ -10,7 +10,7 @@ from tunesmith.schedule.state import ScheduleState
 
 KEYS = {
     "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
-    "prefetch_operand": "loop: the buffer of which the annotation `inject_prefetch` speaks",
+    "prefetch_operand": "loop: the buffer of which the annotation `prefetch_ahead` refers to",
     "prefetch_ahead": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/passes/inject_prefetch.py)",
     "double_buffer": "loop: 2 for two versions of the tiles filled at the beginning of its body (lower/passes/double_buffer.py)",
     "pack_constant": "block: the constant parameter that it copies into another layout, once (lower/hoist_constant_packing.py)",

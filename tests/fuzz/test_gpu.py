@@ -1,7 +1,7 @@
-"""GPU sketches, raw: the law, and that lowered programs compute what numpy does, with all barriers that they need and no race.
+"""Fuzz GPU sketches: the parametric law, and lowered programs against numpy, with all needed barriers and without races.
 
-Every sketch of the GPU rules for small odd shapes, for both targets, with rows as the search would draw them; the interpreter of threads
-runs what the printers of code are given.
+Covers every sketch of the GPU rules for small odd shapes on both targets, with configurations sampled as in a search.  The thread
+interpreter runs the same programs that code generation receives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tunesmith.support.seeds import stream
 
 TARGETS = {"opencl": Target("opencl"), "cuda": Target("cuda -arch=sm_90")}
 ROWS = 3
-"""Of each sketch, on each target."""
+"""Configurations per sketch and target."""
 WORKLOADS = (
     "matmul(m=17,n=19,k=5)",
     "matmul(m=1,n=13,k=7,tb=1)",
@@ -65,15 +65,15 @@ def rows(sketch: Sketch, count: int, *names: str) -> Iterator[tuple[int, ...]]:
 
 
 def law(sketch: Sketch, row: tuple[int, ...], func: PrimFunc) -> PrimFunc:
-    """The program of a row, which is what the trace of the row makes."""
+    """The program of a configuration, which must equal the result of its trace."""
     made = sketch.concretize(row)
     found = structural.difference(made, replay(sketch.trace_of(row), func).func)
     assert found is None, f"{func.name}, {sketch.name}, row {row}: {found}"
     return made
 
 
-def held_to(func: PrimFunc, inputs: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
-    """The lowered program computes these, whatever the order of threads."""
+def check_lowered(func: PrimFunc, inputs: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
+    """Check that the lowered program computes the expected results in any order of threads."""
     verify(func)
     outputs = [np.full(r.size, np.nan if r.dtype.kind == "f" else -77, r.dtype) for r in expected]
     done = run_threads(func, [*[x.reshape(-1) for x in inputs], *outputs])[len(inputs) :]
@@ -93,14 +93,14 @@ def test_sketches_of_the_rules(schedules: ModuleType, text: str, target: str) ->
         tried = 0
         for row in rows(sketch, ROWS, text, target):
             func = GPU(law(sketch, row, w.func), TARGETS[target])
-            held_to(func, inputs, expected, f"{text} on {target}, {sketch.name}, row {row}")
+            check_lowered(func, inputs, expected, f"{text} on {target}, {sketch.name}, row {row}")
             tried += 1
         assert tried
 
 
 @T.prim_func
 def prefix(A: T.Buffer((6, 5), "float32"), B: T.Buffer((6, 5), "float32"), C: T.Buffer((5, 6), "float32")):
-    """No rule knows it: running sums, and their squares transposed."""
+    """A program that no rule matches: running sums, and their squares transposed."""
     for i, j, k in T.grid(6, 5, 5):
         with T.block("B"):
             vi, vj, vk = T.axis.remap("SSR", [i, j, k])
@@ -120,18 +120,18 @@ def test_the_fallback(target: str) -> None:
     a = stream(0, "prefix").integers(-3, 4, (6, 5)).astype(np.float32)
     b = np.cumsum(a, axis=1)
     for row in sorted(set(rows(sketch, 6, "prefix"))):
-        held_to(GPU(law(sketch, row, prefix), TARGETS[target]), [a], [b, (b * b).T], f"prefix, {row}")
+        check_lowered(GPU(law(sketch, row, prefix), TARGETS[target]), [a], [b, (b * b).T], f"prefix, {row}")
 
 
 @pytest.mark.parametrize(
     "text", ["matmul(m=17,n=19,k=5)", "softmax(m=5,n=13)", "gelu(shape=7x11)", "sum(shape=5x13,axis=1)", "max(shape=23)"]
 )
-def test_the_fallback_takes_what_rules_take(schedules: ModuleType, text: str) -> None:
+def test_the_fallback_accepts_workloads_of_the_rules(schedules: ModuleType, text: str) -> None:
     w = schedules.named(text)
     inputs = schedules.integers(w)
     (sketch,) = collect(gpu_fallback.sketches(w.func, TARGETS["cuda"]), w.func)
     for row in sorted(set(rows(sketch, 3, text))):
-        held_to(GPU(law(sketch, row, w.func), TARGETS["cuda"]), inputs, w.reference(inputs), f"{text}, {row}")
+        check_lowered(GPU(law(sketch, row, w.func), TARGETS["cuda"]), inputs, w.reference(inputs), f"{text}, {row}")
 
 
 SMALLEST = ("softmax(m=1,n=13)", "layer_norm(m=1,n=30)", "softmax(m=1,n=1)", "softmax(m=5,n=1)")
@@ -139,15 +139,15 @@ SMALLEST = ("softmax(m=1,n=13)", "layer_norm(m=1,n=30)", "softmax(m=1,n=1)", "so
 
 @pytest.mark.parametrize("text", SMALLEST)
 def test_one_row(schedules: ModuleType, text: str) -> None:
-    """A single row, and rows of one element: every row of every sketch compiles."""
+    """All configurations compile for workloads of a single row and for rows of one element."""
     w = schedules.named(text)
     inputs = schedules.integers(w)
     for sketch in generate(w.func, TARGETS["opencl"]).sketches:
         for row in rows(sketch, 6, text):
-            held_to(GPU(law(sketch, row, w.func), TARGETS["opencl"]), inputs, w.reference(inputs), f"{text}, {sketch.name}, {row}")
+            check_lowered(GPU(law(sketch, row, w.func), TARGETS["opencl"]), inputs, w.reference(inputs), f"{text}, {sketch.name}, {row}")
 
 
-@pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
+@pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime: pip install 'tunesmith[opencl]'")
 @pytest.mark.parametrize(
     "text",
     [
@@ -157,8 +157,8 @@ def test_one_row(schedules: ModuleType, text: str) -> None:
         "sum(shape=300)",
     ],
 )
-def test_compiled_programs_are_right(schedules: ModuleType, text: str) -> None:
-    """The interpreter and the code could be wrong alike: a few rows run on the device."""
+def test_compiled_programs_agree_with_numpy(schedules: ModuleType, text: str) -> None:
+    """Run some configurations on the device, since interpreter and code could have the same error."""
     w: Any = schedules.named(text)
     inputs = schedules.integers(w)
     expected = w.reference(inputs)

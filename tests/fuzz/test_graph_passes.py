@@ -1,7 +1,7 @@
-"""Every pass, and the compiler as a whole, on random graphs: they stay well formed and compute what they computed before.
+"""Fuzz graph passes and the whole graph compiler: random graphs stay well formed and keep their results.
 
-The generator computes each value while it makes it, and leaves out calls whose results are huge or not finite.  What jumps (comparisons,
-rounding, positions of greatest elements) is applied to values that no arithmetic has touched, so that rounding cannot decide a test.
+The generator evaluates each value when it is created and drops calls with huge or non-finite results.  Discontinuous operators
+(comparisons, rounding, argmax) are applied only to values without arithmetic, so that rounding cannot change a result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PASSES: tuple[Callable[[IRModule], IRModule], ...] = (
 )
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 N = 3
-"""The value of the size in graphs that have one."""
+"""The binding of the size in graphs with a dynamic size."""
 LARGEST = 100.0
 ELEMENTS = 3000
 
@@ -64,7 +64,7 @@ MOVING = frozenset(
 
 
 class Graph:
-    """One random module: `main`, and `part`, which it may call.
+    """A random module: `main`, and `part`, which `main` may call.
 
     Attributes:
         module: the two functions.
@@ -119,7 +119,7 @@ class Graph:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, b: RegionBuilder, operator: str, *args: Operand | None, **attrs: Any) -> list[Operand]:
-        """The results of a call, none if it does not fit or its results are of no use."""
+        """The results of a call; empty if the call is invalid or its results are unusable."""
         given = [a for a in args if a is not None]
         try:
             known = GRAPH_OPERATORS.get(operator)
@@ -148,7 +148,7 @@ class Graph:
         return values
 
     def floats(self, values: Sequence[Operand], *ranks: int) -> Operand:
-        """A value of floats, of one of these ranks; late ones rather than early ones."""
+        """A float value with one of these ranks; later values are preferred."""
         fit = [v for v in values if v.type.dtype == "float32" and (not ranks or len(v.type.shape) in ranks)]
         return self.pick(fit[-6:] if self.chance(0.7) else fit)
 
@@ -156,11 +156,11 @@ class Graph:
         return self.pick([v for v in values if v in self.exact and v.type.dtype == dtype])
 
     def extents(self, x: Operand) -> list[int | None]:
-        """Its extents, None for those that are no numbers."""
+        """Extents of the operand, None for symbolic ones."""
         return [e.const for e in x.type.shape]
 
     def repeated(self, x: Operand) -> Operand:
-        """A constant that is repeated to the shape of `x`."""
+        """A constant broadcast to the shape of `x`."""
         shape = [e if e is not None and self.chance(0.5) else 1 for e in self.extents(x)]
         return self.constant(self.data(shape[int(self.rng.integers(len(shape) + 1)) :]))
 
@@ -172,7 +172,7 @@ def part() -> GraphFunc:
     return b.finish(b.add(b.relu(x), b.constant(np.float32(1))), y, x)
 
 
-# ---- recipes: each appends some calls and gives their results ---------------------------------------------------------------
+# ---- recipes: each appends some calls and returns their results --------------------------------------------------------------
 
 
 Recipe = Callable[[Graph, RegionBuilder, list[Operand], int], list[Operand]]
@@ -391,7 +391,7 @@ def _create(g: Graph, b: RegionBuilder, values: list[Operand], depth: int) -> li
 
 
 def _again(g: Graph, b: RegionBuilder, values: list[Operand], depth: int) -> list[Operand]:
-    """A call that was made before, for common subexpressions."""
+    """A duplicate of an earlier call, for common subexpression elimination."""
     if not b.bindings:
         return []
     op = g.pick(b.bindings).operation
@@ -437,11 +437,11 @@ RECIPES: tuple[Recipe, ...] = (
 )
 
 
-# ---- the tests -------------------------------------------------------------------------------------------------------------
+# ---- tests -----------------------------------------------------------------------------------------------------------------
 
 
-def compare(results: Sequence[np.ndarray], wanted: Sequence[np.ndarray], what: str) -> None:
-    for i, (a, w) in enumerate(zip(results, wanted, strict=True)):
+def compare(results: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str) -> None:
+    for i, (a, w) in enumerate(zip(results, expected, strict=True)):
         assert (a.shape, a.dtype) == (w.shape, w.dtype), f"{what}: result {i}"
         scale = max(1.0, float(np.abs(w).max(initial=0)))
         np.testing.assert_allclose(a, w, rtol=1e-4, atol=1e-4 * scale, err_msg=f"{what}: result {i}")
@@ -453,25 +453,25 @@ def check_module(mod: IRModule) -> None:
             verify(f, mod)
 
 
-def check_pass(g: Graph, run_pass: Callable[[IRModule], IRModule], wanted: Sequence[np.ndarray]) -> None:
+def check_pass(g: Graph, run_pass: Callable[[IRModule], IRModule], expected: Sequence[np.ndarray]) -> None:
     what = run_pass.__name__
     check_module(done := run_pass(g.module))
-    compare(run(done["main"], g.arrays, done), wanted, what)
+    compare(run(done["main"], g.arrays, done), expected, what)
     again = run_pass(done)
-    assert all(again[name] is done[name] for name in done) and len(again) == len(done), f"{what} is not done after one run"
+    assert all(again[name] is done[name] for name in done) and len(again) == len(done), f"{what} is not idempotent"
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_pass_alone(seed: int) -> None:
+def test_each_pass(seed: int) -> None:
     g = Graph(seed)
     check_module(g.module)
-    wanted = run(g.module["main"], g.arrays, g.module)
+    expected = run(g.module["main"], g.arrays, g.module)
     for p in PASSES:
-        check_pass(g, p, wanted)
+        check_pass(g, p, expected)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_whole_pipeline(seed: int) -> None:
+def test_whole_pipeline(seed: int) -> None:
     g = Graph(seed)
     done = GRAPH(g.module, TARGET)
     check_module(done)
@@ -479,12 +479,12 @@ def test_the_whole_pipeline(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_models_compute_what_the_interpreter_does(seed: int) -> None:
-    """Larger graphs under plain schedules, small ones under those of the analytic model."""
+def test_compiled_models_agree_with_the_interpreter(seed: int) -> None:
+    """Larger graphs with default schedules, small ones with schedules of the analytic model."""
     symbolic, plain = seed % 3 == 2, seed % 2 == 0
     g = Graph(1000 + seed, 12 if plain else 3, symbolic, branches=symbolic)
-    wanted = run(g.module["main"], g.arrays, g.module)
+    expected = run(g.module["main"], g.arrays, g.module)
     for executor in ("vm",) if symbolic else ("graph", "vm", "aot"):
         schedule = default_schedule if plain else analytic_schedule
         found = compile_model(g.module, TARGET, executor=executor, untuned=schedule)(*g.arrays)
-        compare(found if isinstance(found, tuple) else (found,), wanted, executor)
+        compare(found if isinstance(found, tuple) else (found,), expected, executor)

@@ -1,4 +1,4 @@
-"""Random graph functions survive their text, and no text whatever makes the parser raise anything but a ScriptError."""
+"""Fuzz the graph script: random functions round-trip through text, and mutated texts raise only ScriptError."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOTES: tuple[Any, ...] = (None, True, 1, 1.0, -0.0, float("nan"), -float("inf"),
 
 
 class _Random:
-    """One random function."""
+    """A random function."""
 
     def __init__(self, seed: int, purpose: str = "text", *, calls: bool = True) -> None:
         self.rng = stream(seed, "graph script", purpose)
@@ -117,7 +117,7 @@ class _Random:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_functions_survive_their_text(seed: int) -> None:
+def test_random_functions_round_trip_through_text(seed: int) -> None:
     f = _Random(seed).function()
     verify(f)
     text = script_of(f)
@@ -130,7 +130,7 @@ def test_random_functions_survive_their_text(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_read_computes_the_same(seed: int) -> None:
+def test_parsed_functions_compute_the_same(seed: int) -> None:
     f = _Random(seed, "values", calls=False).function()
     again = parse(script_of(f), large_constants(f))
     rng = stream(seed, "arguments")
@@ -142,7 +142,7 @@ def test_what_was_read_computes_the_same(seed: int) -> None:
 
 
 def _mutated(text: str, rng: np.random.Generator) -> str:
-    """The text with tokens deleted, doubled, swapped, or replaced by others of it or by strange ones."""
+    """The text with tokens deleted, duplicated, swapped, or replaced by tokens of the text or by unusual ones."""
     tokens = re.findall(r"\w+|\s+|.", text)
     for _ in range(int(rng.integers(1, 4))):
         i, j = (int(k) for k in rng.integers(len(tokens), size=2))
@@ -185,7 +185,7 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_mutated_texts_are_read_or_refused(seed: int) -> None:
+def test_mutated_texts_are_parsed_or_refused(seed: int) -> None:
     f = _Random(seed, "mutated").function()
     text, data = script_of(f), large_constants(f)
     rng = stream(seed, "mutations")

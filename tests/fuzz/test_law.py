@@ -1,9 +1,8 @@
-"""The law of docs/design/001-parametric.md, raw: what a sketch says of a row is what its trace makes of that row.
+"""Fuzz the law of docs/design/001-parametric.md: concretizing a sketch with a configuration equals applying its trace with it.
 
-Over all operators, end to end and step by step, with rows biased to 1, extents, extents + 1 and primes; a share of them is
-compiled, run and compared with numpy, because both sides of the law could be wrong alike; and three ablations of the
-discipline must be caught, because a test that passes without it would prove nothing (a fourth, of the normal form, is in
-test_poly.py).
+Tested for all operators, end to end and step by step, with configurations biased to 1, extents, extents + 1 and primes.  Some are also
+compiled, run and compared with numpy, since both sides of the law could have the same error.  Three ablations of the rules behind the
+law must be detected, to show that the test is sensitive (a fourth, of the normal form, is in test_poly.py).
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from tunesmith.schedule.schedule import concretize, replay
 from tunesmith.support.seeds import stream
 
 END_TO_END = 20
-"""Rows for each of the 19 workloads: 380 pairs."""
+"""Configurations for each of the 19 workloads: 380 pairs."""
 STEPWISE = 2
 COMPILED = 4
 WALKS = 6
-"""Random walks over all primitives for each workload."""
+"""Random walks over all primitives per workload."""
 
 
 def pairs(schedules: ModuleType, text: str, count: int, seed: int) -> Iterator[tuple[Any, tuple[int, ...]]]:
-    """(case, row): rows spread evenly over what the rules and random walks make of the workload."""
+    """(case, configuration) pairs, spread evenly over the sketches of rules and random walks."""
     cases = schedules.rule_cases(text) + [schedules.walk_case(text, seed * 100 + k) for k in range(WALKS)]
     rng = stream(seed, "law", text)
     each = -(-count // len(cases))
@@ -50,7 +49,7 @@ def pairs(schedules: ModuleType, text: str, count: int, seed: int) -> Iterator[t
 
 
 def difference(case: Any, row: tuple[int, ...]) -> str | None:
-    """Where the two sides of the law differ."""
+    """The difference between the two sides of the law, or None."""
     sketch = case.sketch
     return structural.difference(sketch.concretize(row), replay(sketch.trace_of(row), case.workload.func).func)
 
@@ -69,7 +68,7 @@ def test_end_to_end(text: str, schedules: ModuleType) -> None:
 
 
 def test_step_by_step(text: str, schedules: ModuleType) -> None:
-    """The law of every primitive: substituting before a step or behind it is the same.  Of a case every third step is compared."""
+    """Each primitive commutes with substitution of Params.  Every third step of a case is compared."""
     for n, (case, row) in enumerate(pairs(schedules, text, STEPWISE, 2)):
         trace = case.sketch.trace_of(row)
         symbolic, after = schedules.programs_of(trace, case.workload.func, parametric=True)
@@ -99,11 +98,11 @@ def test_compiled_programs_are_right(text: str, schedules: ModuleType) -> None:
             assert found is None, f"{case.name}, row {row}: {found}"
 
 
-# ---- ablations: without a rule of the discipline the law must break -----------------------------------------------------
+# ---- ablations: without one of the rules the law must be violated -----------------------------------------------------
 
 
 def violations(schedules: ModuleType) -> int:
-    """Rows of a few workloads that break the law, crashes included."""
+    """Configurations of a few workloads that violate the law, including crashes."""
     broken = 0
     for text in ("matmul(m=17,n=19,k=5)", "conv2d(n=1,h=5,w=6,ci=3,co=5,kh=3,kw=3,pad=1,stride=2,bias=1,relu=1)", "softmax(m=5,n=13)"):
         for case, row in pairs(schedules, text, END_TO_END, 4):
@@ -114,12 +113,12 @@ def violations(schedules: ModuleType) -> int:
     return broken
 
 
-def test_the_discipline_holds_where_the_ablations_look(schedules: ModuleType) -> None:
+def test_no_violations_without_ablation(schedules: ModuleType) -> None:
     assert violations(schedules) == 0
 
 
-def test_without_guards_that_are_always_attached(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split drops the guards that it can prove: numbers prove more than Params do."""
+def test_ablation_of_unconditional_guards(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split drops provable guards, and numbers allow more proofs than Params."""
     original = split_module.split.function
 
     def proving(s: Any, loop: Any, factors: Any) -> Any:
@@ -139,17 +138,17 @@ def test_without_guards_that_are_always_attached(schedules: ModuleType, monkeypa
     assert violations(schedules) > 0
 
 
-def test_without_unit_loops(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placing leaves out loops of one iteration: with Params there is no telling which those are."""
+def test_ablation_of_unit_loops(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """compute_at omits loops of extent 1, which cannot be identified with Params."""
     monkeypatch.setattr(placement, "nest", lambda loops, body: nest([(v, e) for v, e in loops if e != 1], body))
     assert violations(schedules) > 0
 
 
-def test_without_unclipped_regions(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_of_unclipped_regions(schedules: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = access_regions.union
 
     def clipped(boxes: list[Any]) -> Any:
-        # Clip where it can be proved: numbers prove more than Params do.
+        # Clip where provable; numbers allow more proofs than Params.
         return tuple([(low, minimum(extent, 3) if (extent - 3).const is not None else extent) for low, extent in plain(boxes)])
 
     for user in ("compute_at", "reverse_compute_at"):

@@ -1,5 +1,5 @@
-"""Index arithmetic under fuzzing: building in stages and then putting numbers in place of Params gives the very normal form
-that building with the numbers gives (substitution is a homomorphism), and the value of every normal form is right."""
+"""Fuzz index arithmetic: building with Params and then substituting numbers gives the same normal form as building with the numbers
+(substitution is a homomorphism), and every normal form has the right value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VALUE: Mapping[str, Callable[[int, int], int]] = {
 
 
 class Case:
-    """A random tree over three variables and three Params, with a value for each."""
+    """A random tree over three variables and three Params, with values for all of them."""
 
     def __init__(self, seed: int, depth: int = 4) -> None:
         self.rng = stream(seed, "fuzz", "poly")
@@ -62,7 +62,7 @@ class Case:
 
 
 def build(t: Tree, s: Mapping[Var, Poly]) -> Poly:
-    """The tree by the constructors, with `s` put in place of variables at the leaves."""
+    """The tree built by the constructors, with variables at the leaves substituted by `s`."""
     if t[0] == "leaf":
         x = t[1]
         return s[x] if isinstance(x, Var) and x in s else poly(x)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def build(t: Tree, s: Mapping[Var, Poly]) -> Poly:
 
 
 def value(t: Tree, env: Mapping[Var, int]) -> int:
-    """The value of the tree by Python's integers alone."""
+    """The value of the tree, computed with Python ints."""
     if t[0] == "leaf":
         return env[t[1]] if isinstance(t[1], Var) else t[1]  # type: ignore[return-value]
     if t[0] == "square":
@@ -84,7 +84,7 @@ def value(t: Tree, env: Mapping[Var, int]) -> int:
 
 
 def disagreements(count: int, first: int = 0) -> list[tuple[Tree, Poly, Poly]]:
-    """The trees of which the staged normal form is not the direct one.  Wrong values fail at once."""
+    """Trees whose staged normal form differs from the direct one.  Wrong values raise at once."""
     found = []
     for seed in range(first, first + count):
         case = Case(seed)
@@ -93,20 +93,20 @@ def disagreements(count: int, first: int = 0) -> list[tuple[Tree, Poly, Poly]]:
         staged, direct = substitute(symbolic, numbers), build(case.tree, numbers)
         for _ in range(3):
             env = {v: case.integer(0, 9) for v in case.vars}
-            wanted = value(case.tree, {**env, **case.row})
-            assert evaluate(staged, env) == wanted, (case.tree, staged, env)
-            assert evaluate(direct, env) == wanted, (case.tree, direct, env)
-            assert evaluate(symbolic, {**env, **case.row}) == wanted, (case.tree, symbolic, env)
+            expected = value(case.tree, {**env, **case.row})
+            assert evaluate(staged, env) == expected, (case.tree, staged, env)
+            assert evaluate(direct, env) == expected, (case.tree, direct, env)
+            assert evaluate(symbolic, {**env, **case.row}) == expected, (case.tree, symbolic, env)
         if staged != direct:
             found.append((case.tree, staged, direct))
     return found
 
 
-def test_staged_normal_forms_are_the_direct_ones() -> None:
+def test_staged_and_direct_normal_forms_are_equal() -> None:
     assert disagreements(3000) == []
 
 
-def test_substituting_variables_by_expressions_keeps_values() -> None:
+def test_substitution_by_expressions_preserves_values() -> None:
     for seed in range(300):
         case, other = Case(seed, 3), Case(seed + 100_000, 2)
         v = case.vars[0]
@@ -117,7 +117,7 @@ def test_substituting_variables_by_expressions_keeps_values() -> None:
 
 
 def test_renaming_variables_only_reorders_terms() -> None:
-    """Running the constructors again changes nothing else, whatever the order in which the variables were created."""
+    """Rebuilding by the constructors changes nothing else, for any creation order of the variables."""
     for seed in range(2000):
         case = Case(seed)
         swapped = [Var(f"y{i}") for i in range(3)][::-1]
@@ -128,8 +128,8 @@ def test_renaming_variables_only_reorders_terms() -> None:
         assert substitute(p, there) == build(case.tree, there)
 
 
-def test_the_fuzz_catches_a_rule_that_is_true_and_not_confluent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(x // a) // b -> x // (a*b) is right for all values, but Params hide the inner division until numbers show it."""
+def test_a_valid_but_not_confluent_rule_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(x // a) // b -> x // (a*b) is valid, but Params hide the inner division until they are substituted."""
     plain = index.floordiv
 
     def merging(x: Poly | Var | int, d: Poly | Var | int) -> Poly:
@@ -139,7 +139,7 @@ def test_the_fuzz_catches_a_rule_that_is_true_and_not_confluent(monkeypatch: pyt
         return plain(x, d)
 
     monkeypatch.setitem(index.MAKE, "floordiv", merging)  # type: ignore[arg-type]
-    assert disagreements(1500), "values stay right, and still the law is broken: the fuzz must say so"
+    assert disagreements(1500), "values are right, but normal forms differ: the fuzzer must report this"
 
 
 def test_equal_polynomials_have_equal_hashes() -> None:
@@ -152,7 +152,7 @@ def test_equal_polynomials_have_equal_hashes() -> None:
     assert seen > 200
 
 
-def test_constants_are_taken_off_and_put_back() -> None:
+def test_constant_terms_split_and_recombine() -> None:
     for seed in range(400):
         p = build(Case(seed).tree, {})
         rest, c = index.split_constant(p)

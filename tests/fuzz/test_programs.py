@@ -1,4 +1,4 @@
-"""A sample of the campaign in experiments/program_fuzz, and proofs that the instrument works: defects put in are found and made small."""
+"""Run a sample of the campaign in experiments/program_fuzz, and check that seeded defects are found and minimised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tunesmith.testing.program_fuzz.reproduction import describe
 from tunesmith.testing.program_fuzz.steps import BlockRef, LoopRef, Step
 
 SAMPLE = ((0, 16), (16, 32))
-"""Seeds of each test: 6 sequences a seed."""
+"""Seeds of each test; 6 schedules per seed."""
 
 
 @pytest.mark.parametrize("seeds", SAMPLE)
@@ -58,14 +58,14 @@ def scan(extent: int = 6) -> p.Program:
     return p.Program(buffers, (p.Loop("i", p.Num(extent), (block,)),))
 
 
-def test_evaluator_runs_in_program_order_and_leaves_what_is_not_written() -> None:
+def test_evaluator_runs_in_program_order_and_preserves_unwritten_elements() -> None:
     start = evaluate.start(scan(), (), 1).memory
     end = evaluate.run(scan(), (), 1).memory["C"].array()
     assert end[:5].tolist() == np.cumsum(start["A"].array()[:5]).tolist()
     assert end[5] == start["C"].array()[5]
 
 
-def test_evaluator_discards_reads_of_what_was_never_written() -> None:
+def test_evaluator_discards_uninitialised_reads() -> None:
     made = scan()
     scratch = p.Program((made.buffers[0], p.Buffer("C", (p.Num(6),), "int8", "scratch")), made.body)
     evaluate.run(scratch, (), 1)
@@ -95,11 +95,11 @@ def _reader(loop: str) -> p.Block:
         ("-", 0, 1, "uint64", 2**64 - 1),
     ],
 )
-def test_integers_wrap_around_and_divide_to_minus_infinity(op: str, a: int, b: int, dtype: str, right: int) -> None:
+def test_integers_wrap_around_and_division_rounds_to_minus_infinity(op: str, a: int, b: int, dtype: str, right: int) -> None:
     assert numbers.integer_operation(op, a, b, dtype) == right
 
 
-def test_float_decisions_that_another_order_would_change_are_undecided() -> None:
+def test_float_decisions_that_depend_on_summation_order_are_undecided() -> None:
     third = numbers.float_operation("/", (1.0, 0.0), (3.0, 0.0), "float32")
     assert third[1] > 0.0
     with pytest.raises(Undecided):
@@ -109,10 +109,10 @@ def test_float_decisions_that_another_order_would_change_are_undecided() -> None
         numbers.float_operation("*", (6e4, 0.0), (2.0, 0.0), "float16")
 
 
-# ---- the instrument --------------------------------------------------------------------------------------------------
+# ---- sensitivity of the fuzzer --------------------------------------------------------------------------------------------------
 
 
-def test_equal_seeds_make_equal_programs_and_steps() -> None:
+def test_programs_and_steps_are_reproducible_from_the_seed() -> None:
     first, again = generate(5), generate(5)
     assert first is not None and again is not None
     assert first.program == again.program
@@ -120,10 +120,10 @@ def test_equal_seeds_make_equal_programs_and_steps() -> None:
 
 
 def test_every_primitive_is_tried(capfd: pytest.CaptureFixture[str]) -> None:
-    """Steps come from the registry: each primitive is applied or refused within some walks."""
+    """Each registered primitive is applied or refused in some random walk."""
     tried: set[str] = set()
     for seed in range(40):
-        trial = worker.trial_of(seed, 3)  # some programs have no single right result
+        trial = worker.trial_of(seed, 3)  # some programs have no unique result
         tried |= {s.primitive for s in trial.steps} if trial is not None else set()
     assert (
         {"split", "reorder", "vectorize", "parallel", "unroll", "cache_read"} <= tried <= {*PRIMITIVES, "search_rule", "default_schedule"}
@@ -131,7 +131,7 @@ def test_every_primitive_is_tried(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def reverse_and_sum() -> worker.Trial:
-    """A trial with a split that needs its guard, beside parts that have nothing to do with it."""
+    """A trial with a split that needs its guard, and unrelated parts."""
     v = p.Name("w")
     more = p.Block("more", (p.Axis("w", "S", p.Num(3), p.Name("k")),), (), (), (p.Store("D", (v,), p.Literal(1, "int8")),))
     made = scan()
@@ -145,7 +145,7 @@ def reverse_and_sum() -> worker.Trial:
 
 
 def without_guards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on `split` forgets the guards of the block."""
+    """Patch `split` to drop the block's guards."""
     original = split_module.split.function
 
     def careless(s: Any, loop: Any, factors: Any) -> Any:
@@ -156,7 +156,7 @@ def without_guards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_module.split, "function", careless)
 
 
-def test_a_defect_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_seeded_defect_is_found_and_minimised(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     assert worker.check_trial(reverse_and_sum()) is None
     without_guards(monkeypatch)
     found = worker.check_trial(reverse_and_sum())
@@ -182,7 +182,7 @@ def test_a_wrong_interpreter_is_found(monkeypatch: pytest.MonkeyPatch, capfd: py
     assert found == Finding("interpret original: wrong result", found.detail if found else "")
 
 
-def test_an_interrupted_campaign_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_campaign_resumes(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     lines = [Campaign.entry(worker.Outcome(seed, sequences=seed)) for seed in (4, 5)]
     journal.write_text("\n".join([*map(json.dumps, lines), '{"seed": 6, "torn']), encoding="utf-8")

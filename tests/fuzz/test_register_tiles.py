@@ -1,7 +1,7 @@
-"""Random tiles, raw: filled, overwritten in part under guards, and read shifted, reversed or with a stride, by vectors of any length.
+"""Fuzz register tiles: filled, partly overwritten under guards, and read shifted, reversed or strided, with any vector length.
 
-Each program is one buffer between two parameters, in registers or elsewhere, whose loops are split by numbers that no vector length
-divides; results are compared with the interpreter's of the program without a schedule, on processors of three vector widths.
+Each program has one buffer between two parameters, in registers or elsewhere, with loops split by factors that no vector length
+divides.  Results for three vector widths are compared with the interpreted unscheduled program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROGRAMS = int(os.environ.get("TUNESMITH_FUZZ_TILES", "12"))
 TARGETS = tuple(
     Target(f"llvm -num-cores=1 {x}") for x in ("-mcpu=x86-64-v3 -vector-bits=128", "-mcpu=x86-64-v3", "-mcpu=x86-64-v3 -vector-bits=64")
 )
-"""What every machine that runs the tests can run; `Target.detect()` comes on top."""
+"""Targets that every test machine supports; `Target.detect()` is added."""
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "uint32", "bool")
 
 
@@ -38,16 +38,16 @@ class Draw:
         self.rng = stream(seed, "fuzz.register_tiles")
 
     def number(self, low: int, high: int) -> int:
-        """An integer, both ends included."""
+        """An integer in the inclusive range."""
         return int(self.rng.integers(low, high + 1))
 
     def one(self, choices: Any) -> Any:
-        """One of some."""
+        """A random element."""
         return choices[self.number(0, len(choices) - 1)]
 
 
 def program(d: Draw) -> tuple[str, PrimFunc]:
-    """(dtype, the program)."""
+    """The element type and the program."""
     kind, rows, size = d.one(DTYPES), d.number(1, 4), d.number(2, 21)
     filled = d.number(1, size)
     offset, across = d.number(0, size - filled), d.one((False, False, True))
@@ -88,7 +88,7 @@ def f(A: T.Buffer(({rows}, {filled}), "{kind}"), C: T.Buffer(({rows}, {other}), 
 
 
 def read(d: Draw, size: int) -> tuple[str, str, int]:
-    """(column that is read, condition under which it is, columns of the output)."""
+    """The column to read, its condition, and the number of output columns."""
     shift = d.number(0, size)
     return d.one(
         (
@@ -104,7 +104,7 @@ def read(d: Draw, size: int) -> tuple[str, str, int]:
 
 
 def scheduled(d: Draw, func: PrimFunc) -> Schedule:
-    """The program under random splits, vectors and unrolled loops."""
+    """The program with random splits, vectorized and unrolled loops."""
     s = Schedule(func)
     s.set_scope(s.get_block("B"), d.one(("register", "register", "register", "workspace", "global")))
     unrolled = d.one((True, False))
@@ -125,13 +125,13 @@ def scheduled(d: Draw, func: PrimFunc) -> Schedule:
 
 
 def data(kind: str, shape: tuple[int, ...], d: Draw) -> np.ndarray:
-    """Small numbers, exact in every type."""
+    """Small numbers that are exact in every type."""
     values = d.rng.integers(0, 2 if kind == "bool" else 100, shape)
     return values.astype(dt.to_numpy(kind))
 
 
 def called(code: bytes, kind: str, a: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """What the compiled function makes of `c`; bfloat16 is the upper half of float32, which holds the numbers of these tests."""
+    """The output of the compiled function; bfloat16 is the upper half of float32, which is exact for the numbers of these tests."""
     if kind != "bfloat16":
         out = c.copy()
         Module.from_object(code)["f"](a, out)
@@ -142,7 +142,7 @@ def called(code: bytes, kind: str, a: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def differences(seed: int) -> list[str]:
-    """What came out wrong."""
+    """Descriptions of all wrong results."""
     d = Draw(seed)
     kind, func = program(d)
     a = data(kind, tuple(e.as_int() for e in func.params[0].shape), d)  # type: ignore[union-attr]
@@ -159,6 +159,6 @@ def differences(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_random_tiles_compute_what_the_interpreter_does(part: int) -> None:
+def test_random_tiles_agree_with_the_interpreter(part: int) -> None:
     wrong = [x for seed in range(part, PROGRAMS, 4) for x in differences(seed)]
     assert not wrong, "\n\n".join(wrong[:3])

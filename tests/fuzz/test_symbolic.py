@@ -1,7 +1,7 @@
-"""Functions whose sizes come with the call, compiled once and called with many sizes, against numpy and the interpreter.
+"""Compare functions with dynamic shapes, compiled once and called with many sizes, to numpy and the interpreter.
 
-Each program is compiled as it stands, under the schedule of whoever has no record, and under that schedule for short vectors.  Behind
-each array lies memory that cannot be read, and inputs cannot be written.
+Each program is compiled unscheduled, with the default schedule, and with the default schedule for short vectors.  A guard page follows
+each array, and inputs are read-only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = (1, 2, 3, 7, 16, 17, 33)
 
 @dataclass(frozen=True)
 class Program:
-    """A function, the shapes of its inputs for given sizes, and what it computes."""
+    """A function, its input shapes as functions of the sizes, and its reference."""
 
     func: PrimFunc
     shapes: Callable[..., Sequence[tuple[int, ...]]]
@@ -72,7 +72,7 @@ def exp_rows(x: Array) -> Array:
 
 
 def attention_scores() -> Program:
-    """q k^T for both lengths given with the call."""
+    """q k^T with both lengths dynamic."""
     n, m = te.var("n"), te.var("m")
     q, k = te.placeholder((2, 3, n, 8), name="q"), te.placeholder((2, 3, m, 8), name="k")
     d = te.reduce_axis(8, "d")
@@ -105,7 +105,7 @@ def norm_rows() -> Program:
 
 
 def joined() -> Program:
-    """Two tensors one after the other, where the second begins depends on a size."""
+    """Concatenation of two tensors; the offset of the second depends on a size."""
     n, m = te.var("n"), te.var("m")
     a, b = te.placeholder((3, n), name="a"), te.placeholder((3, m), name="b")
     out = te.compute((3, n + m), lambda i, j: select(less_than(j, n), a[i, j], b[i, j - n]), "Y")
@@ -132,7 +132,7 @@ def transposed() -> Program:
 
 
 def reduced() -> Program:
-    """Sums of a symbolic axis that is not the last, of products with intermediate results of symbolic size."""
+    """Sums over a symbolic axis that is not the last, of products with intermediates of symbolic size."""
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m), name="x")
     square = te.compute((n, m), lambda i, j: x[i, j] * x[i, j], "square")
@@ -150,7 +150,7 @@ def largest() -> Program:
 
 
 def reshaped() -> Program:
-    """Another shape of the same elements, both of whose strides are symbolic."""
+    """A reshape with two symbolic strides."""
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m * 2), name="x")
     out = te.compute((n * 2, m), lambda i, j: x[floordiv(i * m + j, m * 2), mod(i * m + j, m * 2)], "Y")
@@ -158,7 +158,7 @@ def reshaped() -> Program:
 
 
 def causal() -> Program:
-    """Rows that see no later columns: a guard between two symbolic loops, and a size in the arithmetic."""
+    """A causal mask: a guard between two symbolic loops, and a size in the arithmetic."""
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m), name="x")
     out = te.compute(
@@ -168,7 +168,7 @@ def causal() -> Program:
 
 
 def halves() -> Program:
-    """Extents that are divisions of a size."""
+    """Extents that are quotients of a size."""
     n = te.var("n")
     half = floordiv(n + 1, 2)
     x = te.placeholder((n, 6), name="x")
@@ -205,13 +205,13 @@ def compiled(maker: Callable[[], Program], mode: str) -> tuple[Program, Compiled
 
 
 def pairs(count: int) -> list[tuple[int, ...]]:
-    """Sizes to call with: all of them, beside others of them when there are two."""
+    """Bindings for the calls: every size, combined with other sizes if there are two."""
     return [(n,) for n in SIZES] if count == 1 else [(n, SIZES[(i * 3 + k) % len(SIZES)]) for i, n in enumerate(SIZES) for k in (1, 4)]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
-def test_compiled_is_numpy(maker: Callable[[], Program], mode: str) -> None:
+def test_compiled_matches_numpy(maker: Callable[[], Program], mode: str) -> None:
     made, function = compiled(maker, mode)
     for sizes in pairs(made.sizes):
         rng = stream(3, "symbolic", maker.__name__, *map(str, sizes))
@@ -224,11 +224,11 @@ def test_compiled_is_numpy(maker: Callable[[], Program], mode: str) -> None:
         given[-1].data[...] = np.nan
         function(*[array.data for array in given[:-1]], given[-1].data, *sizes)
         np.testing.assert_allclose(given[-1].data, expected, rtol=2e-5, atol=2e-5, err_msg=f"sizes {sizes}")
-        assert not given[-1].damaged(), f"sizes {sizes}: memory around the result was written"
+        assert not given[-1].damaged(), f"sizes {sizes}: memory around the result was overwritten"
 
 
 def without_vectors(func: PrimFunc) -> PrimFunc:
-    """The function with serial loops in the place of vectors: what is folded would be called a race."""
+    """The function with vectorized loops made serial, since the interpreter reports reductions over lanes as races."""
 
     def on_for(n: For, recurse: Any) -> For:
         out: For = n.map_children(recurse)
@@ -238,7 +238,7 @@ def without_vectors(func: PrimFunc) -> PrimFunc:
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda m: m.__name__)
-def test_the_schedule_keeps_what_the_interpreter_computes(maker: Callable[[], Program]) -> None:
+def test_default_schedule_preserves_interpreted_results(maker: Callable[[], Program]) -> None:
     made = maker()
     for sizes in ((5, 3)[: made.sizes], (18, 6)[: made.sizes]):
         rng = stream(4, "symbolic", maker.__name__, *map(str, sizes))

@@ -1,4 +1,4 @@
-"""ONNX activation functions; softmax over one axis, and over all axes from one on as it was before operator set 13."""
+"""Convert ONNX activation functions, including softmax over one axis and the flattened softmax of operator sets before 13."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_NUMBERS: dict[str, tuple[str, dict[str, tuple[str, float]]]] = {
     "LeakyRelu": ("leaky_relu", {"slope": ("alpha", 0.01)}),
     "Selu": ("selu", {"alpha": ("alpha", 1.67326319217681884765625), "gamma": ("gamma", 1.05070102214813232421875)}),
 }
-"""ONNX operator -> ours, and our attribute -> (ONNX attribute, default)."""
+"""ONNX operator -> graph operator, and attribute -> (ONNX attribute, default)."""
 
 
 def _plain(operator: str) -> Converter:

@@ -1,6 +1,6 @@
-"""ONNX control flow: If becomes a branch with two regions, Scan over a known number of steps is unrolled; Loop is not supported.
+"""Convert ONNX control flow: If to a branch with two regions, Scan with a constant number of steps by unrolling.
 
-The graphs inside a node see the tensors around it, so they are converted in a copy of its scope.
+Loop is not supported.  Sub-graphs capture tensors of the enclosing scope, so they are converted in a copy of this scope.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tunesmith.graph.ir.node import Constant, Operand, Value
 from tunesmith.support.errors import ScriptError
 
 MISSING = object()
-"""Stands for a tensor that an unsupported node would have computed."""
+"""Placeholder for a tensor computed by an unsupported node."""
 
 MOST_STEPS = 256
-"""Steps of a Scan that are unrolled."""
+"""Maximum number of unrolled Scan steps."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node stands.
+    """Names and versions visible to a node.
 
     Attributes:
-        tensors: what is known by name.
-        opsets: domain -> version.
-        attributes: those of the function that is being inlined, as protobuf messages.
-        place: names of the functions and graphs around it, outermost first.
+        tensors: tensors by name.
+        opsets: operator-set version by domain.
+        attributes: attributes of the inlined function, as protobuf messages.
+        place: names of the enclosing functions and graphs, outermost first.
     """
 
     tensors: dict[str, Any]
@@ -39,22 +39,22 @@ class Scope:
     place: tuple[str, ...] = ()
 
     def inner(self, name: str) -> Scope:
-        """The scope of a graph in a node."""
+        """A scope for a sub-graph of a node."""
         return Scope(dict(self.tensors), self.opsets, self.attributes, (*self.place, name))
 
 
 class GraphImporter(Protocol):
-    """What converts the graphs in a node."""
+    """Interface of the importer for converting sub-graphs."""
 
     unsupported: list[Any]
 
     def graph(self, graph: Any, scope: Scope, b: FoldingBuilder) -> None:
-        """Convert initializers and nodes; what they compute goes to `scope`."""
+        """Convert initializers and nodes; results are added to `scope`."""
 
     def results(self, graph: Any, scope: Scope, b: FoldingBuilder) -> list[Operand]:
-        """The outputs of a converted graph as operands, without those that are missing."""
+        """The outputs of a converted graph as operands, without missing ones."""
 
-    def lookup(self, name: str, scope: Scope, who: str) -> Any:
+    def lookup(self, name: str, scope: Scope, consumer: str) -> Any:
         """A tensor by name, or `MISSING`."""
 
 
@@ -63,7 +63,7 @@ def _if(
 ) -> Sequence[Any]:
     condition = inputs[0]
     if condition is None or not {"then_branch", "else_branch"} <= set(attributes):
-        raise UnsupportedNode("its condition or one of its branches is missing")
+        raise UnsupportedNode("the condition or a branch is missing")
     then, other = attributes["then_branch"].g, attributes["else_branch"].g
     if isinstance(condition, Constant):
         taken = then if condition.data.all() else other
@@ -99,7 +99,7 @@ def _scan(
 ) -> Sequence[Any]:
     body, count = attributes["body"].g, attributes["num_scan_inputs"].i
     if scope.opsets.get("", 0) < 9 or any(x is None for x in inputs):
-        raise UnsupportedNode("the form before operator set 9, and inputs that are left out")
+        raise UnsupportedNode("the form before operator set 9, or an omitted input")
     state: list[Any] = list(inputs[:-count])
     sequences = [x for x in inputs[-count:] if x is not None]
     axes, out_axes, back, out_back = (
@@ -109,7 +109,7 @@ def _scan(
     at = [normalised(axes[i] if axes else 0, rank(x)) for i, x in enumerate(sequences)]
     steps = sequences[0].type.shape[at[0]].const
     if steps is None or steps > MOST_STEPS:
-        raise UnsupportedNode(f"{sequences[0].type.shape[at[0]]} steps; it must be a number up to {MOST_STEPS}")
+        raise UnsupportedNode(f"{sequences[0].type.shape[at[0]]} steps; the number of steps must be constant and at most {MOST_STEPS}")
     names, outputs = [i.name for i in body.input], [o.name for o in body.output]
     rows: list[list[Any]] = []
     for t in range(steps):
@@ -136,4 +136,4 @@ def _scan(
 Control = Callable[[GraphImporter, Mapping[str, Any], Sequence[Datum | None], Scope, FoldingBuilder, str], Sequence[Any]]
 
 CONTROL: Mapping[str, Control] = {"If": _if, "Scan": _scan}
-"""Converters of nodes with graphs inside."""
+"""Converters of nodes with sub-graphs."""

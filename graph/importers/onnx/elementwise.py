@@ -1,4 +1,4 @@
-"""ONNX operators that treat each element alone: arithmetic, comparisons, casts, and functions composed of a few others.
+"""Convert elementwise ONNX operators: arithmetic, comparisons, casts, and functions composed of several graph operators.
 
 Reference: the ONNX operator documents, https://onnx.ai/onnx/operators/.
 """
@@ -102,7 +102,7 @@ def _pow(node: OnnxNode) -> Converted:
         return b.power(x, cast_to(b, y, x.type.dtype))
     if is_float(y):
         made = b.power(cast_to(b, x, "float64"), cast_to(b, y, "float64"))
-    else:  # float64 has not all powers of whole numbers
+    else:  # float64 cannot represent all integer powers
         wide = x.type.dtype if dt.bits(x.type.dtype) > dt.bits(y.type.dtype) else y.type.dtype
         made = b.power(cast_to(b, x, wide), cast_to(b, y, wide))
     return cast_to(b, made, x.type.dtype)
@@ -138,7 +138,7 @@ def _bit_cast(node: OnnxNode) -> Converted:
     whole = all(dt.is_int(t) or t == "bool" for t in (dtype, x.type.dtype))
     if whole and dtype != "bool" and dt.nbytes(dtype) == dt.nbytes(x.type.dtype):
         return cast_to(node.b, x, dtype)
-    raise node.refuse(f"the bits of {x.type.dtype} as {dtype}, unless the operand is known at import")
+    raise node.refuse(f"reinterpreting the bits of {x.type.dtype} as {dtype}; the operand must be constant")
 
 
 def _is_inf(node: OnnxNode) -> Converted:
@@ -152,12 +152,12 @@ def _is_inf(node: OnnxNode) -> Converted:
 
 
 def _bit_shift(node: OnnxNode) -> Converted:
-    """Powers of two come from a table: the amounts are tensors.  Shifting by the width or more leaves 0, and the sign to the right."""
+    """Shift with a table of powers of two, since amounts are tensors.  Shifts by the width or more give 0, or the sign to the right."""
     x, b = node.input(0), node.b
     dtype = x.type.dtype
     signed, left = not dt.is_unsigned(dtype), node.attr("direction") == "LEFT"
     amount = cast_to(b, node.input(1), "int64")
-    count = dt.bits(dtype) - (signed and not left)  # 2 to the width - 1 is no signed number; its negative serves to the left
+    count = dt.bits(dtype) - (signed and not left)  # 2**(width - 1) overflows a signed type; to the left its negative is equivalent
     wide = np.dtype(f"uint{dt.bits(dtype)}")
     table = b.constant(np.array([1 << i for i in range(count)], dtype=wide).view(dt.to_numpy(dtype)))
     factor = b.take(table, b.clip(amount, min=0, max=count - 1), axis=0)
@@ -174,7 +174,7 @@ def _bitwise_not(node: OnnxNode) -> Converted:
 
 
 def _bitwise(combine: Callable[[OnnxNode, Datum, Datum], Datum]) -> Converter:
-    """Bit by bit in sums of powers of two: there are no bitwise operators among ours, and models use these on masks."""
+    """Bitwise operation as sums of powers of two: the graph IR has no bitwise operators, which models use on masks."""
 
     def convert(node: OnnxNode) -> Converted:
         x, y, b = node.input(0), node.input(1), node.b
@@ -193,7 +193,7 @@ def _bitwise(combine: Callable[[OnnxNode, Datum, Datum], Datum]) -> Converter:
     return convert
 
 
-# ---- trigonometry, composed ----
+# ---- composed trigonometry ----
 
 
 def _tan(node: OnnxNode) -> Converted:
@@ -201,13 +201,13 @@ def _tan(node: OnnxNode) -> Converted:
 
 
 _LARGE = {"float16": 1e2, "float64": 1e8}
-"""From here on, 1e4 for other types, x**2 + 1 is x**2 but for the last digits; squares do not overflow before."""
+"""Bound from which (1e4 for other types) x**2 + 1 equals x**2 up to the last digits; x**2 does not overflow below it."""
 _POWER_IS_ALL = {"float16": 9.0, "float64": 40.0}
-"""From here on, 20 for other types, exp(x) - exp(-x) is exp(x)."""
+"""Bound from which (20 for other types) exp(x) - exp(-x) equals exp(x)."""
 
 
 def _sinh(node: OnnxNode) -> Converted:
-    """(m + m / (m + 1)) / 2 for m = expm1(|x|), which keeps its digits near 0; exp(|x|) / 2 where m / (m + 1) is 1."""
+    """(m + m / (m + 1)) / 2 for m = expm1(|x|), which is accurate near 0; exp(|x|) / 2 where m / (m + 1) is 1."""
     x, b = node.input(0), node.b
     size, half = b.abs(x), node.like(0.5, x)
     limit = node.like(_POWER_IS_ALL.get(x.type.dtype, 20.0), x)
@@ -223,13 +223,13 @@ def _cosh(node: OnnxNode) -> Converted:
 
 
 def _half_power(node: OnnxNode, x: Datum) -> Datum:
-    """exp(x) / 2, which is finite a little longer than exp(x)."""
+    """exp(x) / 2 without overflow where exp(x) / 2 is finite but exp(x) is not."""
     root = node.b.exp(node.b.multiply(x, node.like(0.5, x)))
     return node.b.multiply(node.b.multiply(root, node.like(0.5, x)), root)
 
 
 def _asinh(node: OnnxNode) -> Converted:
-    """log(1 + (|x| + x**2 / (1 + sqrt(x**2 + 1)))), or log |x| + log 2 for large ones."""
+    """log(1 + (|x| + x**2 / (1 + sqrt(x**2 + 1)))), or log |x| + log 2 for large |x|."""
     x, b = node.input(0), node.b
     one, size, limit = node.like(1, x), b.abs(x), node.like(_LARGE.get(x.type.dtype, 1e4), x)
     small = b.minimum(size, limit)
@@ -239,7 +239,7 @@ def _asinh(node: OnnxNode) -> Converted:
 
 
 def _acosh(node: OnnxNode) -> Converted:
-    """log(1 + (y + sqrt(y (y + 2)))) for y = x - 1, or log x + log 2 for large ones."""
+    """log(1 + (y + sqrt(y (y + 2)))) for y = x - 1, or log x + log 2 for large x."""
     x, b = node.input(0), node.b
     limit = node.like(_LARGE.get(x.type.dtype, 1e4), x)
     y = b.subtract(b.minimum(x, limit), node.like(1, x))
@@ -252,7 +252,7 @@ def _log_of_twice(node: OnnxNode, x: Datum) -> Datum:
 
 
 def _atanh(node: OnnxNode) -> Converted:
-    """log(1 + 2x / (1 - x)) / 2 of |x|."""
+    """log(1 + 2x / (1 - x)) / 2 for |x|, with the sign of x."""
     x, b = node.input(0), node.b
     size = b.abs(x)
     made = b.log1p(b.divide(b.multiply(size, node.like(2, x)), b.subtract(node.like(1, x), size)))
@@ -263,7 +263,7 @@ _ATAN_TERMS = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.3332949
 
 
 def arc_tangent(node: OnnxNode, x: Datum) -> Datum:
-    """atan in single precision: Cephes' atanf, two range reductions and a polynomial of four terms."""
+    """Single-precision atan: Cephes' atanf with two range reductions and a polynomial of four terms."""
     b = node.b
 
     def number(v: float) -> Datum:

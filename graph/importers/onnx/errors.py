@@ -1,4 +1,4 @@
-"""What stands in the way of importing an ONNX model, all of it in one error."""
+"""Report all unsupported nodes of an ONNX model in one error."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tunesmith.support.errors import ModelImportError
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A node that cannot be imported.
+    """An unsupported node.
 
     Attributes:
-        operator: its type.
-        domain: of the operator; "" is ONNX's own.
-        version: of the operator set.
+        operator: operator type.
+        domain: operator domain; "" is ONNX's own.
+        version: operator-set version.
         reason: one sentence.
-        place: which node.
-        wanted: inputs of the model whose values would have to be known.
-        cause: the error that a converter ended in, None if it refused.
+        place: path of the node.
+        wanted: model inputs whose values are needed at import.
+        cause: error raised in the converter; None if the converter refused the node.
     """
 
     operator: str
@@ -35,9 +35,9 @@ class OnnxImportError(ModelImportError):
     """A model cannot be imported.
 
     Args:
-        name: of the model's graph.
-        unsupported: every node that stands in the way.
-        sizes: symbolic dimensions that could be fixed.
+        name: name of the model's graph.
+        unsupported: all unsupported nodes.
+        sizes: symbolic dimensions that can be fixed.
     """
 
     def __init__(self, name: str, unsupported: Sequence[Unsupported], sizes: Sequence[str] = ()) -> None:
@@ -46,7 +46,7 @@ class OnnxImportError(ModelImportError):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Inputs of the model that would help if their values were given with `constants=`."""
+        """Model inputs whose values, given with `constants=`, would help the import."""
         return tuple(dict.fromkeys(name for u in self.unsupported for name in u.wanted))
 
 
@@ -54,14 +54,14 @@ def _listed(name: str, unsupported: Sequence[Unsupported], sizes: Sequence[str])
     groups: dict[tuple[str, str, int, str], list[Unsupported]] = {}
     for u in unsupported:
         groups.setdefault((u.domain, u.operator, u.version, u.reason), []).append(u)
-    lines = [f"the ONNX graph {name!r} cannot be imported; unsupported:"]
+    lines = [f"the ONNX graph {name!r} cannot be imported; unsupported operators:"]
     for (domain, operator, version, reason), found in sorted(groups.items()):
         places = ", ".join([u.place for u in found[:3]]) + (", ..." if len(found) > 3 else "")
         lines.append(f"  {operator} ({domain or 'ai.onnx'} {version}): {reason} [{len(found)}x: {places}]")
     wanted = dict.fromkeys(w for u in unsupported for w in u.wanted)
     if wanted:
-        lines.append(f"Values of these inputs are needed at import: {', '.join(wanted)}; give them with constants={{name: array}}.")
+        lines.append(f"Values of these inputs are needed at import: {', '.join(wanted)}; pass them with constants={{name: array}}.")
     if sizes:
-        lines.append(f"The model has the symbolic sizes {', '.join(sizes)}; they are fixed with shapes={{name: extent}}.")
-    lines.append("A converter of your own is registered with tunesmith.graph.importers.onnx.node.ONNX_OPERATORS.")
+        lines.append(f"The model has the symbolic sizes {', '.join(sizes)}; fix them with shapes={{name: extent}}.")
+    lines.append("Register your own converters in tunesmith.graph.importers.onnx.node.ONNX_OPERATORS.")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""ONNX files: reading them with care, their inputs, and their tensors as arrays.
+"""Read and validate ONNX files, their inputs and their tensors.
 
-A file is data from somewhere: it may be torn, name weights outside its folder, or hold what it declares nowhere.  All of that ends in a
-`ModelImportError` that says what is wrong.
+Files are untrusted: they may be truncated, refer to weights outside their folder, or lack declared data.  Each of these raises a
+`ModelImportError` that names the problem.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WEIGHTS = 1
 
 
 def onnx_package() -> Any:
-    """The package `onnx`; MissingExtraError when it is not installed."""
+    """The package `onnx`; MissingExtraError if it is not installed."""
     try:
         for module in ("defs", "external_data_helper", "helper", "numpy_helper"):
             import_module(f"onnx.{module}")
@@ -36,11 +36,11 @@ def onnx_package() -> Any:
 
 
 def load_onnx(model: str | PathLike[str] | bytes | Any) -> Any:
-    """The `onnx.ModelProto` of a path, of bytes, or given.
+    """Load an `onnx.ModelProto` from a path or bytes, or check a given one.
 
     Raises:
         MissingExtraError: `onnx` is not installed.
-        ModelImportError: there is no such file, it is no ONNX model, or its weights are not in its folder.
+        ModelImportError: the file does not exist, is not an ONNX model, or its weights are not in its folder.
     """
     onnx = onnx_package()
     if isinstance(model, onnx.ModelProto):
@@ -52,20 +52,20 @@ def load_onnx(model: str | PathLike[str] | bytes | Any) -> Any:
         _check_no_outside_weights(proto)
         return proto
     if not isinstance(model, (str, PathLike)):
-        raise ModelImportError(f"an ONNX model is given by a path, bytes or an onnx.ModelProto, not by a {type(model).__name__}")
+        raise ModelImportError(f"an ONNX model must be a path, bytes or an onnx.ModelProto, got {type(model).__name__}")
     path = Path(model)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ModelImportError(f"cannot read the ONNX file {path}: {error.strerror or error}") from error
-    except ValueError as error:  # a null in the path, or a lone surrogate
+    except ValueError as error:  # the path contains a null byte or a lone surrogate
         raise ModelImportError(f"cannot read the ONNX file {str(path)!r}: {error}") from error
     proto = _parsed(onnx, content, f"the file {path}")
     for tensor in _outside(proto):
         _check_inside(tensor, path)
     try:
         onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent.resolve()))
-    except Exception as error:  # onnx raises its own classes, OSError and ValueError here
+    except Exception as error:  # onnx raises its own classes, OSError or ValueError
         raise ModelImportError(f"cannot read the weights of {path}: {error}") from error
     return proto
 
@@ -74,19 +74,19 @@ def _parsed(onnx: Any, content: bytes, what: str) -> Any:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(content)
-    except Exception as error:  # protobuf's DecodeError, which onnx does not pass on
-        raise ModelImportError(f"{what} is no ONNX model, or it is torn ({len(content)} bytes): {error}") from error
+    except Exception as error:  # protobuf's DecodeError, which onnx does not export
+        raise ModelImportError(f"{what} is not an ONNX model, or it is truncated ({len(content)} bytes): {error}") from error
     _check_model(proto, what)
     return proto
 
 
 def _check_model(proto: Any, what: str) -> None:
     if not proto.ir_version or not proto.graph.output:
-        raise ModelImportError(f"{what} is no ONNX model, or it is torn: there is no graph with an output in it")
+        raise ModelImportError(f"{what} is not an ONNX model, or it is truncated: it has no graph with an output")
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """Every tensor in a graph, in attributes and inner graphs too."""
+    """All tensors of a graph, including those in attributes and sub-graphs."""
     yield from graph.initializer
     for node in graph.node:
         for a in node.attribute:
@@ -106,8 +106,8 @@ def _check_no_outside_weights(proto: Any) -> None:
     outside = [t.name for t in _outside(proto)]
     if outside:
         raise ModelImportError(
-            f"the weights of {len(outside)} tensors ({outside[0]!r}, ...) are in other files, and only a path says where. "
-            "Give the path of the model, or a model with its weights loaded (onnx.load)"
+            f"the weights of {len(outside)} tensors ({outside[0]!r}, ...) are in external files, whose folder is unknown. "
+            "Pass the path of the model, or a model with its weights loaded (onnx.load)"
         )
 
 
@@ -117,14 +117,14 @@ def _check_inside(tensor: Any, path: Path) -> None:
     there = (folder / location).resolve()
     if not location or not there.is_relative_to(folder) or there == folder:
         raise ModelImportError(
-            f"{path}: the weights of {tensor.name!r} are at {location!r}, outside the model's folder; they must be beside the model"
+            f"{path}: the weights of {tensor.name!r} are at {location!r}, outside the model's folder; they must be in that folder"
         )
     if not there.is_file():
-        raise ModelImportError(f"{path}: the weights of {tensor.name!r} should be in {there}, which is no file")
+        raise ModelImportError(f"{path}: the weights of {tensor.name!r} should be in {there}, which is not a file")
 
 
 def initializer(tensor: Any) -> np.ndarray:
-    """The elements of a TensorProto; UnsupportedNode for an element type that no tensor here has."""
+    """The elements of a TensorProto; UnsupportedNode for an unsupported element type."""
     onnx = onnx_package()
     if tensor.data_type not in DTYPES:
         name = onnx.TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in onnx.TensorProto.DataType.values() else "unknown"
@@ -139,7 +139,7 @@ def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, 
     """Name, shape and dtype of each input that is neither an initializer nor in `constants`.
 
     Raises:
-        ModelImportError: an input is no tensor or empty, or `shapes` or `constants` name what the model does not have.
+        ModelImportError: an input is empty or not a tensor, or `shapes` or `constants` contain an unknown name.
     """
     weights = {t.name for t in graph.initializer}
     sizes: dict[str, Var] = {}
@@ -163,12 +163,12 @@ def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, 
 def _tensor_type(given: Any) -> tuple[str, list[Any]]:
     kind = given.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelImportError(f"input {given.name!r} is no tensor but {'of no type' if kind is None else kind.removesuffix('_type')}")
+        raise ModelImportError(f"input {given.name!r} is not a tensor but {'has no type' if kind is None else kind.removesuffix('_type')}")
     tensor = given.type.tensor_type
     if tensor.elem_type not in DTYPES:
-        raise ModelImportError(f"input {given.name!r} has elements of the ONNX type number {tensor.elem_type}, which no tensor here has")
+        raise ModelImportError(f"input {given.name!r} has the unsupported ONNX element type number {tensor.elem_type}")
     if not tensor.HasField("shape"):
-        raise ModelImportError(f"input {given.name!r} has no shape: the number of its dimensions must be known")
+        raise ModelImportError(f"input {given.name!r} has no shape; its number of dimensions must be known")
     return DTYPES[tensor.elem_type], list(tensor.shape.dim)
 
 
@@ -181,7 +181,7 @@ def _extent(dim: Any, default: str, owner: str, shapes: Mapping[str, int], sizes
     known[symbol] = None
     if symbol in shapes:
         if shapes[symbol] < 1:
-            raise ModelImportError(f"shapes: the size {symbol!r} must be at least 1, got {shapes[symbol]}")
+            raise ModelImportError(f"shapes: the extent of {symbol!r} must be at least 1, got {shapes[symbol]}")
         return int(shapes[symbol])
     return sizes.setdefault(symbol, Var(symbol))
 

@@ -1,9 +1,9 @@
-"""ONNX models as graph functions: nodes are converted one after the other, constants and shapes are computed on the way.
+"""Import ONNX models as graph functions: convert nodes in order, folding constants and shapes during the import.
 
-A node is converted by its entry in `ONNX_OPERATORS`.  Without one, the function that the model defines for it is inlined, or the function
-body in its operator's ONNX schema.  Everything that cannot be imported is collected, so that one error lists all of it.
+A node is converted by its entry in `ONNX_OPERATORS`.  Without an entry, the model's own function for the operator, or the function
+body in the operator's ONNX schema, is inlined.  All unsupported nodes are collected and reported in one error.
 
-`onnx` is imported when a model is.
+The package `onnx` is imported only when a model is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import ModelImportError, ScriptError
 
 OLDEST = 7
-"""Operator sets before this one broadcast by attributes."""
+"""Oldest supported operator set; older ones use attributes for broadcasting."""
 
 _TABLES: Sequence[Mapping[str, Converter]] = (
     onnx_import_activations.CONVERTERS,
@@ -66,30 +66,30 @@ def from_onnx(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
 ) -> IRModule:
-    """An ONNX model as a module with one graph function.
+    """Import an ONNX model as a module with one graph function.
 
-    Tensors keep the layout that the model has (NCHW).  Initializers become constants.  A symbolic dimension that `shapes` does not fix
-    becomes a size of the function, the same one wherever the model uses the name.
+    Tensors keep the layout of the model (NCHW).  Initializers become constants.  A symbolic dimension that `shapes` does not fix
+    becomes a size variable of the function, shared by all uses of its name.
 
     Args:
-        model: path of a file, its bytes, or an `onnx.ModelProto`.  Weights in other files are read from the folder of the path.
-        shapes: symbolic dimension -> its extent.
-        name: of the function.
-        constants: input -> its value; such an input is no parameter of the function.  Needed where an operator must know a tensor
-            at import, the shape of a Reshape say, and the model has it as an input.
+        model: file path, bytes, or an `onnx.ModelProto`.  External weights are read from the folder of the path.
+        shapes: extents by symbolic dimension.
+        name: function name.
+        constants: values by input; such an input is not a parameter of the function.  Needed if an operator requires the value at
+            import, for example the shape of a Reshape.
     Returns:
-        The module; parameters and results are in the order of the model's inputs and outputs.
+        The module; parameters and results have the order of the model's inputs and outputs.
     Raises:
         MissingExtraError: `onnx` is not installed.
-        ModelImportError: the file is no ONNX model, or `shapes` or `constants` do not fit it.
-        OnnxImportError: it holds what cannot be imported; everything is listed.
+        ModelImportError: the file is not an ONNX model, or `shapes` or `constants` do not match it.
+        OnnxImportError: the model has unsupported nodes; all of them are listed.
     """
     proto = load_onnx(model)
     return IRModule({name: _Importer(proto).function(name, dict(shapes or {}), dict(constants or {}))})
 
 
 class _Importer:
-    """Converts one model."""
+    """Converter of one model."""
 
     def __init__(self, proto: Any) -> None:
         self.onnx = onnx_package()
@@ -103,7 +103,7 @@ class _Importer:
         opsets = {_domain(o.domain): o.version for o in self.proto.opset_import}
         if opsets.get("", OLDEST) < OLDEST:
             raise ModelImportError(
-                f"the ONNX graph {graph.name!r} uses operator set {opsets['']}; {OLDEST} is the oldest that can be imported. "
+                f"the ONNX graph {graph.name!r} uses operator set {opsets['']}; {OLDEST} is the oldest supported one. "
                 f"Convert it: onnx.version_converter.convert_version(model, {OLDEST})"
             )
         builder = GraphBuilder(name)
@@ -125,9 +125,9 @@ class _Importer:
     # ---- graphs ----
 
     def graph(self, graph: Any, scope: Scope, b: FoldingBuilder) -> None:
-        """Convert initializers and nodes of a graph; what they compute goes to `scope`."""
+        """Convert initializers and nodes of a graph; results are added to `scope`."""
         for tensor in graph.initializer:
-            if scope.place or tensor.name not in scope.tensors:  # the caller may give the model's initializers other values
+            if scope.place or tensor.name not in scope.tensors:  # `constants` may override the model's initializers
                 scope.tensors[tensor.name] = self._initializer(tensor)
         for tensor in graph.sparse_initializer:
             self._refuse("SparseTensor", "", 0, UnsupportedNode("sparse initializers"), tensor.values.name)
@@ -153,9 +153,9 @@ class _Importer:
             results.append(b.operand(datum))
         return results
 
-    def lookup(self, name: str, scope: Scope, who: str) -> Any:
+    def lookup(self, name: str, scope: Scope, consumer: str) -> Any:
         if name not in scope.tensors:
-            raise ModelImportError(f"{who}: the tensor {name!r} is not computed before it is used; the file is no valid ONNX model")
+            raise ModelImportError(f"{consumer}: the tensor {name!r} is used before it is computed; the file is not a valid ONNX model")
         return scope.tensors[name]
 
     # ---- nodes ----
@@ -188,7 +188,7 @@ class _Importer:
                 scope.tensors[key] = datum
 
     def _check_known(self, node: Any, domain: str, version: int, scope: Scope) -> None:
-        """Refuse an operator that nothing is known about, though its operands are missing anyway."""
+        """Refuse an unknown operator even if its operands are missing."""
         known = (not domain and node.op_type in CONTROL) or _registered(domain, node.op_type) in ONNX_OPERATORS
         if not known and (domain, node.op_type, node.overload) not in self.functions and not self._schema(node, domain, version):
             raise UnsupportedNode(_NO_CONVERTER)
@@ -207,12 +207,12 @@ class _Importer:
             results += [None] * (len(node.output) - len(results))
             for i, name in enumerate(node.output):
                 if name and results[i] is None:
-                    raise UnsupportedNode(f"its output {i}")
+                    raise UnsupportedNode(f"output {i} is not supported")
             return results
         return self._inlined(node, domain, version, attributes, inputs, scope, b, place)
 
     def _attributes(self, node: Any, scope: Scope) -> list[Any]:
-        """The attributes of a node; references to those of the function around it are resolved, absent ones dropped."""
+        """The attributes of a node with references to the enclosing function's attributes resolved; absent ones are dropped."""
         made = []
         for a in node.attribute:
             if not a.ref_attr_name:
@@ -257,7 +257,7 @@ class _Importer:
         b: FoldingBuilder,
         place: str,
     ) -> Sequence[Any]:
-        """The results of a function's body."""
+        """The results of inlining the operator's function body."""
         function = self.functions.get((domain, node.op_type, node.overload))
         given: dict[str, Any] = {}
         if function is None:
@@ -280,7 +280,7 @@ class _Importer:
                 for name, wanted in zip(function.output, node.output, strict=False)]  # fmt: skip
 
     def _body(self, schema: Any, node: Any, version: int, attributes: list[Any], inputs: Sequence[Datum | None]) -> Any:
-        """The body in a schema, for the operator set that comes nearest to the model's."""
+        """The function body of a schema for the operator set nearest to the model's."""
         function = self.onnx.FunctionProto()
         if schema.has_function:
             at = _nearest(schema.function_opset_versions, version)
@@ -313,12 +313,12 @@ class _Importer:
 
 
 def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNode:
-    """Attributes and constant inputs may have any length, type and value: Python's errors find what a converter does not check."""
+    """Report a Python error in a converter: attributes and constant inputs may have any length, type and value."""
     types = ", ".join([str(x.type) if x is not None and x is not MISSING else "-" for x in inputs])
     given = ", ".join([a.name for a in node.attribute])
     first = (str(error).splitlines() or [""])[0]
     return UnsupportedNode(
-        f"its attributes ({given or 'none'}) do not fit its inputs ({types}), or the values of these: {type(error).__name__}: {first}"
+        f"its attributes ({given or 'none'}) do not match its inputs ({types}) or their values: {type(error).__name__}: {first}"
     )
 
 
@@ -334,7 +334,7 @@ def _registered(domain: str, operator: str) -> str:
 
 
 def _nearest(versions: Sequence[int], version: int) -> int:
-    """The newest that is not newer than `version`, else the oldest."""
+    """The newest version <= `version`, else the oldest."""
     return max([v for v in versions if v <= version], default=min(versions))
 
 

@@ -1,4 +1,4 @@
-"""ONNX operators that read or write at positions which are tensors themselves; ours take negative ones from the back, as ONNX does."""
+"""Convert ONNX operators with tensor indices; negative indices count from the end in graph operators too."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _compress(node: OnnxNode) -> Converted:
     if axis is None:
         x, axis = b.reshape(x, shape=(product(x.type.shape),)), 0
     if not kept.size:
-        raise node.refuse("a selection of nothing")
+        raise node.refuse("the selection is empty")
     return b.take(x, b.constant(kept, "int64"), axis=normalised(axis, rank(x)))
 
 
@@ -92,7 +92,7 @@ def _only(shape: tuple[Index, ...], axis: int) -> tuple[Index, ...]:
 
 
 def _tensor_scatter(node: OnnxNode) -> Converted:
-    """Rows of a cache are written from an index on, one for each batch; `circular` wraps around."""
+    """Write rows of a cache from a start index per batch; `circular` wraps around."""
     cache, update, b = node.input(0), node.input(1), node.b
     axis = normalised(node.attr("axis", -2), rank(cache))
     shape = shape_of(update)
@@ -111,13 +111,13 @@ def _max_unpool(node: OnnxNode) -> Converted:
     kernel, strides, pads = node.each("kernel_shape", n), node.each("strides", n, [1] * n), node.each("pads", 2 * n, [0] * 2 * n)
     inferred = [(shape[i + 2] - 1) * strides[i] - pads[i] - pads[i + n] + kernel[i] for i in range(n)]
     implied: tuple[Poly | int, ...] = (*shape[:2], *inferred)
-    asked = node.ints(2, "output_shape") if node.has(2) else implied
+    requested = node.ints(2, "output_shape") if node.has(2) else implied
     zeros = b.full(shape=(product(implied),), value=0, dtype=x.type.dtype)
     flat = [b.reshape(v, shape=(product(shape),)) for v in (indices, x)]
     made = b.reshape(b.scatter_elements(zeros, *flat, axis=0), shape=implied)
-    if tuple(asked) == implied:
+    if tuple(requested) == implied:
         return made
-    after = tuple([a - i for a, i in zip(asked, implied, strict=True)])
+    after = tuple([a - i for a, i in zip(requested, implied, strict=True)])
     return b.pad(made, before=(0,) * len(after), after=after)
 
 

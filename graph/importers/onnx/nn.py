@@ -1,4 +1,4 @@
-"""ONNX products and convolutions.  One spatial dimension is two with a height of 1; three are a sum of convolutions of planes."""
+"""Convert ONNX products and convolutions; 1-D ones as 2-D of height 1, 3-D ones as sums of 2-D convolutions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tunesmith.ir.poly import Index, Poly, ceildiv, maximum, poly
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel moves over the spatial dimensions, one entry for each.
+    """A sliding kernel; each attribute has one entry per spatial dimension.
 
     Attributes:
         kernel: extents.
         strides: steps.
         dilations: distances between elements.
-        before: elements added in front.
-        after: elements added behind.
+        before: leading padding.
+        after: trailing padding.
     """
 
     kernel: tuple[int, ...]
@@ -31,14 +31,14 @@ class Window:
 
     @classmethod
     def of(cls, node: OnnxNode, kernel: Sequence[int], spatial: Sequence[Index]) -> Window:
-        """From the attributes strides, dilations, pads and auto_pad."""
+        """A window from the attributes strides, dilations, pads and auto_pad."""
         n = len(spatial)
         if len(kernel) != n or any(k < 1 for k in kernel):
-            raise UnsupportedNode(f"the kernel has the extents {list(kernel)}; it has {n}, each at least 1")
+            raise UnsupportedNode(f"the kernel has the extents {list(kernel)}, expected {n} extents >= 1")
         strides = node.each("strides", n, [1] * n)
         dilations = node.each("dilations", n, [1] * n)
         if min((*strides, *dilations), default=1) < 1:
-            raise UnsupportedNode(f"strides {list(strides)} and dilations {list(dilations)} are at least 1")
+            raise UnsupportedNode(f"strides {list(strides)} and dilations {list(dilations)} must be at least 1")
         pads = node.each("pads", 2 * n, [0] * 2 * n)
         before, after = pads[:n], pads[n:]
         auto = node.attr("auto_pad", "NOTSET")
@@ -51,13 +51,13 @@ class Window:
         return cls(tuple(kernel), strides, dilations, before, after)
 
     def part(self, *dims: int) -> Window:
-        """Of some dimensions; -1 is one in which the kernel is a point."""
+        """The window restricted to some dimensions; -1 adds a dimension of kernel extent 1."""
         fields = [(self.kernel, 1), (self.strides, 1), (self.dilations, 1), (self.before, 0), (self.after, 0)]
         return Window(*[tuple([default if d < 0 else values[d] for d in dims]) for values, default in fields])
 
     @property
     def padding(self) -> tuple[int, int, int, int]:
-        """Top, left, bottom, right of a plane."""
+        """Padding of a 2-D window as (top, left, bottom, right)."""
         return (*self.before, *self.after)  # type: ignore[return-value]
 
 
@@ -87,7 +87,7 @@ def _gemm(node: OnnxNode) -> Converted:
 
 
 def _einsum(node: OnnxNode) -> Converted:
-    """Products of two operands at most, without an ellipsis: axes are sorted into batch, row, column and reduced ones."""
+    """Einsum of at most two operands without ellipsis, with axes classified as batch, row, column or reduced."""
     b, equation = node.b, node.attr("equation").replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
@@ -122,35 +122,35 @@ def _einsum(node: OnnxNode) -> Converted:
     return _arranged(node, product, order, result)
 
 
-def _arranged(node: OnnxNode, x: Datum, term: str, wanted: str) -> Datum:
-    """Axes that are not wanted summed away, the others in the wanted order."""
-    gone = tuple([i for i, c in enumerate(term) if c not in wanted])
-    if gone:
-        x = node.b.sum(x, axes=gone)
-    kept = [c for c in term if c in wanted]
-    order = tuple([kept.index(c) for c in wanted])
+def _arranged(node: OnnxNode, x: Datum, term: str, result: str) -> Datum:
+    """Sum over axes that are not in `result`, and permute the rest to its order."""
+    summed = tuple([i for i, c in enumerate(term) if c not in result])
+    if summed:
+        x = node.b.sum(x, axes=summed)
+    remaining = [c for c in term if c in result]
+    order = tuple([remaining.index(c) for c in result])
     return x if order == tuple(range(len(order))) else node.b.permute_dims(x, axes=order)
 
 
 def add_bias(node: OnnxNode, y: Datum, bias: Datum | None) -> Datum:
-    """A number for each channel, added along axis 1."""
+    """Add a per-channel bias along axis 1."""
     if bias is None:
         return y
     return node.b.add(y, node.b.reshape(bias, shape=(1, shape_of(bias)[0], *[1] * (rank(y) - 2))))
 
 
 def convolve(node: OnnxNode, x: Datum, w: Datum) -> Datum:
-    """The convolution that the node's attributes describe, of one to three spatial dimensions.
+    """The convolution described by the node's attributes, over one to three spatial dimensions.
 
     Args:
-        node: has strides, dilations, pads, auto_pad and group.
+        node: node with the attributes strides, dilations, pads, auto_pad and group.
         x: [n, ci, ...].
         w: [co, ci / group, ...].
     """
     b, n, groups = node.b, rank(x) - 2, node.attr("group", 1)
     kernel = extents(w, "the kernel")[2:]
     if node.each("kernel_shape", n, kernel) != tuple(kernel):
-        raise UnsupportedNode(f"the attribute kernel_shape is {node.attr('kernel_shape')}, and the filters have {list(kernel)}")
+        raise UnsupportedNode(f"the attribute kernel_shape is {node.attr('kernel_shape')}, but the weights have {list(kernel)}")
     window = Window.of(node, kernel, shape_of(x)[2:])
     if n == 1:
         line = window.part(-1, 0)
@@ -167,7 +167,7 @@ def _plane(node: OnnxNode, x: Datum, w: Datum, window: Window, groups: int) -> D
 
 
 def _volume(node: OnnxNode, x: Datum, w: Datum, window: Window, groups: int) -> Datum:
-    """For each depth of the kernel: the planes that meet it, as a batch, convolved with its plane."""
+    """3-D convolution as a sum over kernel depth of 2-D convolutions, with depth planes folded into the batch."""
     b = node.b
     x = padded(node, x, (0, 0, window.before[0], 0, 0), (0, 0, window.after[0], 0, 0))
     n, channels, depth, height, width = extents(x)
@@ -200,11 +200,11 @@ def _conv_transpose(node: OnnxNode) -> Converted:
     strides, dilations = tuple(node.attr("strides", [1] * n)), tuple(node.attr("dilations", [1] * n))
     extra = list(node.attr("output_padding", [0] * n))
     pads = list(node.attr("pads", [0] * 2 * n))
-    auto, asked = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
-    if asked is not None or auto.startswith("SAME"):
+    auto, requested = node.attr("auto_pad", "NOTSET"), node.attr("output_shape")
+    if requested is not None or auto.startswith("SAME"):
         for i in range(n):
-            wanted = asked[-n:][i] if asked is not None else spatial[i] * strides[i]
-            missing = poly(strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - wanted)
+            size = requested[-n:][i] if requested is not None else spatial[i] * strides[i]
+            missing = poly(strides[i] * (spatial[i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - size)
             total = missing.as_int() if missing.const is not None else _refuse_size(spatial[i])
             extra[i] += max(-total, 0)
             total = max(total, 0)
@@ -213,7 +213,7 @@ def _conv_transpose(node: OnnxNode) -> Converted:
     if n == 1:
         x, w = b.expand_dims(x, axes=(2,)), b.expand_dims(w, axes=(2,))
         strides, dilations, extra, pads = (1, *strides), (1, *dilations), [0, *extra], [0, pads[0], 0, pads[1]]
-    # Extra rows are padding that is not cut off: beyond what output_padding may be where asked for by output_shape.
+    # Extra rows are padding that is not cropped; output_shape may request more than output_padding allows.
     cut = [max(e - max(s, d) + 1, 0) for e, s, d in zip(extra, strides, dilations, strict=True)]
     made = b.conv2d_transpose(
         x,
@@ -234,7 +234,7 @@ def _refuse_size(e: Index) -> int:
 
 
 def _integer(x: Datum, zero: Datum | None, node: OnnxNode, axis: int | None = None) -> Datum:
-    """Whole numbers as int32, their zero point taken away."""
+    """Integers as int32 with their zero point subtracted."""
     b = node.b
     wide = cast_to(b, x, "int32")
     if zero is None:

@@ -1,7 +1,7 @@
-"""OnnxNode: one node of an ONNX model as a converter sees it, and the registry of converters.
+"""Register ONNX converters, and give them access to a node's operands and attributes (`OnnxNode`).
 
-A converter takes an `OnnxNode` and returns the results in the order of the node's outputs: one tensor, or a tuple in which None stands for
-an output that it cannot give.  It calls graph operators through `node.b` and raises `UnsupportedNode` for what it cannot do:
+A converter takes an `OnnxNode` and returns its results in the order of the node's outputs: one tensor, or a tuple with None for each
+unsupported output.  It calls graph operators through `node.b` and raises `UnsupportedNode` for unsupported cases:
 
     @ONNX_OPERATORS.registers("com.example.Scale2")
     def scale2(node: OnnxNode) -> Datum:
@@ -37,13 +37,13 @@ DTYPES: Mapping[int, str] = {
     13: "uint64",
     16: "bfloat16",
 }
-"""TensorProto.DataType -> dtype, those that tensors here may have."""
+"""TensorProto.DataType -> dtype of the supported element types."""
 
 _OTHER_TYPES = {8: "string", 14: "complex64", 15: "complex128"}
 
 
 def dtype_of(number: int) -> str:
-    """The dtype of a TensorProto.DataType; UnsupportedNode for texts, complex numbers and floats of 8 bits and less."""
+    """The dtype of a TensorProto.DataType; UnsupportedNode for strings, complex numbers and floats of 8 bits or less."""
     if number not in DTYPES:
         raise UnsupportedNode(f"element type {_OTHER_TYPES.get(number, f'number {number}')}")
     return DTYPES[number]
@@ -51,15 +51,15 @@ def dtype_of(number: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class OnnxNode:
-    """A node, with its operands.
+    """A node and its operands.
 
     Attributes:
-        operator: its type.
-        version: of the operator set of its domain that the model imports.
-        inputs: operands; None for one that is left out.
-        outputs: names of its results; "" for one that is not wanted.
-        attributes: by name, defaults not filled in; texts as str, tensors as arrays.
-        b: appends calls.
+        operator: operator type.
+        version: version of the operator's domain that the model imports.
+        inputs: operands; None for omitted ones.
+        outputs: result names; "" for unused results.
+        attributes: attributes by name, without defaults; strings as str, tensors as arrays.
+        b: builder of graph operator calls.
     """
 
     operator: str
@@ -74,48 +74,48 @@ class OnnxNode:
         return i < len(self.inputs) and self.inputs[i] is not None
 
     def wants(self, i: int) -> bool:
-        """Whether output `i` is asked for."""
+        """Whether output `i` is used."""
         return i < len(self.outputs) and bool(self.outputs[i])
 
     def input(self, i: int) -> Datum:
-        """Operand `i`, which must be there."""
+        """Operand `i`; UnsupportedNode if it is omitted."""
         found = self.inputs[i] if i < len(self.inputs) else None
         if found is None:
             raise UnsupportedNode(f"input {i} is missing")
         return found
 
     def get(self, i: int) -> Datum | None:
-        """Operand `i`, None when it is left out."""
+        """Operand `i`, or None if it is omitted."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """An attribute or its default."""
         return self.attributes.get(name, default)
 
     def each(self, name: str, n: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        """An attribute that is a list of `n` ints."""
+        """A list attribute of `n` ints."""
         given = self.attr(name, default)
         found = () if given is None else tuple(given)
         if len(found) != n:
-            raise UnsupportedNode(f"the attribute {name} has {len(found)} elements, {list(found)}; here it has {n}")
+            raise UnsupportedNode(f"the attribute {name} has {len(found)} elements, {list(found)}; expected {n}")
         return found
 
     def ints(self, i: int, what: str) -> tuple[Poly | int, ...]:
-        """The elements of input `i`, flat, which must be known at import: ints and index expressions."""
+        """The flat elements of input `i`, which must be known at import: ints and index expressions."""
         found = known_ints(self.input(i))
         if found is None:
             raise self._unknown(i, what)
         return found
 
     def numbers(self, i: int, what: str) -> tuple[int, ...]:
-        """The elements of input `i`, flat, which must be numbers."""
+        """The flat elements of input `i`, which must be constant ints."""
         found = self.ints(i, what)
         if any(isinstance(v, Poly) for v in found):
             raise UnsupportedNode(f"input {i} ({what}) depends on symbolic sizes; fix them with shapes=")
         return tuple([v for v in found if isinstance(v, int)])
 
     def array(self, i: int, what: str) -> np.ndarray:
-        """The elements of input `i`, which must be known at import."""
+        """The elements of input `i`, which must be constant."""
         found = self.input(i)
         if isinstance(found, Constant):
             return found.data
@@ -124,18 +124,18 @@ class OnnxNode:
         raise self._unknown(i, what)
 
     def axes(self, i: int, since: int) -> tuple[int, ...] | None:
-        """Axes, which are an attribute before version `since` and input `i` from then on; None when they are not given."""
+        """Axes: an attribute before version `since`, input `i` from then on; None if omitted."""
         if self.version >= since:
             return self.numbers(i, "axes") if self.has(i) else None
         given = self.attr("axes")
         return None if given is None else tuple(given)
 
     def like(self, number: float | bool, x: Datum) -> Constant:
-        """A number as a scalar tensor with the element type of `x`."""
+        """A scalar constant with the element type of `x`."""
         return self.b.constant(number, x.type.dtype)
 
     def refuse(self, reason: str) -> UnsupportedNode:
-        """An error to raise."""
+        """An UnsupportedNode error for the caller to raise."""
         return UnsupportedNode(reason)
 
     def _unknown(self, i: int, what: str) -> UnsupportedNode:
@@ -146,35 +146,35 @@ Converted = Datum | Sequence[Datum | None]
 Converter = Callable[[OnnxNode], Converted]
 
 ONNX_OPERATORS: Registry[Converter] = Registry("onnx operator")
-"""Converters by operator; those outside the default domain are named `domain.Operator`."""
+"""Converters by operator name; outside the default domain the name is `domain.Operator`."""
 
 
 def rank(x: Datum) -> int:
-    """Number of dimensions."""
+    """The number of dimensions."""
     return len(x.type.shape)
 
 
 def extents(x: Datum, what: str = "the operand") -> tuple[int, ...]:
-    """A static shape as ints; UnsupportedNode where sizes are symbolic."""
+    """A static shape as ints; UnsupportedNode if it is symbolic."""
     if not x.type.is_static:
         raise UnsupportedNode(f"{what} has the symbolic shape {x.type}; fix its sizes with shapes=")
     return x.type.extents
 
 
 def shape_of(x: Datum) -> tuple[Poly | int, ...]:
-    """The shape: ints where extents are numbers."""
+    """The shape with constant extents as ints."""
     return tuple([e if e.const is None else e.const for e in x.type.shape])
 
 
 def normalised(axis: int, n: int) -> int:
-    """An axis counted from the front."""
+    """A non-negative axis index; UnsupportedNode if out of range."""
     if not -n <= axis < n:
-        raise UnsupportedNode(f"axis {axis} of a tensor with {n} dimensions")
+        raise UnsupportedNode(f"axis {axis} is out of range for a tensor with {n} dimensions")
     return axis % n
 
 
 def cast_to(b: FoldingBuilder, x: Datum, dtype: str) -> Datum:
-    """`x` with another element type; `x` itself when it has that."""
+    """`x` cast to an element type; `x` itself if it has this type."""
     if x.type.dtype == dtype:
         return x
     if dtype == "bool":

@@ -1,4 +1,4 @@
-"""ONNX normalisations."""
+"""Convert ONNX normalisations: batch, layer, RMS, instance, group and local response normalisation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tunesmith.ir.poly import Index, poly, product
 
 
 def _channels(node: OnnxNode, v: Datum, n: int) -> Datum:
-    """A number for each channel, spread over axis 1 of a tensor of `n` dimensions."""
+    """A per-channel tensor reshaped to broadcast along axis 1 of a tensor of `n` dimensions."""
     return node.b.reshape(v, shape=tuple([shape_of(v)[0] if i == 1 else 1 for i in range(n)]))
 
 
 def _batch_norm(node: OnnxNode) -> Converted:
     x, b = node.input(0), node.b
     if node.version < 9 and not node.attr("spatial", 1):
-        raise node.refuse("statistics for each element (spatial=0)")
+        raise node.refuse("per-element statistics (spatial=0)")
     scale, bias, mean, variance = (cast_to(b, node.input(i), x.type.dtype) for i in range(1, 5))
     eps, momentum = node.attr("epsilon", 1e-5), node.attr("momentum", 0.9)
     if not node.attr("training_mode", 0):
@@ -55,7 +55,7 @@ def _rms_norm(node: OnnxNode) -> Converted:
 
 
 def _scaled(node: OnnxNode, operator: str, x: Datum, axes: tuple[int, ...], eps: float) -> Datum:
-    """The norm; scale and bias are its operands if they have the shape of what is normalised, else they are broadcast."""
+    """The norm with scale and bias as operands if they have the normalised shape, else with separate broadcast arithmetic."""
     b = node.b
     inner = tuple([x.type.shape[a] for a in axes])
     parts = [cast_to(b, p, x.type.dtype) for p in (node.get(1), node.get(2)) if p is not None]
@@ -68,7 +68,7 @@ def _scaled(node: OnnxNode, operator: str, x: Datum, axes: tuple[int, ...], eps:
 
 
 def _planes(node: OnnxNode, x: Datum) -> Datum:
-    """[n, c, ...] as [n, c, h, w]."""
+    """[n, c, ...] reshaped to [n, c, h, w]."""
     shape = x.type.shape
     if rank(x) == 4:
         return x
@@ -87,7 +87,7 @@ def _group_norm(node: OnnxNode) -> Converted:
     x, b, groups = node.input(0), node.b, node.attr("num_groups")
     channels = x.type.shape[1]
     scale, bias = node.input(1), node.input(2)
-    if node.version < 21:  # a number for each group
+    if node.version < 21:  # scale and bias are per group
         each = channels // groups
         scale, bias = (_repeated(node, v, groups, each) for v in (scale, bias))
     made = b.group_norm(_planes(node, x), scale, bias, groups=groups, eps=node.attr("epsilon", 1e-5))

@@ -1,4 +1,4 @@
-"""ONNX pooling.  The largest element and the mean of a box are separable, so three dimensions are planes pooled and then lines."""
+"""Convert ONNX pooling.  Maximum and mean are separable, so 3-D pooling is 2-D pooling of planes followed by 1-D pooling."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _MOST_WINDOW = 1024
 
 
 def _indices(node: OnnxNode, x: Datum, pooled: Datum) -> Datum:
-    """Where in the flattened tensor each largest element is: the first position of its window that holds it."""
+    """Flat index of each maximum: the first position in its window with this value."""
     b, n = node.b, rank(x) - 2
     shape, out = extents(x), extents(pooled)
     window = Window.of(node, node.each("kernel_shape", n), shape[2:])
     steps = [np.arange(out[i + 2])[:, None] * window.strides[i] - window.before[i] + np.arange(window.kernel[i]) * window.dilations[i]
              for i in range(n)]  # fmt: skip
     if int(np.prod(window.kernel)) > _MOST_WINDOW:
-        raise node.refuse(f"positions in windows of more than {_MOST_WINDOW} elements")
+        raise node.refuse(f"indices in windows of more than {_MOST_WINDOW} elements")
     at = np.zeros((1,) * 2 * n, dtype=np.int64)
     inside = np.ones((1,) * 2 * n, dtype=bool)
     column = np.zeros((1,) * 2 * n, dtype=np.int64)
@@ -91,7 +91,7 @@ def _average_pool(node: OnnxNode) -> Converted:
 
 
 def _lp_pool(node: OnnxNode) -> Converted:
-    """The p-norm of a window: a mean of powers with padding counted, times the number of elements."""
+    """p-norm pooling: the mean of powers, with padding counted, times the window size."""
     x, b, p = node.input(0), node.b, node.attr("p", 2)
     power = b.multiply(x, x) if p == 2 else b.power(b.abs(x), node.like(p, x))
     mean = _pool(node, "avg_pool2d", power, count_include_pad=True)

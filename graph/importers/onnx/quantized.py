@@ -1,4 +1,4 @@
-"""ONNX operators on quantised tensors: rounding to a grid and back, and products computed on real numbers or int32."""
+"""Convert ONNX operators on quantised tensors: quantise, dequantise, and products in floats or int32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES = ("int8", "uint8", "int16", "uint16", "int32")
 
 
 def _spread(node: OnnxNode, v: Datum, x: Datum) -> Datum:
-    """A scale or zero point that meets each element of `x`: for all, for each slice along `axis`, or for blocks along it."""
+    """A scale or zero point broadcast to `x`: per tensor, per slice along `axis`, or per block along `axis`."""
     b, block = node.b, node.attr("block_size", 0)
     if rank(v) == 0 or (rank(v) == 1 and v.type.shape[0] == 1 and not block):
         return v if rank(v) == 0 else b.reshape(v, shape=())
@@ -29,7 +29,7 @@ def _spread(node: OnnxNode, v: Datum, x: Datum) -> Datum:
 
 
 def _quantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None, dtype: str) -> Datum:
-    """round(x / scale) + zero, half to even, kept inside the type."""
+    """round(x / scale) + zero, half to even, clamped to the type."""
     b = node.b
     if dtype not in _TYPES:
         raise node.refuse(f"quantisation to {dtype}")
@@ -78,7 +78,7 @@ def _column(node: OnnxNode, v: Datum, n: int, axis: int) -> Datum:
 
 
 def _rescaled(node: OnnxNode, total: Datum, scales: tuple[Datum, Datum], out: tuple[Datum, Datum]) -> Datum:
-    """int32 sums as quantised numbers of another grid."""
+    """int32 sums requantised to another scale and zero point."""
     b = node.b
     scale, zero = cast_to(b, out[0], "float32"), out[1]
     factor = b.multiply(*[cast_to(b, s, "float32") for s in scales])

@@ -1,6 +1,6 @@
-"""ONNX recurrent networks, unrolled: one step of a cell for each element of the sequence, whose length must be a number.
+"""Convert ONNX recurrent networks by unrolling one cell per sequence element; the sequence length must be constant.
 
-Gates stand in W, R and B in the order i, o, f, c (LSTM), z, r, h (GRU); [directions, gates * hidden, ...].
+W, R and B have the shape [directions, gates * hidden, ...] and the gate order i, o, f, c (LSTM) or z, r, h (GRU).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _activations(node: OnnxNode, default: list[str], direction: int) -> list[Cal
     names = node.attr("activations") or []
     names = names[direction * len(default) : (direction + 1) * len(default)] or default
     if node.attr("activation_alpha") or node.attr("activation_beta"):
-        raise node.refuse("activation_alpha and activation_beta")
+        raise node.refuse("activation_alpha and activation_beta are not supported")
     unknown = [n for n in names if n.lower() not in _ACTIVATIONS]
     if unknown:
         raise node.refuse(f"the activation {unknown[0]}")
@@ -44,14 +44,14 @@ def _activation(node: OnnxNode, operator: str) -> Callable[[Datum], Datum]:
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """Of one direction.
+    """Weights of one direction.
 
     Attributes:
         w: [input, gates * hidden].
         r: [hidden, gates * hidden].
-        bias_w: [gates * hidden], for the input; None for none.
-        bias_r: [gates * hidden], for the state.
-        peepholes: input, output and forget gate, [hidden] each; empty for none.
+        bias_w: input bias, [gates * hidden], or None.
+        bias_r: state bias, [gates * hidden], or None.
+        peepholes: input, output and forget gate, [hidden] each; or empty.
     """
 
     w: Datum
@@ -70,7 +70,7 @@ def _row(node: OnnxNode, x: Datum, i: int, axis: int = 0) -> Datum:
 
 
 def _gate(node: OnnxNode, x: Datum, i: int, hidden: int) -> Datum:
-    """Columns of gate `i`."""
+    """The columns of gate `i`."""
     axis = len(x.type.shape) - 1
     return node.b.strided_slice(x, axes=(axis,), begin=(i * hidden,), end=((i + 1) * hidden,))
 
@@ -128,7 +128,7 @@ def _recurrent(cell: _Cell, gates: int, default: list[str], states: int) -> Conv
             x = b.permute_dims(x, axes=(1, 0, 2))
         steps = x.type.shape[0].const
         if steps is None or steps > _MOST_STEPS:
-            raise UnsupportedNode(f"a sequence of {x.type.shape[0]} steps; it must be a number up to {_MOST_STEPS}")
+            raise UnsupportedNode(f"a sequence of {x.type.shape[0]} steps; the length must be constant and at most {_MOST_STEPS}")
         direction = node.attr("direction", "forward")
         count = 2 if direction == "bidirectional" else 1
         outputs, finals = [], []
@@ -181,7 +181,7 @@ def _run(
     steps: int,
     back: bool,
 ) -> tuple[Datum, tuple[Datum, ...]]:
-    """All outputs of one direction and its last state; sequences that are over keep their state and give 0."""
+    """All outputs and the last state of one direction; finished sequences keep their state and output 0."""
     b = node.b
     lengths = None
     if node.has(4):

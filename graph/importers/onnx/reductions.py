@@ -1,4 +1,4 @@
-"""ONNX reductions, and what is composed of them: norms of vectors, cumulated sums, the k largest elements."""
+"""Convert ONNX reductions and operators composed of them: vector norms, cumulative sums, top-k, determinants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 _Reduce = Callable[[OnnxNode, Datum, tuple[int, ...], bool], Datum]
 
 _SINCE = {"ReduceSum": 13}
-"""Operator set from which on the axes are an input; 18 for the others."""
+"""First operator set in which axes are an input; 18 for all other operators."""
 
 
 def _plain(operator: str) -> _Reduce:
@@ -39,7 +39,7 @@ def _log_sum(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Dat
 
 
 def _log_sum_exp(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
-    """The largest element is taken out of the sum, so that exp does not overflow, unless it is infinite."""
+    """log(sum(exp(x))) with the maximum subtracted to avoid overflow, unless it is infinite."""
     b = node.b
     top = b.max(x, axes=axes, keepdims=True)
     top = b.where(b.equal(b.abs(top), node.like(math.inf, x)), node.like(0, x), top)
@@ -68,10 +68,10 @@ _ELEMENTWISE: dict[str, Callable[[OnnxNode, Datum], Datum]] = {
     "ReduceLogSum": lambda node, x: node.b.log(x),
     "ReduceSumSquare": lambda node, x: node.b.multiply(x, x),
 }
-"""What is left of a reduction over no axes."""
+"""Elementwise equivalents of reductions over no axes."""
 
 
-def _alone(name: str, node: OnnxNode, x: Datum) -> Datum:
+def _over_no_axes(name: str, node: OnnxNode, x: Datum) -> Datum:
     return _ELEMENTWISE[name](node, x) if name in _ELEMENTWISE else x
 
 
@@ -80,7 +80,7 @@ def _reduce(name: str, make: _Reduce) -> Converter:
         x = node.input(0)
         axes = node.axes(1, _SINCE.get(name, 18))
         if rank(x) == 0 or (not axes and node.attr("noop_with_empty_axes", 0)):
-            return _alone(name, node, x)
+            return _over_no_axes(name, node, x)
         over = tuple(sorted([normalised(a, rank(x)) for a in axes])) if axes else tuple(range(rank(x)))
         return make(node, x, over, bool(node.attr("keepdims", 1)))
 
@@ -111,12 +111,12 @@ _MOST_UNROLLED = 256
 
 
 def _cumprod(node: OnnxNode) -> Converted:
-    """Unrolled: there is no scan."""
+    """Cumulative product, unrolled because there is no product scan operator."""
     x, b = node.input(0), node.b
     axis = normalised(node.numbers(1, "axis")[0], rank(x))
     n = extents(x)[axis]
     if n > _MOST_UNROLLED:
-        raise node.refuse(f"more than {_MOST_UNROLLED} factors")
+        raise node.refuse(f"an axis of more than {_MOST_UNROLLED} elements")
     if node.attr("reverse", 0):
         x = b.flip(x, axes=(axis,))
     rows = [b.strided_slice(x, axes=(axis,), begin=(i,), end=(i + 1,)) for i in range(n)]
@@ -134,12 +134,12 @@ _MOST_RANKED = 4096
 
 
 def _top_k(node: OnnxNode) -> Converted:
-    """Each element's place in the order is the number of elements before it: n * n comparisons and no sort."""
+    """Top-k by ranks: the rank of an element is the number of elements before it, from n * n comparisons without a sort."""
     x, b = node.input(0), node.b
     axis = normalised(node.attr("axis", -1), rank(x))
     ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
     if len(ks) != 1:
-        raise UnsupportedNode(f"k has {len(ks)} elements; it has 1")
+        raise UnsupportedNode(f"k has {len(ks)} elements, expected 1")
     k = ks[0]
     n = extents(x)[axis]
     if not 0 < k <= n:
@@ -162,7 +162,7 @@ def _top_k(node: OnnxNode) -> Converted:
 
 
 def _lp_normalization(node: OnnxNode) -> Converted:
-    """0 where the norm is 0."""
+    """x / norm, and 0 where the norm is 0."""
     x, b = node.input(0), node.b
     axes = (normalised(node.attr("axis", -1), rank(x)),)
     norm = (_l2 if node.attr("p", 2) == 2 else _sum_of("abs"))(node, x, axes, True)
@@ -171,11 +171,11 @@ def _lp_normalization(node: OnnxNode) -> Converted:
 
 
 def _determinant(node: OnnxNode) -> Converted:
-    """Laplace's formula, for matrices of up to 4 rows."""
+    """Determinant by Laplace expansion, for matrices of up to 4 rows."""
     x, b = node.input(0), node.b
     n = x.type.shape[-1].const
     if n is None or n > 4:
-        raise node.refuse("determinants of matrices with more than 4 rows")
+        raise node.refuse("a determinant of a matrix with more than 4 rows")
 
     def element(i: int, j: int) -> Datum:
         part = b.strided_slice(x, axes=(-2, -1), begin=(i, j), end=(i + 1, j + 1))

@@ -1,7 +1,7 @@
-"""ONNX Resize and Upsample: interpolation is separable, so an axis is taken at positions or multiplied with a matrix, known at import.
+"""Convert ONNX Resize and Upsample: interpolation is separable, so each axis is a gather or a product with a constant matrix.
 
-What is plain (two last axes of four, linear, in the coordinates that `resize2d` has) becomes that operator, which keeps the model's meaning
-visible and takes symbolic sizes.
+Simple cases (last two of four axes, linear, coordinate modes of `resize2d`) become `resize2d`, which supports symbolic sizes and
+keeps the operator recognizable.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SAME_IN_OURS = {
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one axis is resized.
+    """Resize parameters of one axis.
 
     Attributes:
-        axis: which.
-        extent: before.
-        size: after.
-        scale: size / extent, or as the model gives it.
-        start: where the part that is kept begins, 0 to 1 (tf_crop_and_resize).
-        end: where it ends.
+        axis: axis index.
+        extent: input extent.
+        size: output extent.
+        scale: size / extent, or the scale in the model.
+        start: start of the cropped region, 0 to 1 (tf_crop_and_resize).
+        end: end of the cropped region.
     """
 
     axis: int
@@ -46,7 +46,7 @@ class _Axis:
     end: float = 1.0
 
     def coordinates(self, mode: str) -> np.ndarray:
-        """The position in the input of each element of the output."""
+        """Input coordinate of each output element."""
         y = np.arange(self.size, dtype=np.float64)
         width = self.scale * self.extent
         last = self.extent - 1
@@ -79,7 +79,7 @@ def _linear_kernel(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic_kernel(a: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Keys' cubic convolution."""
+    """Keys' cubic convolution kernel."""
 
     def kernel(x: np.ndarray) -> np.ndarray:
         x = np.abs(x)
@@ -91,7 +91,7 @@ def _cubic_kernel(a: float) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _matrix(node: OnnxNode, a: _Axis, x: np.ndarray, mode: str) -> np.ndarray:
-    """[size, extent]: the weight of each element of the input in each of the output."""
+    """[size, extent]: interpolation weight of each input element for each output element."""
     cubic = mode == "cubic"
     kernel = _cubic_kernel(node.attr("cubic_coeff_a", -0.75)) if cubic else _linear_kernel
     shrink = min(a.scale, 1.0) if node.attr("antialias", 0) else 1.0
@@ -132,13 +132,13 @@ def _along(node: OnnxNode, x: Datum, a: _Axis) -> Datum:
 
 
 def _axes(node: OnnxNode, x: Datum) -> list[_Axis]:
-    """What is asked for along each axis, those that stay as they are left out."""
+    """Parameters of all resized axes; unchanged axes are omitted."""
     n = rank(x)
     chosen = [normalised(v, n) for v in node.attr("axes", range(n))]
     shape = extents(x)
     crop = node.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = node.array(1, "roi") if crop and node.version >= 11 and node.has(1) else None
-    scales, sizes = _asked(node)
+    scales, sizes = _scales_or_sizes(node)
     if scales is not None:
         scale = {a: float(s) for a, s in zip(chosen, scales, strict=True)}
         size = {a: int(s * shape[a]) for a, s in scale.items()}
@@ -159,8 +159,8 @@ def _axes(node: OnnxNode, x: Datum) -> list[_Axis]:
     return made
 
 
-def _asked(node: OnnxNode) -> tuple[np.ndarray | None, tuple[int, ...] | None]:
-    """Scales or sizes, whichever the node has."""
+def _scales_or_sizes(node: OnnxNode) -> tuple[np.ndarray | None, tuple[int, ...] | None]:
+    """Scales or sizes, whichever input the node has."""
     if node.operator == "Upsample" and node.version < 9:
         return np.asarray(node.attr("scales")), None
     if node.version < 11:
@@ -170,7 +170,7 @@ def _asked(node: OnnxNode) -> tuple[np.ndarray | None, tuple[int, ...] | None]:
 
 
 def _symbolic(node: OnnxNode, x: Datum) -> Datum | None:
-    """`resize2d` for a plain case, None for others."""
+    """`resize2d` for a simple case, else None."""
     b, mode = node.b, node.attr("mode", "nearest")
     coordinates = node.attr("coordinate_transformation_mode", "half_pixel") if node.version >= 11 else "asymmetric"
     odd = ("antialias", "exclude_outside", "axes")
@@ -187,13 +187,13 @@ def _symbolic(node: OnnxNode, x: Datum) -> Datum | None:
 
 
 def _plane(node: OnnxNode, x: Datum) -> tuple[Index, ...] | None:
-    """Height and width of the result, if they are exact multiples of the scales and the other axes stay."""
+    """Height and width of the result if the scales give exact integers and the other axes are unchanged; else None."""
     shape = shape_of(x)
     given = node.get(3) if node.version >= 11 else None
     if isinstance(given, (Sizes, Constant)) and len(given.type.shape) == 1 and given.type.shape[0] == 4:
         sizes = node.ints(3, "sizes")
         return sizes[2:] if sizes[:2] == shape[:2] else None
-    scales, _ = _asked(node)
+    scales, _ = _scales_or_sizes(node)
     if scales is None or len(scales) != 4 or tuple(scales[:2]) != (1, 1):
         return None
     made: list[Index] = []

@@ -1,4 +1,4 @@
-"""ONNX operators that read images between pixels: each point is a sum over taps, pixels with weights, along every axis."""
+"""Convert ONNX operators that sample images at fractional coordinates, as weighted sums of pixels (taps) along each axis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 
 @dataclass(frozen=True, eq=False)
 class _Tap:
-    """A pixel along one axis for each point.
+    """One pixel along one axis for each sampling point.
 
     Attributes:
-        at: its index, int64, inside the axis.
-        weight: of the type of the image; None for 1.
+        at: pixel index, int64, inside the axis.
+        weight: interpolation weight in the image's element type; None for 1.
     """
 
     at: Datum
@@ -25,7 +25,7 @@ class _Tap:
 
 
 def _reflected(node: OnnxNode, at: Datum, low: float, high: float) -> Datum:
-    """Coordinates mirrored at the borders until they are between them."""
+    """Coordinates reflected at the borders into [low, high]."""
     b, span = node.b, high - low
     if span == 0:
         return b.multiply(at, node.like(0, at))
@@ -35,7 +35,7 @@ def _reflected(node: OnnxNode, at: Datum, low: float, high: float) -> Datum:
 
 
 def _tap(node: OnnxNode, at: Datum, weight: Datum | None, extent: int, padding: str, aligned: bool) -> _Tap:
-    """A tap whose index is a whole float that may lie outside."""
+    """A tap at an integral float index that may be out of bounds."""
     b = node.b
     if padding == "reflection":
         at = _reflected(node, at, *((0.0, extent - 1.0) if aligned else (-0.5, extent - 0.5)))
@@ -47,7 +47,7 @@ def _tap(node: OnnxNode, at: Datum, weight: Datum | None, extent: int, padding: 
 
 
 def _cubic(node: OnnxNode, t: Datum) -> list[Datum]:
-    """Keys' weights of the four pixels around a point, `t` behind the second."""
+    """Keys' cubic weights of the four pixels around a point, `t` after the second pixel."""
     b, a = node.b, -0.75
 
     def polynomial(x: Datum, *factors: float) -> Datum:
@@ -78,7 +78,7 @@ def _taps(node: OnnxNode, at: Datum, mode: str, extent: int, padding: str, align
 
 
 def _sum_of_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> Datum:
-    """The image, [n, c, pixels], at points [n, p]: the sum over all combinations of taps, [n, c, p]."""
+    """Sample an image [n, c, pixels] at points [n, p]: the sum over all tap combinations, [n, c, p]."""
     b = node.b
     n, channels, _ = extents(image)
     points = extents(axes[0][0].at)[-1]
@@ -113,7 +113,7 @@ def _grid_sample(node: OnnxNode) -> Converted:
     image = b.reshape(x, shape=(shape[0], shape[1], int(np.prod(spatial))))
     axes = []
     for i, extent in enumerate(spatial):
-        last = len(spatial) - 1 - i  # the grid has x first
+        last = len(spatial) - 1 - i  # grid coordinates are in order x, y, z
         column = b.strided_slice(grid, axes=(rank(grid) - 1,), begin=(last,), end=(last + 1,))
         column = cast_to(b, b.reshape(column, shape=(shape[0], points)), x.type.dtype)
         unit = b.multiply(b.add(column, node.like(1, column)), node.like(0.5, column))
@@ -126,11 +126,11 @@ def _grid_sample(node: OnnxNode) -> Converted:
 
 
 def _roi_align(node: OnnxNode) -> Converted:
-    """A grid of points in each bin of each region, averaged; the number of points must be given (sampling_ratio)."""
+    """Average of a grid of points per bin of each region; sampling_ratio must be given."""
     x, rois, b = node.input(0), node.input(1), node.b
     ratio = node.attr("sampling_ratio", 0)
     if ratio < 1 or node.attr("mode", "avg") != "avg":
-        raise UnsupportedNode("sampling_ratio 0, and the mode max")
+        raise UnsupportedNode("sampling_ratio 0 or mode max")
     _, channels, height, width = extents(x)
     regions = extents(rois, "the regions")[0]
     half = node.version >= 16 and node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
@@ -150,7 +150,7 @@ def _roi_align(node: OnnxNode) -> Converted:
 
 
 def _bin_points(node: OnnxNode, rois: Datum, column: int, bins: int, ratio: int, half: bool) -> Datum:
-    """Coordinates of the points along one axis, [regions, bins * ratio]."""
+    """Point coordinates along one axis, [regions, bins * ratio]."""
     b = node.b
     scale = node.attr("spatial_scale", 1.0)
     start, end = (
@@ -166,7 +166,7 @@ def _bin_points(node: OnnxNode, rois: Datum, column: int, bins: int, ratio: int,
 
 
 def _inner_taps(node: OnnxNode, at: Datum, extent: int) -> list[_Tap]:
-    """Two taps for points inside; none, by weights of 0, for those more than a pixel outside."""
+    """Two taps per point; weights are 0 for points more than a pixel outside."""
     b = node.b
     inside = b.logical_and(b.greater_equal(at, node.like(-1, at)), b.less_equal(at, node.like(extent, at)))
     inside = cast_to(b, inside, at.type.dtype)

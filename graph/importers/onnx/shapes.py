@@ -1,4 +1,4 @@
-"""ONNX operators that move elements, and those that make shapes; shapes that they want as tensors are known when they are converted."""
+"""Convert ONNX operators that move elements or compute shapes; shape operands must be known at import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunesmith.ir.poly import Index, Poly, ceildiv, floordiv, less_than, maximum
 from tunesmith.support import dtype as dt
 
 _FAR = 1 << 31
-"""A slice bound beyond this stands for an end of the axis."""
+"""Slice bounds of this magnitude or more mean the first or last end of the axis."""
 
 
 def _plain_int(p: Index) -> Poly | int:
@@ -41,7 +41,7 @@ def _constant(node: OnnxNode) -> Converted:
             return node.b.constant(np.asarray(value, dtype=np.float32))
         if name in ("value_int", "value_ints"):
             return node.b.constant(np.asarray(value, dtype=np.int64))
-    raise node.refuse(f"a constant given by {', '.join(node.attributes) or 'nothing'}")
+    raise node.refuse(f"a constant with the attributes: {', '.join(node.attributes) or 'none'}")
 
 
 def _constant_of_shape(node: OnnxNode) -> Converted:
@@ -53,13 +53,13 @@ def _constant_of_shape(node: OnnxNode) -> Converted:
 
 
 def _reshape(node: OnnxNode) -> Converted:
-    x, asked = node.input(0), node.ints(1, "shape")
+    x, requested = node.input(0), node.ints(1, "shape")
     old = x.type.shape
     shape: list[Index] = []
-    for i, e in enumerate(asked):
+    for i, e in enumerate(requested):
         if e == 0 and not node.attr("allowzero", 0):
             if i >= len(old):
-                raise node.refuse(f"0 at place {i} of a shape for {x.type}")
+                raise node.refuse(f"a 0 at index {i} of the shape for {x.type}")
             e = old[i]
         shape.append(e)
     unknown = [i for i, e in enumerate(shape) if e == -1]
@@ -73,7 +73,7 @@ def _flatten(node: OnnxNode) -> Converted:
     x = node.input(0)
     axis = node.attr("axis", 1)
     if not -rank(x) <= axis <= rank(x):
-        raise UnsupportedNode(f"axis {axis} of a tensor with {rank(x)} dimensions")
+        raise UnsupportedNode(f"axis {axis} is out of range for a tensor with {rank(x)} dimensions")
     axis = axis + rank(x) if axis < 0 else axis
     shape = x.type.shape
     return node.b.reshape(x, shape=(_plain_int(product(shape[:axis])), _plain_int(product(shape[axis:]))))
@@ -97,7 +97,7 @@ def _squeeze(node: OnnxNode) -> Converted:
 def _unsqueeze(node: OnnxNode) -> Converted:
     x, axes = node.input(0), node.axes(1, 13)
     if axes is None:
-        raise node.refuse("no axes")
+        raise node.refuse("axes are missing")
     if not axes:
         return x
     return node.b.expand_dims(x, axes=tuple(sorted([normalised(a, rank(x) + len(axes)) for a in axes])))
@@ -128,7 +128,7 @@ def _split(node: OnnxNode) -> Converted:
 
 
 def _empty(node: OnnxNode, x: Datum, axis: int) -> Datum:
-    """A part of `x` without elements: it is known."""
+    """An empty part of `x`, which is a constant."""
     shape = [0 if i == axis else e for i, e in enumerate(extents(x))]
     return node.b.constant(np.zeros(shape, dtype=dt.to_numpy(x.type.dtype)))
 
@@ -158,7 +158,7 @@ def _slice(node: OnnxNode) -> Converted:
 
 
 def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, where: str) -> tuple[Index, Index]:
-    """Bounds inside the axis, as numpy clamps them."""
+    """Slice bounds clamped to the axis, as in numpy."""
     low, high = (poly(0), extent) if step > 0 else (poly(-1), extent - 1)
 
     def clamped(v: Index) -> Index:
@@ -167,11 +167,11 @@ def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, w
             return _plain_int(high if p.const > 0 else low)
         if (least(p) or 0) < 0 or least(p) is None:
             if p.const is None and (least(-p) or 0) < 1:
-                raise UnsupportedNode(f"whether a slice of {where} begins or ends at {p} from the front or from the back is not known")
+                raise UnsupportedNode(f"the sign of the bound {p} of a slice of {where} is unknown")
             p = p + extent
         if not _is_natural(p - low):
             p = maximum(p, low)
-        # A table cut to a size: what is added to the part needs all of it, so that a size beyond the table is an error of the caller.
+        # Assume instead of clamping: the slice is combined with tensors of the dynamic size, so larger sizes are errors of the caller.
         if not _is_natural(high - p) and not (high.const is not None and node.b.assume(less_than(p, high + 1))):
             p = minimum(p, high)
         return _plain_int(p)
@@ -193,7 +193,7 @@ def _pad(node: OnnxNode) -> Converted:
     else:
         pads, axes, value = tuple(node.attr("pads")), list(range(n)), node.attr("value", 0.0)
     if len(pads) != 2 * len(axes):
-        raise UnsupportedNode(f"pads has {len(pads)} elements; for {len(axes)} axes it has {2 * len(axes)}")
+        raise UnsupportedNode(f"pads has {len(pads)} elements, expected {2 * len(axes)} for {len(axes)} axes")
     before, after = [0] * n, [0] * n
     for i, a in enumerate(axes):
         before[a], after[a] = pads[i], pads[len(axes) + i]
@@ -201,7 +201,7 @@ def _pad(node: OnnxNode) -> Converted:
 
 
 def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: float = 0) -> Datum:
-    """`x` with elements added; negative counts take elements away."""
+    """Pad `x`; negative amounts crop."""
     b, axes = node.b, range(rank(x))
     if any(p < 0 for p in (*before, *after)):
         shape = shape_of(x)
@@ -216,10 +216,10 @@ def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int]
 
 
 def _expand(node: OnnxNode) -> Converted:
-    x, asked = node.input(0), node.ints(1, "shape")
+    x, requested = node.input(0), node.ints(1, "shape")
     old = shape_of(x)
-    n = max(len(old), len(asked))
-    one, other = (1,) * (n - len(old)) + tuple(old), (1,) * (n - len(asked)) + tuple(asked)
+    n = max(len(old), len(requested))
+    one, other = (1,) * (n - len(old)) + tuple(old), (1,) * (n - len(requested)) + tuple(requested)
     shape = tuple([b if a == 1 else a for a, b in zip(one, other, strict=True)])
     if any(e == 0 for e in shape) and isinstance(x, Constant):
         return node.b.constant(np.broadcast_to(x.data, [e for e in shape if isinstance(e, int)]))
@@ -229,7 +229,7 @@ def _expand(node: OnnxNode) -> Converted:
 def _tile(node: OnnxNode) -> Converted:
     repeats, n = node.numbers(1, "repeats"), rank(node.input(0))
     if len(repeats) != n:
-        raise UnsupportedNode(f"repeats has {len(repeats)} elements; for {n} dimensions it has {n}")
+        raise UnsupportedNode(f"repeats has {len(repeats)} elements, expected {n}")
     return node.b.tile(node.input(0), repeats=repeats)
 
 
@@ -269,24 +269,24 @@ def _space_to_depth(node: OnnxNode) -> Converted:
 
 
 def _column_to_image(node: OnnxNode) -> Converted:
-    """Blocks are added where they were taken from: a scatter whose indices are known."""
+    """Overlap-add of blocks at their positions: a scatter with constant indices."""
     x, b = node.input(0), node.b
     image, block = node.numbers(1, "image_shape"), node.numbers(2, "block_shape")
     n = len(image)
     strides, dilations, pads = (node.attr(k, d) for k, d in (("strides", [1] * n), ("dilations", [1] * n), ("pads", [0] * 2 * n)))
-    for name, given, wanted in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
-        if len(given) != wanted:
-            raise UnsupportedNode(f"{name} has {len(given)} elements; for {n} dimensions it has {wanted}")
+    for name, given, expected in (("block_shape", block, n), ("strides", strides, n), ("dilations", dilations, n), ("pads", pads, 2 * n)):
+        if len(given) != expected:
+            raise UnsupportedNode(f"{name} has {len(given)} elements, expected {expected} for {n} dimensions")
     if min((*image, *block, *strides, *dilations)) < 1 or min(pads) < 0:
-        raise UnsupportedNode("sizes of images and blocks, strides and dilations are at least 1, pads at least 0")
+        raise UnsupportedNode("image and block extents, strides and dilations must be at least 1, pads at least 0")
     shape = extents(x)
     if len(shape) != 3 or shape[1] % int(np.prod(block)):
-        raise UnsupportedNode(f"columns of shape {list(shape)}; their second size is a multiple of that of a block, {int(np.prod(block))}")
+        raise UnsupportedNode(f"columns {list(shape)}; the second extent must be a multiple of the block size {int(np.prod(block))}")
     channels = shape[1] // int(np.prod(block))
     wide = [image[i] + pads[i] + pads[n + i] for i in range(n)]
     steps = [(wide[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(n)]
     if min(steps) < 1 or shape[2] != int(np.prod(steps)):
-        raise UnsupportedNode(f"{shape[2]} columns, where the image has {' x '.join(map(str, steps))} places for a block")
+        raise UnsupportedNode(f"{shape[2]} columns, but the image has {' x '.join(map(str, steps))} block positions")
     at = np.zeros((*block, *steps), dtype=np.int64)
     for i in range(n):
         inner = np.arange(block[i]).reshape([-1 if j == i else 1 for j in range(2 * n)]) * dilations[i]

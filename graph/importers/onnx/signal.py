@@ -1,4 +1,4 @@
-"""ONNX Fourier transforms: products with matrices of cosines and sines, for lengths that are known at import."""
+"""Convert ONNX Fourier transforms to products with cosine and sine matrices; lengths must be known at import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_POINTS = 4096
 
 
 def _transformed(node: OnnxNode, real: Datum, imaginary: Datum | None, length: int, bins: int, inverse: bool) -> Datum:
-    """The first `bins` of the transform of `length` points along the last axis, real and imaginary parts in a new last axis."""
+    """The first `bins` of the `length`-point transform along the last axis; a new last axis holds real and imaginary parts."""
     b = node.b
     if length > _MOST_POINTS:
         raise UnsupportedNode(f"a Fourier transform of more than {_MOST_POINTS} points")
@@ -43,11 +43,11 @@ def _dft(node: OnnxNode) -> Converted:
     axis = normalised(axis, rank(x))
     shape = extents(x)
     if shape[-1] not in (1, 2):
-        raise node.refuse(f"{shape[-1]} numbers for each element; real ones have 1, complex ones 2")
+        raise node.refuse(f"a last extent of {shape[-1]}; it must be 1 for real and 2 for complex tensors")
     length = node.numbers(1, "dft_length")[0] if node.has(1) else shape[axis]
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     if inverse and onesided:
-        raise node.refuse("an inverse transform of half a spectrum")
+        raise node.refuse("an inverse transform of a one-sided spectrum")
     if shape[axis] > length:
         x = b.strided_slice(x, axes=(axis,), begin=(0,), end=(length,))
     order = (*[i for i in range(rank(x) - 1) if i != axis], axis)
@@ -58,7 +58,7 @@ def _dft(node: OnnxNode) -> Converted:
 
 
 def _stft(node: OnnxNode) -> Converted:
-    """Frames of the signal, each times the window, transformed."""
+    """Windowed frames of the signal, transformed."""
     x, b = node.input(0), node.b
     step = node.numbers(1, "frame_step")[0]
     window = node.get(2)

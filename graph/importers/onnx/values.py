@@ -1,8 +1,8 @@
-"""What an importer knows of a tensor: its elements, the sizes it is made of, or only its type; calls compute what is known at once.
+"""Fold constants and shape computations during import: a tensor is a constant, a list of sizes, or a value of known type.
 
-Models compute shapes with tensors: Shape, Gather, Concat and then Reshape.  Here a call whose operands are all constants is folded with the
-operator's numpy reference, and one whose operands are sizes is computed with index expressions, so that a shape that arrives at a Reshape
-is a list of numbers and sizes of the function again, whatever way it came.
+Models compute shapes with tensors: Shape, Gather, Concat, then Reshape.  A call with constant operands is folded with the operator's
+numpy reference; a call on sizes is computed with index expressions.  The shape operand of a Reshape is thus a list of numbers and
+size variables, independent of how it was computed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 MOST_CREATED = 1 << 16
-"""Elements that a constant made of nothing (full, arange) may have; larger ones are computed when the function runs."""
+"""Maximum elements of a folded constant without operands (full, arange); larger ones are computed at run time."""
 
 MOST_GROWN = 1 << 20
-"""Elements that a constant may have after operators that repeat elements."""
+"""Maximum elements of a folded result of operators that repeat elements."""
 
 _GROWING = frozenset({"broadcast_to", "tile", "full", "arange", "eye", "one_hot", "pad"})
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """A tensor of integers that are index expressions.
+    """An integer tensor whose elements are index expressions.
 
     Attributes:
-        elements: an object array of `Poly`.
-        dtype: the integer type that the model gives it.
+        elements: object array of `Poly`.
+        dtype: integer type in the model.
     """
 
     elements: np.ndarray
@@ -49,15 +49,15 @@ class Sizes:
 
 
 Datum = Value | Constant | Sizes
-"""A tensor of the model while it is imported."""
+"""A tensor of the model during import."""
 
 
 class UnsupportedNode(Exception):
-    """A node cannot be imported; the text says why.
+    """A node cannot be imported.
 
     Args:
         reason: one sentence.
-        wanted: inputs of the model that would have to be known at import.
+        wanted: model inputs whose values are needed at import.
     """
 
     def __init__(self, reason: str, wanted: Sequence[str] = ()) -> None:
@@ -67,11 +67,11 @@ class UnsupportedNode(Exception):
 
 
 class _UndecidedError(Exception):
-    """The result is no list of index expressions; it has to be computed with tensors."""
+    """The result is not a list of index expressions and has to be computed with tensors."""
 
 
 def sizes(elements: Any, dtype: str = "int64") -> Datum:
-    """A tensor of these sizes, ints or index expressions, nested like its shape; a constant when all are numbers."""
+    """A tensor of sizes (ints or index expressions, nested like its shape); a constant if all are numbers."""
     array = np.asarray(elements, dtype=object) if not isinstance(elements, np.ndarray) else elements
     if array.dtype != object:
         array = array.astype(object)
@@ -84,7 +84,7 @@ def sizes(elements: Any, dtype: str = "int64") -> Datum:
 
 
 def least(p: Poly) -> int | None:
-    """A lower bound of an index expression over sizes, which are all >= 1; None when none is known."""
+    """A lower bound of an index expression over sizes, which are >= 1; None if unknown."""
     low = 0
     for monomial, c in p.terms:
         if not monomial:
@@ -123,7 +123,7 @@ def _remainder(a: Poly, b: Poly) -> Poly:
 
 
 def _sign(p: Poly) -> int:
-    """-1, 0 or 1 when it is known which."""
+    """-1, 0 or 1 if the sign is known."""
     if p.const is not None:
         return (p.const > 0) - (p.const < 0)
     low, high = least(p), least(-p)
@@ -228,17 +228,17 @@ _ON_SIZES: dict[str, Callable[..., Any]] = {
     "take": _taken,
     "split": _split,
 }
-"""Operators on object arrays of index expressions: those that shapes are computed with."""
+"""Operators on object arrays of index expressions, as used in shape computations."""
 
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 
 class FoldingBuilder:
-    """Calls of graph operators, appended to a region unless their results are known.  Every operator is a method.
+    """Builder of graph operator calls that folds known results.  Each operator is a method.
 
     Args:
-        region: where bindings go.
-        outer: the builder of the function, for one of an inner region.
+        region: builder of the region.
+        outer: the enclosing builder, for an inner region.
     """
 
     def __init__(self, region: RegionBuilder, outer: FoldingBuilder | None = None) -> None:
@@ -248,18 +248,18 @@ class FoldingBuilder:
 
     def __getattr__(self, operator: str) -> Callable[..., Any]:
         if operator.startswith("_") or operator not in GRAPH_OPERATORS:
-            raise AttributeError(f"{type(self).__name__} has no method and there is no operator {operator!r}")
+            raise AttributeError(f"{type(self).__name__} has no method {operator!r}, and no operator has this name")
         return lambda *args, **attrs: self.call(operator, *args, **attrs)
 
     def constant(self, data: Any, dtype: str | None = None) -> Constant:
-        """A tensor with known elements."""
+        """A constant tensor."""
         return Constant(self.hint or "c", np.asarray(data, dtype=None if dtype is None else dt.to_numpy(dtype)))
 
     def call(self, operator: str, *args: Datum, **attrs: Any) -> Any:
-        """Apply an operator; its result, or a tuple of them if it has several.
+        """Apply an operator and return its result, or a tuple of results.
 
         Raises:
-            ScriptError: an operand or an attribute does not fit.
+            ScriptError: an operand or attribute is invalid.
         """
         known = GRAPH_OPERATORS.get(operator)
         made: Sequence[Datum] | None = self._on_sizes(operator, args, dict(known.bind(attrs)))
@@ -273,7 +273,7 @@ class FoldingBuilder:
         return made[0] if len(made) == 1 else tuple(made)
 
     def operand(self, datum: Datum) -> Operand:
-        """The tensor as an operand; sizes are computed by `size_value`."""
+        """The tensor as an operand; sizes become `size_value` calls."""
         if not isinstance(datum, Sizes):
             return datum
         if datum.elements.ndim == 0:
@@ -283,18 +283,18 @@ class FoldingBuilder:
         return joined if datum.elements.ndim == 1 else self.call("reshape", joined, shape=datum.elements.shape)
 
     def wanted(self, datum: Datum) -> tuple[str, ...]:
-        """The inputs of the model that a tensor depends on, in alphabetical order."""
+        """The model inputs that a tensor depends on, sorted by name."""
         return tuple(sorted(self.origins.get(datum, frozenset()))) if isinstance(datum, Value) else ()
 
     def assume(self, condition: Expr) -> bool:
-        """Make a condition on sizes one of the function's; False where that is impossible: it does not hold, or this is an inner region."""
+        """Add an assumption on sizes to the function; False if the condition is constant or this is an inner region."""
         if not isinstance(self.region, GraphBuilder) or isinstance(condition, Const):
             return False
         self.region.assume(condition)
         return True
 
     def remember(self, results: Sequence[Value], inputs: Sequence[Datum]) -> None:
-        """Results that were bound elsewhere depend on `inputs`."""
+        """Record that results bound elsewhere depend on `inputs`."""
         self._remember(results, inputs)
 
     def _size(self, value: Poly, dtype: str) -> Operand:
@@ -328,7 +328,7 @@ class FoldingBuilder:
             return None
         known = GRAPH_OPERATORS.get(operator)
         bound = known.bind(attrs)
-        if any(_has_size(v) or v == "bfloat16" for _, v in bound):  # numpy has no bfloat16: references hold it in float32
+        if any(_has_size(v) or v == "bfloat16" for _, v in bound):  # numpy has no bfloat16; references use float32
             return None
         if operator in _GROWING:
             limit = MOST_GROWN if operands else MOST_CREATED
@@ -359,13 +359,13 @@ def _has_size(value: Any) -> bool:
 
 
 def _positive(operands: Sequence[Operand], attrs: dict[str, Any]) -> bool:
-    """Whether no tensor of the call is empty: only then can its type be inferred."""
+    """Whether all tensors of the call are non-empty, which type inference requires."""
     numbers = attrs.get("shape", attrs.get("repeats", ()))
     return all(o.data.size for o in operands if isinstance(o, Constant)) and all(n != 0 for n in numbers)
 
 
 def known_ints(datum: Datum) -> tuple[Poly | int, ...] | None:
-    """The elements of a tensor of integers, flat, if they are known: ints, and index expressions where they depend on sizes."""
+    """The flat elements of an integer tensor (ints and index expressions) if known, else None."""
     if isinstance(datum, Constant):
         return tuple([int(v) for v in datum.data.ravel()])
     if isinstance(datum, Sizes):

@@ -1,13 +1,13 @@
-"""What a converter of a torch operator sees of the node that it converts, and the registry of the converters.
+"""Register torch converters, and give them access to the converted node and its builder (`TorchCall`).
 
     @TORCH_OPERATORS.registers("mylib.scaled_relu.default")
     def scaled_relu(call, x, factor):
         return call.emit("multiply", call.emit("relu", x), call.operand(factor))
 
-A converter is called with all arguments in the order of the operator's schema, defaults filled in.  Tensors are operands of the graph,
-sizes are ints or index expressions (`ir.poly.Poly`), the rest is as torch has it.  It returns an operand, or a list of them for an
-operator with several results (None for one that it cannot give and hopes that nobody wants).  A registered operator is kept whole:
-torch's decomposition of it is not applied.
+A converter is called with all arguments in schema order, including defaults.  Tensors are passed as graph operands, sizes as ints or
+index expressions (`ir.poly.Poly`), other arguments as in torch.  It returns an operand, or a list of operands for an operator with
+several results (None for an unsupported result, which is an error only if the result is used).  Torch's decomposition of a registered
+operator is not applied.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Converter = Callable[..., Converted]
 Fn = TypeVar("Fn", bound=Converter)
 
 TORCH_OPERATORS: Registry[Converter] = Registry("torch operator")
-"""Converters by the name of the operator, overload included: `aten.conv2d.default`."""
+"""Converters by operator name including the overload: `aten.conv2d.default`."""
 
 
 def converts(*names: str) -> Callable[[Fn], Fn]:
-    """Decorator: register a function under several names, and leave its type as it is."""
+    """Decorator that registers a converter under several names and preserves its type."""
 
     def register(convert: Fn) -> Fn:
         for name in names:
@@ -48,7 +48,7 @@ def converts(*names: str) -> Callable[[Fn], Fn]:
 
 
 def import_torch() -> ModuleType:
-    """The module torch.  MissingExtraError, which says how to install it, where it is missing."""
+    """The module `torch`; MissingExtraError with the install command if it is not installed."""
     try:
         import torch
     except ImportError:
@@ -65,14 +65,14 @@ class SizeNumber:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One node of an exported program, while it is converted.
+    """A node of an exported program during conversion.
 
     Attributes:
-        name: of the node.
-        builder: where the graph is built.
-        sizes: symbols of the program.
-        types: of its results, as torch has them.
-        region: converts a sub-graph: called with its module, what its inputs stand for and a builder, it returns the results.
+        name: node name.
+        builder: builder of the enclosing region.
+        sizes: size symbols of the program.
+        types: result types in torch.
+        region: converter of sub-graphs: maps the module, the values of its inputs and a builder to the results.
     """
 
     name: str
@@ -83,12 +83,12 @@ class TorchCall:
 
     @property
     def shape(self) -> tuple[Poly, ...]:
-        """Of the (first) result."""
+        """Shape of the first result."""
         return self.types[0].shape
 
     @property
     def dtype(self) -> str:
-        """Of the (first) result."""
+        """Element type of the first result."""
         return self.types[0].dtype
 
     def emit(self, operator: str, *args: Operand, **attrs: Any) -> Any:
@@ -96,7 +96,7 @@ class TorchCall:
         return self.builder.call(operator, *args, name=self.name, **attrs)
 
     def cast(self, x: Operand, dtype: str) -> Operand:
-        """`x` in another element type; `x` itself where it has it.  A bool tells whether an element is not zero."""
+        """`x` cast to an element type; `x` itself if it has this type.  A cast to bool compares with zero."""
         if x.type.dtype == dtype:
             return x
         if dtype == "bool":
@@ -104,14 +104,14 @@ class TorchCall:
         return self.emit("cast", x, dtype=dtype)
 
     def number(self, value: bool | int | float, dtype: str) -> Constant:
-        """A scalar constant.  An integer that the type cannot hold wraps, and a float becomes infinite, as in torch."""
+        """A scalar constant.  Out-of-range integers wrap and out-of-range floats become infinite, as in torch."""
         if dt.is_int(dtype) and isinstance(value, int):
             value = wrapped(value, dtype)
         with np.errstate(over="ignore"):
             return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
 
     def operand(self, x: Any, dtype: str | None = None) -> Operand:
-        """`x`, which may also be a number or a size, as a tensor of a type; by default that of the result."""
+        """A tensor, number or size as a tensor of type `dtype`, by default the result type."""
         dtype = dtype or self.dtype
         if isinstance(x, (bool, int, float)):
             return self.number(x, dtype)
@@ -122,12 +122,12 @@ class TorchCall:
         return self.cast(x, dtype)
 
     def operands(self, *xs: Any) -> tuple[Operand, ...]:
-        """All of `xs` in the type to which torch promotes them together."""
+        """The operands cast to their common promoted type."""
         dtype = self.promoted(*xs)
         return tuple([self.operand(x, dtype) for x in xs])
 
     def promoted(self, *xs: Any) -> str:
-        """The type that torch computes in with these operands: tensors decide before scalar tensors, and those before numbers."""
+        """Torch's promoted type of the operands: tensors take precedence over scalar tensors, scalar tensors over numbers."""
         tensors = [x.type for x in xs if isinstance(x, (Value, Constant))]
         numbers = [x for x in xs if not isinstance(x, (Value, Constant))]
         groups = (
@@ -145,26 +145,26 @@ class TorchCall:
         return decided
 
     def product_type(self, *xs: Any) -> str:
-        """The type to compute a product or a quotient in.  Torch multiplies halves with a number, or with a scalar tensor of another type,
-        in float32 and rounds the result once; in other arithmetic it rounds the number first."""
+        """The type in which a product or quotient is computed.  Torch multiplies float16 by a number, or by a scalar tensor of another
+        type, in float32 and rounds the result once; other arithmetic rounds the number first."""
         scalars = [x for x in xs if not isinstance(x, (Value, Constant)) or (not x.type.shape and x.type.dtype != "float16")]
         return "float32" if self.dtype == "float16" and scalars else self.dtype
 
     def axis(self, dim: int, rank: int) -> int:
-        """A dimension counted from the front."""
+        """A non-negative axis index."""
         return dim % max(rank, 1)
 
     def reshaped(self, x: Operand, shape: Sequence[Any]) -> Operand:
-        """`x` in another shape; `x` itself where it has it."""
+        """`x` reshaped; `x` itself if it has this shape."""
         shape = tuple([poly(e) for e in shape])
         return x if x.type.shape == shape else self.emit("reshape", x, shape=shape)
 
     def refuse(self, reason: str) -> NoReturn:
-        """End the conversion of this node; the import goes on to find what else cannot be converted, and then fails."""
+        """Stop converting this node.  The import continues, to collect all unsupported operators, and then fails."""
         raise ModelImportError(reason)
 
     def _float(self, expr: Any) -> Operand:
-        """A number computed from sizes, as float64[]."""
+        """A number computed from sizes, as a float64 scalar."""
         kind = type(expr).__name__
         if expr.is_number:
             return self.number(float(expr), "float64")
@@ -173,7 +173,7 @@ class TorchCall:
         if kind == "IntTrueDiv":
             return self.emit("divide", *[self.operand(self.sizes.of_sympy(a), "float64") for a in expr.args])
         if kind not in _FLOAT_FUNCTIONS:
-            self.refuse(f"the number {expr} has {kind} in it, which is not converted; compute it as a tensor in the model")
+            self.refuse(f"the number {expr} contains the unsupported function {kind}; compute it as a tensor in the model")
         made = [self._float(a) for a in expr.args]
         while len(made) > 2:
             made[:2] = [self.emit(_FLOAT_FUNCTIONS[kind], *made[:2])]
@@ -181,7 +181,7 @@ class TorchCall:
 
 
 def wrapped(value: int, dtype: str) -> int:
-    """An integer modulo 2**bits, as a value of the type."""
+    """An integer reduced modulo 2**bits to the range of the type."""
     bits = dt.bits(dtype)
     value = int(value) % 2**bits
     return value if dt.is_unsigned(dtype) or value < 2 ** (bits - 1) else value - 2**bits

@@ -1,4 +1,4 @@
-"""Torch's operators that make tensors from numbers and sizes."""
+"""Convert torch operators that create tensors from numbers and sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunesmith.support import dtype as dt
 
 
 def filled(call: TorchCall, value: Any) -> Operand:
-    """A tensor of the shape and type of the result, all of one value."""
+    """A constant-filled tensor with the shape and type of the result."""
     if isinstance(value, (Poly, SizeNumber)):
         scalar = call.operand(value)
         return call.emit("broadcast_to", scalar, shape=call.shape) if call.shape else scalar
@@ -22,7 +22,7 @@ def filled(call: TorchCall, value: Any) -> Operand:
 
 
 for _name in "zeros zeros_like new_zeros empty empty_like new_empty empty_permuted zero".split():
-    # What an empty tensor holds is anything; zeros are.
+    # The contents of an empty tensor are unspecified, so zeros are valid.
     TORCH_OPERATORS.register(f"aten.{_name}.{'memory_format' if _name == 'empty' else 'default'}", lambda call, *_: filled(call, 0))
 for _name in "ones ones_like new_ones".split():
     TORCH_OPERATORS.register(f"aten.{_name}.default", lambda call, *_: filled(call, 1))
@@ -34,7 +34,7 @@ TORCH_OPERATORS.register("aten.scalar_tensor.default", lambda call, value, *_: c
 
 def _arange(call: TorchCall, start: Any, end: Any, step: Any) -> Operand:
     if any(isinstance(x, SizeNumber) for x in (start, end, step)):
-        call.refuse("its bounds are floating-point numbers computed from sizes; make a range of whole numbers and multiply it")
+        call.refuse("its bounds are floating-point numbers computed from sizes; create an integer range and multiply it")
     return call.emit("arange", start=start, stop=end, step=step, dtype=call.dtype)
 
 

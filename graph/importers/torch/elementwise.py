@@ -1,4 +1,4 @@
-"""Torch's elementwise operators: arithmetic with torch's promotion written as casts, comparisons, activations, selection."""
+"""Convert torch elementwise operators (arithmetic, comparisons, activations, selection) with explicit casts for type promotion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _register(names: str, convert: Converter) -> None:
 
 
 def _unary(operator: str, **attrs: Any) -> Converter:
-    """The operator on the operand in the type of the result: torch computes exp of ints in float32."""
+    """Apply the operator to the operand cast to the result type: torch computes exp of ints in float32."""
     return lambda call, x, *_: call.emit(operator, call.operand(x), **attrs)
 
 
@@ -37,7 +37,7 @@ _register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.05070
 
 @converts("aten.sign.default")
 def sign(call: TorchCall, x: Operand) -> Operand:
-    """-1, 0 or 1; torch has 0 for NaN, and for both zeros."""
+    """-1, 0 or 1; 0 for NaN and for both signed zeros, as in torch."""
     if not dt.is_float(call.dtype):
         return x if call.dtype == "bool" else call.emit("sign", x)
     sides = [call.cast(call.emit(side, x, call.operand(0)), call.dtype) for side in ("greater", "less")]
@@ -49,7 +49,7 @@ TORCH_OPERATORS.register("aten.sgn.default", sign)
 
 @converts("aten.log10.default")
 def log10(call: TorchCall, x: Operand) -> Operand:
-    """In float64, with whole numbers for powers of ten."""
+    """Base-10 logarithm computed in float64, with exact integers for powers of ten."""
     made = call.emit("multiply", call.emit("log", call.operand(x, "float64")), call.number(1 / math.log(10), "float64"))
     if call.dtype != "float64":
         return call.cast(made, call.dtype)
@@ -60,29 +60,29 @@ def log10(call: TorchCall, x: Operand) -> Operand:
 
 @converts("aten.gelu.default")
 def gelu(call: TorchCall, x: Operand, approximate: str) -> Operand:
-    """Exact, or by tanh."""
+    """GELU, exact or with the tanh approximation."""
     return call.emit("gelu", x, approximate=approximate)
 
 
 @converts("aten.leaky_relu.default")
 def leaky_relu(call: TorchCall, x: Operand, slope: float) -> Operand:
-    """x, or slope * x where it is negative."""
+    """x, or slope * x where x is negative."""
     return call.emit("leaky_relu", x, slope=float(slope))
 
 
 @converts("aten.elu.default")
 def elu(call: TorchCall, x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
-    """Torch has three factors; selu and celu use them."""
+    """ELU with torch's three factors, which selu and celu use."""
     scaled = x if input_scale == 1 else call.emit("multiply", x, call.operand(input_scale))
     made = call.emit("elu", scaled, alpha=float(alpha))
-    if input_scale != 1:  # the branch above zero is scaled by `scale` alone
+    if input_scale != 1:  # positive inputs are scaled only by `scale`
         made = call.emit("where", call.emit("greater", x, call.operand(0)), x, made)
     return made if scale == 1 else call.emit("multiply", made, call.operand(scale))
 
 
 @converts("aten.softplus.default")
 def softplus(call: TorchCall, x: Operand, beta: float, threshold: float) -> Operand:
-    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    """log(1 + exp(beta x)) / beta, and x where beta x exceeds the threshold."""
     if beta == 1 and threshold >= _SOFTPLUS_IS_LINEAR.get(call.dtype, math.inf):
         return call.emit("softplus", x)
     scaled = x if beta == 1 else call.emit("multiply", x, call.operand(beta))
@@ -93,12 +93,12 @@ def softplus(call: TorchCall, x: Operand, beta: float, threshold: float) -> Oper
 
 
 _SOFTPLUS_IS_LINEAR = {"float16": 12.0, "float32": 18.0, "float64": 40.0}
-"""From here on, log(1 + exp(x)) - x is less than half a unit in the last place of x."""
+"""Inputs from which log(1 + exp(x)) - x is less than half a unit in the last place of x."""
 
 
 @converts("aten.clamp.default")
 def clamp(call: TorchCall, x: Any, least: Any = None, most: Any = None) -> Operand:
-    """Between numbers, either of which may be missing."""
+    """Clamp to bounds, each of which is optional."""
     if dt.is_int(call.dtype):
         least, most = [wrapped(b, call.dtype) if isinstance(b, int) else b for b in (least, most)]
     if all(b is None or (isinstance(b, (int, float)) and not math.isnan(b)) for b in (least, most)):
@@ -115,7 +115,7 @@ _register("clamp_max.default clamp_max.Tensor", lambda call, x, most: clamp(call
 
 @converts("aten.bitwise_not.default")
 def bitwise_not(call: TorchCall, x: Operand) -> Operand:
-    """Of a bool its negation, of an int -x - 1."""
+    """Logical negation of bools, -x - 1 for ints."""
     if call.dtype == "bool":
         return call.emit("logical_not", x)
     return call.emit("subtract", call.emit("neg", x), call.operand(1))
@@ -126,13 +126,13 @@ _register("logical_not.default", lambda call, x: call.emit("logical_not", call.c
 
 @converts("aten.isnan.default")
 def isnan(call: TorchCall, x: Operand) -> Operand:
-    """False for all ints."""
+    """NaN test; False for ints."""
     return call.emit("isnan", x if dt.is_float(x.type.dtype) else call.cast(x, "float64"))
 
 
 @converts("aten.isinf.default")
 def isinf(call: TorchCall, x: Operand) -> Operand:
-    """|x| = infinity."""
+    """Test for |x| = infinity."""
     real = x if dt.is_float(x.type.dtype) else call.cast(x, "float64")
     return call.emit("equal", call.emit("abs", real), call.number(math.inf, real.type.dtype))
 
@@ -146,7 +146,7 @@ _register(
 
 @converts("aten.dropout.default")
 def dropout(call: TorchCall, x: Operand, p: float, train: bool) -> Operand:
-    """Nothing in evaluation."""
+    """The identity in evaluation mode; refused in training mode."""
     if train and p > 0:
         call.refuse("it drops elements at random; call model.eval() before the import")
     return x
@@ -156,7 +156,7 @@ def dropout(call: TorchCall, x: Operand, p: float, train: bool) -> Operand:
 
 
 def _arithmetic(operator: str, of_bools: str | None = None) -> Converter:
-    """Both operands in the type of the result."""
+    """Apply a binary operator to both operands cast to the result type."""
 
     def convert(call: TorchCall, a: Any, b: Any) -> Operand:
         name = of_bools if of_bools and call.dtype == "bool" else operator
@@ -173,7 +173,7 @@ _register("minimum.default min.other", _arithmetic("minimum", "logical_and"))
 
 @converts("aten.remainder.Tensor")
 def remainder(call: TorchCall, a: Any, b: Any) -> Operand:
-    """With the sign of b; a remainder of zero has the sign of a."""
+    """Remainder with the sign of b; a zero remainder has the sign of a."""
     x, y = call.operand(a), call.operand(b)
     if not dt.is_float(call.dtype):
         return call.emit("mod", x, y)
@@ -189,14 +189,14 @@ _register("pow.Tensor_Tensor pow.Scalar", _arithmetic("power"))
 
 
 def _sum(operator: str, swapped: bool = False, of_bools: str | None = None) -> Converter:
-    """a + alpha * b and its kin."""
+    """Convert a + alpha * b, a - alpha * b, or b - alpha * a if `swapped`."""
 
     def convert(call: TorchCall, a: Any, b: Any, alpha: Any = 1) -> Operand:
         wide = "float32" if call.dtype == "float16" and alpha != 1 else call.dtype
         x, y = call.operand(a, wide), call.operand(b, wide)
         if of_bools and call.dtype == "bool":
             return call.emit(of_bools, x, y)
-        if swapped:  # b - alpha * a
+        if swapped:
             x, y = y, x
         if alpha != 1:
             y = call.emit("multiply", y, call.number(alpha, wide))
@@ -212,10 +212,10 @@ _register("rsub.Tensor rsub.Scalar", _sum("subtract", swapped=True))
 
 @converts("aten.div.Tensor")
 def divide(call: TorchCall, a: Any, b: Any, rounding_mode: str | None = None) -> Operand:
-    """True division, also of ints, or rounded to zero or minus infinity."""
+    """True division, for ints too, or division rounded towards zero or minus infinity."""
     wide = call.product_type(a, b)
     x, y = call.operand(a, wide), call.operand(b, wide)
-    if rounding_mode == "floor":  # of floats, too, it is not the quotient rounded down: 1 // 0.1 is 9
+    if rounding_mode == "floor":  # not floor(a / b), even for floats: 1 // 0.1 is 9
         return call.cast(call.emit("floor_divide", x, y), call.dtype)
     made = call.emit("divide", x, y)
     if rounding_mode and dt.is_float(wide):
@@ -230,7 +230,7 @@ _register("floor_divide.default floor_divide.Scalar", lambda call, a, b: divide(
 
 @converts("aten.pow.Tensor_Scalar")
 def pow_scalar(call: TorchCall, x: Operand, exponent: Any) -> Operand:
-    """Small and half powers have operators that are faster and more exact."""
+    """Power with a constant exponent; 2, 0.5, -0.5 and -1 use faster and more exact operators."""
     simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(exponent)
     if simple and (simple == "square" or dt.is_float(call.dtype)):
         return call.emit(simple, call.operand(x))
@@ -269,7 +269,7 @@ for _name in ("and", "or", "xor"):
 def _bitwise(operator: str) -> Converter:
     def convert(call: TorchCall, a: Any, b: Any) -> Operand:
         if call.dtype != "bool":
-            call.refuse(f"bits of {call.dtype} cannot be combined; only bools can")
+            call.refuse(f"bitwise operators are supported for bool, not for {call.dtype}")
         return call.emit(operator, call.operand(a), call.operand(b))
 
     return convert
@@ -281,7 +281,7 @@ for _name in ("and", "or", "xor"):
 
 @converts("aten.prelu.default")
 def prelu(call: TorchCall, x: Operand, slope: Operand) -> Operand:
-    """One slope, or one for each channel."""
+    """PReLU with one slope or one slope per channel."""
     rank = len(x.type.shape)
     shape = tuple([slope.type.shape[0] if axis == 1 else 1 for axis in range(rank)]) if rank > 1 else slope.type.shape
     return call.emit("prelu", x, call.reshaped(slope, shape))
@@ -292,7 +292,7 @@ def prelu(call: TorchCall, x: Operand, slope: Operand) -> Operand:
 
 @converts("aten.where.self")
 def where(call: TorchCall, condition: Operand, a: Any, b: Any) -> Operand:
-    """Either side may be a number."""
+    """Selection between operands, each a tensor or a number."""
     return call.emit("where", call.cast(condition, "bool"), call.operand(a), call.operand(b))
 
 

@@ -1,4 +1,4 @@
-"""Torch's operators on images: convolutions, pools, resizing, in one dimension too; layouts are torch's (NCHW, weights OIHW)."""
+"""Convert torch image operators: 1-D and 2-D convolution, pooling and resizing, in torch's layouts (NCHW, weights OIHW)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Poly
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
-    """Torch takes one number for both axes."""
+    """A per-axis attribute as a pair; a single number applies to both axes."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return (values[0], values[-1])
 
@@ -34,14 +34,14 @@ def _convolution(
     transposed: bool = False,
     output_padding: Any = 0,
 ) -> Operand:
-    """In one or two dimensions, of a batch or of one image."""
+    """Convolution over one or two spatial dimensions, of a batch or a single image."""
     line = len(weight.type.shape) == 3
     if len(weight.type.shape) not in (3, 4):
-        call.refuse(f"convolutions are converted in one and two dimensions, this one has {len(weight.type.shape) - 2}")
+        call.refuse(f"only convolutions over one and two dimensions are supported, not over {len(weight.type.shape) - 2}")
     single = len(x.type.shape) < len(weight.type.shape)
     if single:
         x = call.emit("expand_dims", x, axes=(0,))
-    if line:  # a row of an image
+    if line:  # 1-D is 2-D with height 1
         x, weight = [call.emit("expand_dims", t, axes=(2,)) for t in (x, weight)]
     (sh, sw), (ph, pw), (dh, dw), (oh, ow) = [_pair(v) for v in (stride, padding, dilation, output_padding)]
     if line:
@@ -59,7 +59,7 @@ def _convolution(
 
 
 def _sides(vertical: Any, horizontal: Any) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right; an amount is a number, or (before, after)."""
+    """Padding as (top, left, bottom, right), from a number or a (before, after) pair per axis."""
     (top, bottom), (left, right) = [a if isinstance(a, tuple) else (a, a) for a in (vertical, horizontal)]
     return (top, left, bottom, right)
 
@@ -75,7 +75,7 @@ for _name in ("conv_transpose1d.default", "conv_transpose2d.input"):
 def conv_padded(
     call: TorchCall, x: Operand, weight: Operand, bias: Operand | None, stride: Any, padding: str, dilation: Any, groups: int
 ) -> Operand:
-    """Padding "valid", none, or "same", for an image of the same extents; an odd pixel goes behind."""
+    """Convolution with padding "valid" (none) or "same" (output extents equal input extents; an odd element is added at the end)."""
     amounts: list[Any] = [0, 0]
     if padding == "same":
         kernel = weight.type.shape[2:]
@@ -88,11 +88,11 @@ def conv_padded(
 TORCH_OPERATORS.register("aten.conv1d.padding", conv_padded)
 
 
-# ---- pools ------------------------------------------------------------------------------------------------------------------------------
+# ---- pooling -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _pool(call: TorchCall, operator: str, x: Operand, kernel: Any, stride: Any, padding: Any, dims: int, **attrs: Any) -> Operand:
-    """In one or two dimensions, of a batch or of one image."""
+    """Pooling over one or two spatial dimensions, of a batch or a single image."""
     single, line = len(x.type.shape) == dims + 1, dims == 1
     if single:
         x = call.emit("expand_dims", x, axes=(0,))
@@ -128,7 +128,7 @@ def _avg_pool(dims: int) -> Any:
         divisor: int | None = None,
     ) -> Operand:
         if divisor is not None:
-            call.refuse("divisor_override is not converted; multiply the result instead")
+            call.refuse("divisor_override is not supported; multiply the result instead")
         return _pool(call, "avg_pool2d", x, kernel, stride, padding, dims, ceil_mode=ceil_mode, count_include_pad=count_padding)
 
     return convert
@@ -139,16 +139,16 @@ for _dims in (1, 2):
     TORCH_OPERATORS.register(f"aten.avg_pool{_dims}d.default", _avg_pool(_dims))
 
 
-def _without_places(convert: Any) -> Any:
-    """Torch's operator also tells where each maximum is."""
+def _values_only(convert: Any) -> Any:
+    """Wrap a pooling converter for torch's operators that also return indices, which are not supported."""
     return lambda call, *args: [convert(call, *args), None]
 
 
-TORCH_OPERATORS.register("aten.max_pool2d_with_indices.default", _without_places(_max_pool(2)))
+TORCH_OPERATORS.register("aten.max_pool2d_with_indices.default", _values_only(_max_pool(2)))
 
 
 def _adaptive(dims: int, operator: str, reduction: str) -> Any:
-    """Pools to a given size: a reduction for size 1, else windows of equal size; refused where they would differ."""
+    """Pool to a given output size: a reduction for size 1, else equal windows; unequal windows are refused."""
 
     def convert(call: TorchCall, x: Operand, _: Any) -> Operand:
         rank = len(x.type.shape)
@@ -158,7 +158,7 @@ def _adaptive(dims: int, operator: str, reduction: str) -> Any:
         if all(e == 1 for e in outer):
             return reduced(call, reduction, x, list(range(rank - dims, rank)), True)
         if any(i.const is None or o.const is None or i.const % o.const for i, o in zip(inner, outer, strict=True)):
-            call.refuse(f"its windows are not all of one size: {inner} pixels in {outer} windows; pool to a divisor of the size")
+            call.refuse(f"its windows have different sizes: {inner} pixels in {outer} windows; pool to a divisor of the size")
         kernel = [i.as_int() // o.as_int() for i, o in zip(inner, outer, strict=True)]
         return _pool(call, operator, x, kernel, kernel, 0, dims)
 
@@ -167,7 +167,7 @@ def _adaptive(dims: int, operator: str, reduction: str) -> Any:
 
 for _dims in (1, 2):
     TORCH_OPERATORS.register(f"aten.adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool2d", "mean"))
-    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _without_places(_adaptive(_dims, "max_pool2d", "max")))
+    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _values_only(_adaptive(_dims, "max_pool2d", "max")))
 TORCH_OPERATORS.register("aten._adaptive_avg_pool2d.default", _adaptive(2, "avg_pool2d", "mean"))
 
 
@@ -175,15 +175,15 @@ TORCH_OPERATORS.register("aten._adaptive_avg_pool2d.default", _adaptive(2, "avg_
 
 
 def _check_factors(call: TorchCall, x: Operand, scales: Sequence[Any]) -> None:
-    """Refuse factors that do not make whole pixels, which torch keeps although the size is rounded."""
+    """Refuse scale factors whose output extent is rounded: torch then still uses the unrounded factor."""
     for old, new, scale in zip(x.type.shape[2:], call.shape[2:], scales, strict=True):
         exact = scale is None or (float(scale) == int(scale) and new == old * int(scale))
         if not exact and (old.const is None or new.const is None or abs(old.const * float(scale) - new.const) > 1e-6):
-            call.refuse(f"the factor {scale} does not make whole pixels of {old}; give the size instead, or recompute_scale_factor=True")
+            call.refuse(f"the factor {scale} times the extent {old} is not an integer; give the size, or recompute_scale_factor=True")
 
 
 def _nearest(call: TorchCall, x: Operand, _: Any, *scales: Any) -> Operand:
-    """Pixel i of the result is pixel floor(i * scale) of the image, with a float32 scale, which is not always floor(i * old / new)."""
+    """Nearest-neighbour resize: index floor(i * scale) with a float32 scale, which may differ from floor(i * old / new)."""
     given = (scales[0] if len(scales) == 1 else scales) or (None, None)
     _check_factors(call, x, given)
     size = call.shape[2:]
@@ -191,7 +191,7 @@ def _nearest(call: TorchCall, x: Operand, _: Any, *scales: Any) -> Operand:
     for old, new, scale in zip(x.type.shape[2:], size, given, strict=True):
         if old.const is not None and new.const is not None:
             exact &= bool((_nearest_rows(old.const, new.const, scale) == np.arange(new.const) * old.const // new.const).all())
-        else:  # of symbolic sizes, only multiplication by a power of two is known to be exact
+        else:  # for symbolic sizes only powers of two are known to be exact
             exact &= old == new or (scale is not None and new == old * int(scale) and math.frexp(float(scale))[0] == 0.5)
     if exact:
         return call.emit("resize2d", x, size=size, mode="nearest", coordinate_mode="asymmetric")
@@ -206,7 +206,7 @@ def _nearest(call: TorchCall, x: Operand, _: Any, *scales: Any) -> Operand:
 
 
 def _nearest_rows(old: int, new: int, scale: Any) -> np.ndarray:
-    """The pixels that torch takes along an axis (`nearest_idx` in ATen/native/UpSample.h)."""
+    """Source indices of torch's nearest-neighbour resize along an axis (`nearest_idx` in ATen/native/UpSample.h)."""
     if new == old or new == 2 * old:
         return np.arange(new) * old // new
     factor = np.float32(1.0 / scale) if scale is not None and scale > 0 else np.float32(old) / np.float32(new)
@@ -214,18 +214,18 @@ def _nearest_rows(old: int, new: int, scale: Any) -> np.ndarray:
 
 
 def _symbolic_rows(call: TorchCall, old: Poly, new: Poly, scale: Any) -> Operand:
-    """`_nearest_rows` of sizes that vary."""
+    """`_nearest_rows` for dynamic shapes."""
     if scale is None:
         factor = call.emit("divide", call.operand(old, "float32"), call.operand(new, "float32"))
     else:
         factor = call.number(1.0 / scale, "float32")
-    places = call.cast(call.emit("arange", start=0, stop=new, step=1, dtype="int64"), "float32")
-    rows = call.cast(call.emit("floor", call.emit("multiply", places, factor)), "int64")
+    positions = call.cast(call.emit("arange", start=0, stop=new, step=1, dtype="int64"), "float32")
+    rows = call.cast(call.emit("floor", call.emit("multiply", positions, factor)), "int64")
     return call.emit("minimum", rows, call.operand(old - 1, "int64"))
 
 
 def _bilinear(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) -> Operand:
-    given = (None, None) if corners else scales[0] if len(scales) == 1 else scales  # corners fix the factor by themselves
+    given = (None, None) if corners else scales[0] if len(scales) == 1 else scales  # align_corners ignores the factors
     _check_factors(call, x, given or (None, None))
     return call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode="align_corners" if corners else "half_pixel")
 

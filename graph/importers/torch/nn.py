@@ -1,6 +1,6 @@
-"""Torch's operators of neural networks: matrix products, attention, norms, softmax; and torch.cond.
+"""Convert torch neural-network operators (matrix products, attention, norms, softmax) and torch.cond.
 
-Transposes of weights are left as calls: constants are folded by a pass.
+Transposes of weights stay calls; a later pass folds constants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Poly
 
 
 def _transposed(call: TorchCall, x: Operand) -> Operand:
-    """The last two axes exchanged."""
+    """Swap the last two axes."""
     rank = len(x.type.shape)
     return call.emit("permute_dims", x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
@@ -61,7 +61,7 @@ def attention(
 ) -> Operand:
     """softmax(query @ key.T * scale + mask) @ value.
 
-    A row that a mask hides entirely, by False or by -inf, gives zeros, as in torch.
+    A row that is masked entirely, by False or -inf, gives zeros, as in torch.
     """
     if dropout > 0:
         call.refuse("it drops elements at random; call model.eval() before the import")
@@ -70,14 +70,14 @@ def attention(
         key, value = [_with_heads(call, x, heads) for x in (key, value)]
     width = query.type.shape[-1]
     if scale is None and width.const is None:
-        call.refuse("the number of channels in a head varies; give scale=")
+        call.refuse("the head dimension is dynamic; pass scale=")
     factor = call.operand(1 / math.sqrt(width.as_int()) if scale is None else scale)
     scores = call.emit("multiply", call.emit("matmul", query, _transposed(call, key)), factor)
     if causal:
         mask = _causal_mask(call, query.type.shape[-2], key.type.shape[-2])
     if mask is None:
         weights = call.emit("softmax", scores, axis=-1)
-    elif causal:  # no row is hidden: each sees at least the first column
+    elif causal:  # no row is masked entirely: each includes the first column
         weights = call.emit("softmax", call.emit("where", mask, scores, call.operand(-math.inf)), axis=-1)
     else:
         weights = _masked_softmax(call, scores, mask)
@@ -85,8 +85,8 @@ def attention(
 
 
 def _masked_softmax(call: TorchCall, scores: Operand, mask: Operand) -> Operand:
-    """Softmax of scores + mask along the last axis, where False is -inf; zeros for rows that are hidden entirely.  Which these are
-    is found in the mask alone, which is smaller than the scores, and often a constant."""
+    """Softmax of scores + mask along the last axis, with False as -inf and zeros in entirely masked rows.  These rows are computed from
+    the mask alone, which is smaller than the scores and often constant."""
     if mask.type.dtype == "bool":
         mask = call.emit("where", mask, call.operand(0.0), call.operand(-math.inf))
     mask = call.operand(mask)
@@ -96,16 +96,16 @@ def _masked_softmax(call: TorchCall, scores: Operand, mask: Operand) -> Operand:
 
 
 def _causal_mask(call: TorchCall, rows: Poly, columns: Poly) -> Operand:
-    """bool[rows, columns], true where the column is not after the row."""
+    """bool[rows, columns], true where column <= row."""
     row = call.emit("expand_dims", call.emit("arange", start=0, stop=rows, step=1, dtype="int64"), axes=(1,))
     return call.emit("less_equal", call.emit("arange", start=0, stop=columns, step=1, dtype="int64"), row)
 
 
 def _with_heads(call: TorchCall, x: Operand, heads: Poly) -> Operand:
-    """Each head of keys or values repeated for the queries that share it."""
+    """Repeat each head of keys or values for the queries that share it."""
     *lead, own, length, width = x.type.shape
     if heads.const is None or own.const is None or heads.const % own.const:
-        call.refuse(f"{heads} heads of queries do not share {own} heads of keys evenly")
+        call.refuse(f"the number of query heads {heads} is not a multiple of the number of key heads {own}")
     if heads == own:
         return x
     each = call.emit("expand_dims", x, axes=(len(lead) + 1,))
@@ -143,14 +143,14 @@ def batch_norm(
     eps: float,
     *_: Any,
 ) -> Operand:
-    """In inference; refused in training, where it computes and updates statistics."""
+    """Batch normalisation in inference; refused in training, which computes and updates statistics."""
     if training or mean is None or var is None:
         call.refuse("it computes statistics of the batch; call model.eval(), and keep track_running_stats on")
     return _batch_norm(call, x, weight, bias, mean, var, momentum, eps)
 
 
 def _with_affine(call: TorchCall, operator: str, x: Operand, weight: Operand | None, bias: Operand | None, **attrs: Any) -> Operand:
-    """A norm with or without factors and offsets."""
+    """A norm with optional scale and bias."""
     if weight is None and bias is not None:
         weight = _filled(call, None, 1.0, bias)
     return call.emit(operator, x, *[t for t in (weight, bias) if t is not None], **attrs)
@@ -160,7 +160,7 @@ def _with_affine(call: TorchCall, operator: str, x: Operand, weight: Operand | N
 def layer_norm(
     call: TorchCall, x: Operand, shape: Sequence[Any], weight: Operand | None, bias: Operand | None, eps: float, *_: Any
 ) -> Operand:
-    """Over the last axes."""
+    """Layer normalisation over the last axes."""
     return _with_affine(call, "layer_norm", x, weight, bias, axes=tuple(range(-len(shape), 0)), eps=eps)
 
 
@@ -169,14 +169,14 @@ TORCH_OPERATORS.register("aten.native_layer_norm.default", lambda call, *args: [
 
 @converts("aten.rms_norm.default")
 def rms_norm(call: TorchCall, x: Operand, shape: Sequence[Any], weight: Operand | None, eps: float | None) -> Operand:
-    """Over the last axes; without eps, that of the type."""
+    """RMS normalisation over the last axes; the default eps depends on the element type."""
     small = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}[call.dtype] if eps is None else eps
     return _with_affine(call, "rms_norm", x, weight, None, axes=tuple(range(-len(shape), 0)), eps=small)
 
 
 @converts("aten.group_norm.default")
 def group_norm(call: TorchCall, x: Operand, groups: int, weight: Operand | None, bias: Operand | None, eps: float, *_: Any) -> Operand:
-    """Over groups of channels."""
+    """Group normalisation over groups of channels."""
     return _with_affine(call, "group_norm", x, weight, bias, groups=groups, eps=eps, layout="NCHW")
 
 
@@ -199,7 +199,7 @@ def instance_norm(
     eps: float,
     *_: Any,
 ) -> Operand:
-    """With the statistics of each image, or those of training."""
+    """Instance normalisation with the statistics of each image, or with running statistics."""
     if not own:
         return batch_norm(call, x, weight, bias, mean, var, False, momentum, eps)
     return _with_affine(call, "instance_norm", x, weight, bias, eps=eps)
@@ -225,22 +225,22 @@ for _name in ("softmax", "log_softmax"):
 
 @converts("higher_order.cond")
 def cond(call: TorchCall, condition: Any, then: Any, otherwise: Any, args: Sequence[Any] = ()) -> Sequence[Operand]:
-    """torch.cond: an `if` of two regions that take what they need from outside."""
+    """torch.cond as a branch of two regions that capture values of the enclosing scope."""
     if isinstance(condition, (bool, int, SizeNumber, Poly)):
-        call.refuse("its condition is a comparison of sizes; write it as a Python `if`, which torch.export decides for a range of sizes")
+        call.refuse("its condition compares sizes; write it as a Python `if`, which torch.export decides for a range of sizes")
     flag = call.cast(condition, "bool")
     flag = flag if flag.type == TensorType((), "bool") else call.emit("reshape", flag, shape=())
     region = call.region
     if region is None:
-        call.refuse("it has sub-graphs, which cannot be reached from here")
+        call.refuse("it has sub-graphs, but the call has no region converter")
     made = call.builder.branch(flag, lambda b: region(then, args, b), lambda b: region(otherwise, args, b), name=call.name)
     return made if isinstance(made, tuple) else (made,)
 
 
 @converts("higher_order.wrap_with_set_grad_enabled")
 def without_gradients(call: TorchCall, enabled: bool, body: Any, *args: Any) -> Sequence[Operand]:
-    """`with torch.no_grad()`: the sub-graph itself."""
+    """Inline the sub-graph of `with torch.no_grad()`."""
     region = call.region
     if region is None:
-        call.refuse("it has sub-graphs, which cannot be reached from here")
+        call.refuse("it has sub-graphs, but the call has no region converter")
     return region(body, args, call.builder)

@@ -1,4 +1,4 @@
-"""Torch's reductions: over all axes, some, or one with the place of the extreme."""
+"""Convert torch reductions over all, several or one axis, including argmax, variance, norms and cumulative sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.poly import product
 
 
 def _axes(call: TorchCall, x: Operand, dims: Any) -> tuple[int, ...]:
-    """Dimensions as torch gives them: one, several, or none for all."""
+    """Reduction axes from torch's argument: an int, a list, or None or an empty list for all axes."""
     rank = len(x.type.shape)
     if dims is None or dims == []:
         return tuple(range(rank))
@@ -20,14 +20,14 @@ def _axes(call: TorchCall, x: Operand, dims: Any) -> tuple[int, ...]:
 
 
 def reduced(call: TorchCall, operator: str, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
-    """`operator` over `dims`; a scalar tensor is its own reduction.  The largest of bools is whether any is true."""
+    """`operator` reduced over `dims`; a scalar is returned as is.  The maximum of bools is `any`, the minimum `all`."""
     axes = _axes(call, x, dims)
     operator = {"max": "any", "min": "all"}.get(operator, operator) if x.type.dtype == "bool" else operator
     return call.emit(operator, x, axes=axes, keepdims=keepdim) if x.type.shape else x
 
 
 def _reduction(operator: str, in_bool: bool = False) -> Converter:
-    """Over dims, by default all; computed in the type of the result (torch sums bools as int64)."""
+    """A reduction over dims, by default all, computed in the result type (torch sums bools as int64)."""
 
     def convert(call: TorchCall, x: Operand, dims: Any = None, keepdim: bool = False, *_: Any) -> Operand:
         return call.operand(reduced(call, operator, call.operand(x, "bool" if in_bool else call.dtype), dims, keepdim))
@@ -36,7 +36,7 @@ def _reduction(operator: str, in_bool: bool = False) -> Converter:
 
 
 def _total(operator: str) -> Converter:
-    """Over all axes; torch's other arguments are the type, which the result tells."""
+    """A reduction over all axes; torch's other argument is the result type."""
     return lambda call, x, *_: _reduction(operator)(call, x)
 
 
@@ -53,7 +53,7 @@ for _operator in ("any", "all"):
         TORCH_OPERATORS.register(f"aten.{_operator}.{_overload}", _reduction(_operator, in_bool=True))
 
 
-def _place(operator: str) -> Callable[..., Operand]:
+def _arg_extreme(operator: str) -> Callable[..., Operand]:
     def convert(call: TorchCall, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
         if x.type.dtype == "bool":
             x = call.cast(x, "uint8")
@@ -67,15 +67,15 @@ def _place(operator: str) -> Callable[..., Operand]:
     return convert
 
 
-TORCH_OPERATORS.register("aten.argmax.default", _place("argmax"))
-TORCH_OPERATORS.register("aten.argmin.default", _place("argmin"))
+TORCH_OPERATORS.register("aten.argmax.default", _arg_extreme("argmax"))
+TORCH_OPERATORS.register("aten.argmin.default", _arg_extreme("argmin"))
 
 
 def _extreme(operator: str) -> Converter:
-    """The extreme along an axis and where it is first."""
+    """The extreme along an axis and the first index where it occurs."""
 
     def convert(call: TorchCall, x: Operand, dim: int, keepdim: bool = False) -> Sequence[Operand]:
-        return [reduced(call, operator, x, dim, keepdim), _place(f"arg{operator}")(call, x, dim, keepdim)]
+        return [reduced(call, operator, x, dim, keepdim), _arg_extreme(f"arg{operator}")(call, x, dim, keepdim)]
 
     return convert
 
@@ -85,8 +85,7 @@ TORCH_OPERATORS.register("aten.min.dim", _extreme("min"))
 
 
 def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: bool) -> tuple[Operand, Operand]:
-    """Mean of squared distances from the mean, for n - correction, or 0 if that is less, instead of n; and the mean.  Halves are
-    computed in float32, as squares of theirs overflow."""
+    """Variance with divisor max(n - correction, 0), and mean.  float16 is computed in float32, since squares overflow."""
     wide = _wide(call)
     x = call.operand(x, wide)
     mean = reduced(call, "mean", x, dims, True)
@@ -104,7 +103,7 @@ def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: 
 
 
 def _wide(call: TorchCall) -> str:
-    """The type to accumulate in."""
+    """The accumulation type."""
     return "float32" if call.dtype == "float16" else call.dtype
 
 
@@ -116,7 +115,7 @@ TORCH_OPERATORS.register(
 
 @converts("aten.linalg_vector_norm.default")
 def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: bool, *_: Any) -> Operand:
-    """Of order 1, 2 or infinity."""
+    """Vector norm of order 1, 2 or infinity."""
     made = call.operand(x, _wide(call))
     if order == 2:
         norm = call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
@@ -124,12 +123,12 @@ def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: boo
         name = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
         norm = reduced(call, name, call.emit("abs", made), dims, keepdim)
     else:
-        call.refuse(f"norms are converted of order 1, 2 and infinity, not {order}")
+        call.refuse(f"only norms of order 1, 2 and infinity are supported, not {order}")
     return call.cast(norm, call.dtype)
 
 
 @converts("aten.cumsum.default")
 def cumsum(call: TorchCall, x: Operand, dim: int, *_: Any) -> Operand:
-    """Sums of all elements up to each."""
+    """Inclusive cumulative sum."""
     made = call.operand(x)
     return call.emit("cumsum", made, axis=call.axis(dim, len(x.type.shape))) if x.type.shape else made

@@ -1,4 +1,4 @@
-"""A graph of torch, node by node, into a region of a graph function; the bodies of torch.cond in the same way."""
+"""Convert a torch graph module, node by node, to a region of a graph function; also used for bodies of torch.cond."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
-from tunesmith.graph.importers.torch.faults import UnsupportedOperators
 from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked
+from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.support import dtype as dt
@@ -19,44 +19,44 @@ _ASSERTIONS = ("aten._assert_scalar.default", "aten._assert_tensor_metadata.defa
 
 
 class Owner(Protocol):
-    """The import that a region belongs to."""
+    """The program import that a region is part of."""
 
     sizes: Sizes
-    faults: UnsupportedOperators
+    unsupported: UnsupportedOperators
     torch: Any
 
     def constant(self, node: Any, name: str, tensor: Any) -> Any:
-        """A tensor of the program as a constant."""
+        """A program tensor as a constant."""
 
     def type_of(self, tensor: Any) -> TensorType:
-        """The type of a tensor of the program."""
+        """The graph type of a program tensor."""
 
     def assume(self, condition: Any) -> None:
-        """A sympy condition on sizes that the program asserts."""
+        """Assume a sympy condition on sizes that the program asserts."""
 
 
 class _Missing:
-    """What a node would have computed, had its operator been supported."""
+    """Placeholder for the result of an unsupported node."""
 
 
 _MISSING = _Missing()
 
 
 class RegionImport:
-    """One graph module on its way into a region.
+    """Conversion of one graph module to a region.
 
     Args:
-        owner: sizes, constants and faults of the whole program.
+        owner: size symbols, constants and unsupported operators of the whole program.
         module: the torch.fx.GraphModule.
-        env: what its placeholders stand for; placeholders that are not in it are numbers, and traced as such.
-        builder: where the bindings go.
+        env: placeholder values; absent placeholders are numbers, whose values are part of the trace.
+        builder: builder of the region.
     """
 
     def __init__(self, owner: Owner, module: Any, env: dict[Any, Any], builder: RegionBuilder) -> None:
         self.owner, self.module, self.env, self.builder = owner, module, env, builder
 
     def run(self) -> tuple[Any, ...]:
-        """Convert all nodes; what the graph returns: operands, sizes, numbers, None."""
+        """Convert all nodes and return the graph's outputs: operands, sizes, numbers, None."""
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 self.env.setdefault(node, _MISSING)
@@ -76,7 +76,7 @@ class RegionImport:
         return self.owner.constant(node, node.target, found) if isinstance(found, self.owner.torch.Tensor) else found
 
     def _node(self, node: Any) -> Any:
-        """What a node computes; after a fault an unknown of its type, so that the import can go on."""
+        """The value of a node; for an unsupported node an unknown of its type, so that the import can continue."""
         name = operator_name(node.target)
         try:
             if name in _ASSERTIONS:
@@ -90,18 +90,18 @@ class RegionImport:
             if isinstance(node.meta.get("val"), self._numbers) and (not name.startswith("aten.") or name.startswith("aten.sym_")):
                 return self._number(node.meta["val"])
             if name not in TORCH_OPERATORS:
-                self.owner.faults.add(name, node, None)
+                self.owner.unsupported.add(name, node, None)
                 return self._unknown(node)
             args = self._arguments(node)
             if _is_missing(args):
                 return self._unknown(node)
             return self._converted(node, name, args)
         except UserError as error:
-            self.owner.faults.add(name, node, str(error), error.__cause__)
+            self.owner.unsupported.add(name, node, str(error), error.__cause__)
             return self._unknown(node)
 
     def _without_elements(self, node: Any) -> Constant | None:
-        """The result of a node that has none: there is nothing to compute."""
+        """The result of a node with no elements, which needs no computation; else None."""
         value = node.meta.get("val")
         if not isinstance(value, self.owner.torch.Tensor) or any(type(e) is not int for e in value.shape) or 0 not in value.shape:
             return None
@@ -114,14 +114,14 @@ class RegionImport:
             made = TORCH_OPERATORS.get(name)(call, *args)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             first = (str(error).splitlines() or [""])[0]
-            raise ModelImportError(f"its converter does not take these arguments ({type(error).__name__}: {first})") from error
+            raise ModelImportError(f"its converter does not accept these arguments ({type(error).__name__}: {first})") from error
         for i, (value, type_) in enumerate(zip(made if isinstance(made, (list, tuple)) else [made], call.types, strict=False)):
             if isinstance(value, (Value, Constant)) and not _fits(value.type, type_):
-                raise ModelImportError(f"its converter made {value.type} of result {i}, which is {type_} in torch; correct the converter")
+                raise ModelImportError(f"its converter returned {value.type} for result {i}, which is {type_} in torch; fix the converter")
         return made
 
     def _arguments(self, node: Any) -> list[Any]:
-        """All arguments in the order of the schema, defaults filled in."""
+        """All arguments in schema order, including defaults."""
         schema = getattr(node.target, "_schema", None)
         if schema is None or not hasattr(schema, "arguments"):
             return [*map(self._value, node.args), *map(self._value, node.kwargs.values())]
@@ -144,7 +144,7 @@ class RegionImport:
             return self._unknown(node)
         if of[node.args[1]] is None:
             raise ModelImportError(
-                f"result {node.args[1]} of {operator_name(node.args[0].target)} is not converted; write the model without it"
+                f"result {node.args[1]} of {operator_name(node.args[0].target)} is not supported; write the model without it"
             )
         return of[node.args[1]]
 
@@ -159,19 +159,19 @@ class RegionImport:
             try:
                 made = self.owner.sizes.poly(value)
             except ModelImportError:
-                # Either the operator that made the symbol is a fault itself, or the type of an input is.
+                # The operator that creates the symbol, or the type of an input, is itself unsupported and already recorded.
                 return _MISSING
             return made if made.const is None else made.const
         return SizeNumber(value.node.expr) if isinstance(value, (torch.SymFloat, torch.SymBool)) else value
 
     def _assertion(self, node: Any) -> None:
-        """What the program asserts of sizes becomes an assumption; what it asserts of types is known."""
+        """Turn assertions on sizes into assumptions; assertions on types are redundant."""
         if operator_name(node.target) == "aten._assert_scalar.default":
             condition = self._value(node.args[0])
             if isinstance(condition, SizeNumber) and not any(is_unbacked(str(s)) for s in condition.expr.free_symbols):
                 self.owner.assume(condition.expr)
         elif operator_name(node.target) == "aten._assert_async.msg":
-            raise ModelImportError("it asserts something of data; take the assertion out of the model")
+            raise ModelImportError("it asserts a property of data; remove the assertion from the model")
 
     def _types(self, node: Any) -> tuple[TensorType, ...]:
         value = node.meta.get("val")
@@ -192,7 +192,7 @@ class RegionImport:
 
 
 def operator_name(target: Any) -> str:
-    """The name by which a converter is registered: `aten.add.Tensor`, `higher_order.cond`, `_operator.mul`."""
+    """The registration name of an operator: `aten.add.Tensor`, `higher_order.cond`, `_operator.mul`."""
     if hasattr(target, "_schema") and hasattr(target, "overloadpacket"):
         return str(target)
     if hasattr(target, "namespace") and hasattr(target, "name"):
@@ -200,11 +200,11 @@ def operator_name(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
-def _fits(made: TensorType, wanted: TensorType) -> bool:
-    """Whether two types agree as far as numbers tell; two expressions of sizes may be equal without looking so."""
-    if made.dtype != wanted.dtype or len(made.shape) != len(wanted.shape):
+def _fits(made: TensorType, expected: TensorType) -> bool:
+    """Whether two types agree in all constant extents; equal size expressions may differ in form."""
+    if made.dtype != expected.dtype or len(made.shape) != len(expected.shape):
         return False
-    return all((a - b).const in (None, 0) for a, b in zip(made.shape, wanted.shape, strict=True))
+    return all((a - b).const in (None, 0) for a, b in zip(made.shape, expected.shape, strict=True))
 
 
 def _is_missing(args: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Torch's operators that move elements: views, permutations, slices, joins, padding, pixel shuffles.
+"""Convert torch operators that move elements: views, permutations, slices, concatenation, padding, pixel shuffles.
 
-The extents of results are those that torch computed, so a -1 or a symbolic size in an argument needs no thought here.
+Result extents are taken from torch, so -1 and symbolic sizes in arguments need no handling.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ for _name in (
 
 @converts("aten.unsqueeze.default")
 def unsqueeze(call: TorchCall, x: Operand, dim: int) -> Operand:
-    """A new axis of extent 1."""
+    """Insert an axis of extent 1."""
     return call.emit("expand_dims", x, axes=(call.axis(dim, len(call.shape)),))
 
 
@@ -42,14 +42,14 @@ TORCH_OPERATORS.register("aten.expand_as.default", _expand)
 
 @converts("aten.permute.default")
 def permute(call: TorchCall, x: Operand, dims: Sequence[int]) -> Operand:
-    """Axis i of the result is axis dims[i] of the operand."""
+    """Permute axes: axis i of the result is axis dims[i] of the operand."""
     axes = tuple([call.axis(d, len(call.shape)) for d in dims])
     return x if axes == tuple(range(len(axes))) else call.emit("permute_dims", x, axes=axes)
 
 
 @converts("aten.transpose.int")
 def transpose(call: TorchCall, x: Operand, dim0: int, dim1: int) -> Operand:
-    """Two axes change places."""
+    """Swap two axes."""
     axes = list(range(len(call.shape)))
     if axes:
         a, b = call.axis(dim0, len(axes)), call.axis(dim1, len(axes))
@@ -62,7 +62,7 @@ TORCH_OPERATORS.register("aten.t.default", lambda call, x: permute(call, x, list
 
 @converts("aten.cat.default")
 def cat(call: TorchCall, tensors: Sequence[Operand], dim: int) -> Operand:
-    """Tensors behind each other; empty ones vanish."""
+    """Concatenate tensors; empty ones are dropped."""
     axis = call.axis(dim, len(call.shape))
     parts = [call.operand(t) for t in tensors if all(e.const != 0 for e in t.type.shape)]
     return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
@@ -74,14 +74,14 @@ TORCH_OPERATORS.register("aten.concatenate.default", cat)
 
 @converts("aten.stack.default")
 def stack(call: TorchCall, tensors: Sequence[Operand], dim: int) -> Operand:
-    """Tensors behind each other along a new axis."""
+    """Concatenate tensors along a new axis."""
     axis = call.axis(dim, len(call.shape))
     return cat(call, [call.emit("expand_dims", call.operand(t), axes=(axis,)) for t in tensors], axis)
 
 
 @converts("aten.split_with_sizes.default")
 def split(call: TorchCall, x: Operand, _: Any, dim: int = 0) -> Sequence[Operand]:
-    """Pieces of the extents that torch computed."""
+    """Split into the extents that torch computed."""
     axis = call.axis(dim, len(x.type.shape))
     if len(call.types) == 1:
         return [x]
@@ -94,14 +94,14 @@ for _name in "split.Tensor split.sizes unsafe_split.Tensor unsafe_split_with_siz
 
 @converts("aten.unbind.int")
 def unbind(call: TorchCall, x: Operand, dim: int) -> Sequence[Operand]:
-    """The slices along an axis."""
+    """Split into slices along an axis and remove this axis."""
     axis = call.axis(dim, len(x.type.shape))
     pieces = call.emit("split", x, sizes=(1,) * len(call.types), axis=axis) if len(call.types) > 1 else [x]
     return [call.emit("squeeze", piece, axes=(axis,)) for piece in pieces]
 
 
 def slice_start(call: TorchCall, start: Any, extent: Poly) -> Poly:
-    """Where a slice begins, counted from the front and within the axis as Python has it."""
+    """Start of a slice, non-negative and clamped to the axis as in Python."""
     begin = poly(0 if start is None else start)
     if call.sizes.is_negative(begin):
         begin = begin + extent
@@ -112,7 +112,7 @@ def slice_start(call: TorchCall, start: Any, extent: Poly) -> Poly:
 
 @converts("aten.slice.Tensor")
 def slice_(call: TorchCall, x: Operand, dim: int, start: Any, end: Any, step: int) -> Operand:
-    """x[start:end:step] along an axis."""
+    """Slice x[start:end:step] along an axis."""
     if call.shape == x.type.shape:
         return x
     axis = call.axis(dim, len(x.type.shape))
@@ -123,7 +123,7 @@ def slice_(call: TorchCall, x: Operand, dim: int, start: Any, end: Any, step: in
 
 @converts("aten.select.int")
 def select(call: TorchCall, x: Operand, dim: int, index: Any) -> Operand:
-    """One slice along an axis, without it."""
+    """Select one slice along an axis and remove this axis."""
     axis = call.axis(dim, len(x.type.shape))
     begin = slice_start(call, index, x.type.shape[axis])
     row = x if x.type.shape[axis] == 1 else call.emit("strided_slice", x, axes=(axis,), begin=(begin,), end=(begin + 1,), strides=(1,))
@@ -132,13 +132,13 @@ def select(call: TorchCall, x: Operand, dim: int, index: Any) -> Operand:
 
 @converts("aten.flip.default")
 def flip(call: TorchCall, x: Operand, dims: Sequence[int]) -> Operand:
-    """Axes the other way round."""
+    """Reverse axes."""
     return call.emit("flip", x, axes=tuple([call.axis(d, len(call.shape)) for d in dims])) if dims else x
 
 
 @converts("aten.repeat.default")
 def repeat(call: TorchCall, x: Operand, repeats: Sequence[Any]) -> Operand:
-    """Copies along axes, new ones in front."""
+    """Tile along axes; new axes are added in front."""
     return call.emit("tile", x, repeats=tuple(repeats))
 
 
@@ -154,22 +154,22 @@ _PADDING = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "
 
 @converts("aten.pad.default")
 def pad(call: TorchCall, x: Operand, padding: Sequence[Any], mode: str = "constant", value: Any = None) -> Operand:
-    """Torch counts pairs from the last axis and cuts where a number is negative."""
+    """Pad; torch lists pairs from the last axis, and negative amounts crop."""
     rank = len(x.type.shape)
     amounts = [poly(p) for p in padding]
     before, after = [0] * rank, [0] * rank
     for i in range(len(amounts) // 2):
         axis, low, high = rank - 1 - i, amounts[2 * i], amounts[2 * i + 1]
         if low.const is None or high.const is None:
-            call.refuse("the padding depends on a size that varies; concatenate with zeros of that size instead")
+            call.refuse("the padding depends on a dynamic size; concatenate with zeros of this size instead")
         extent = x.type.shape[axis]
         if low.const < 0 or high.const < 0:
             begin, end = poly(max(-low.const, 0)), extent - max(-high.const, 0)
             x = call.emit("strided_slice", x, axes=(axis,), begin=(begin,), end=(end,), strides=(1,))
         before[axis], after[axis] = max(low.const, 0), max(high.const, 0)
-        if mode == "circular" and extent.const is None:  # torch refuses to go around more than once, and does not say so in its guards
+        if mode == "circular" and extent.const is None:  # torch allows at most one wrap, but has no guard for it
             if not isinstance(call.builder, GraphBuilder):
-                call.refuse("it pads circularly by a size that varies inside of a branch; pad before the branch")
+                call.refuse("it pads a dynamic extent circularly inside a branch; pad before the branch")
             call.builder.assume(IsNegative(max(before[axis], after[axis]) - extent - 1))
     if not any(before) and not any(after):
         return x
@@ -186,7 +186,7 @@ for _rank in (1, 2):
 def _pixels(operator: str) -> Any:
     def convert(call: TorchCall, x: Operand, factor: int) -> Operand:
         if len(x.type.shape) != 4:
-            call.refuse(f"it is converted for tensors of rank 4, this one has rank {len(x.type.shape)}; add a batch axis")
+            call.refuse(f"only tensors of rank 4 are supported, not rank {len(x.type.shape)}; add a batch axis")
         return call.emit(operator, x, block=factor, mode="CRD")
 
     return convert
@@ -197,7 +197,7 @@ TORCH_OPERATORS.register("aten.pixel_shuffle.default", _pixels("depth_to_space")
 
 @converts("aten.pixel_unshuffle.default")
 def pixel_unshuffle(call: TorchCall, x: Operand, factor: int) -> Operand:
-    """Channel c * factor**2 + i * factor + j of the result is the pixels at i, j of channel c."""
+    """Inverse pixel shuffle: result channel c * factor**2 + i * factor + j holds the pixels at offset i, j of channel c."""
     *lead, c, _, _ = x.type.shape
     rank = len(lead)
     parted = call.reshaped(x, (*lead, c, call.shape[-2], factor, call.shape[-1], factor))

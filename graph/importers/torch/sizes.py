@@ -1,7 +1,7 @@
-"""Sizes of an exported torch program as index expressions: its symbols, the sympy terms over them, its guards and ranges.
+"""Translate sizes of exported torch programs (symbols, sympy expressions, guards, ranges) to index expressions.
 
-torch.export keeps shapes as sympy expressions with functions of its own, and what it found out about them while tracing as Python
-text (`L['ids'].size()[1] == L['pos'].size()[0]`).  Neither sympy nor the text is evaluated by others' code here: both are walked.
+torch.export represents shapes as sympy expressions with its own functions, and its guards as Python text
+(`L['ids'].size()[1] == L['pos'].size()[0]`).  Both are translated by walking their trees, without evaluating foreign code.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tunesmith.support.errors import ModelImportError
 
 
 class Sizes:
-    """The symbols of one exported program and the size variables that stand for them."""
+    """The size symbols of an exported program and their size variables."""
 
     def __init__(self) -> None:
         self.variables: dict[str, Var] = {}
         self._example: dict[Var, int] = {}
 
     def declare(self, size: Any, name: str | None = None) -> None:
-        """Make a variable for the symbol that is the extent of an input; nothing for a number or a compound expression."""
+        """Create a variable for a symbol that is an input extent; no effect for numbers and compound expressions."""
         if isinstance(size, int) or not size.node.expr.is_Symbol or str(size.node.expr) in self.variables:
             return
         symbol = str(size.node.expr)
@@ -34,15 +34,15 @@ class Sizes:
             self._example[self.variables[symbol]] = int(hint)
 
     def poly(self, size: Any) -> Poly:
-        """A torch size (int or SymInt) as an index expression; ModelImportError for one that depends on data."""
+        """A torch size (int or SymInt) as an index expression; ModelImportError if it depends on data."""
         return poly(int(size)) if isinstance(size, int) else self.of_sympy(size.node.expr)
 
     def is_negative(self, size: Poly) -> bool:
-        """Whether a size is negative for the example inputs: what torch decided by when it traced, and guards keep it so."""
+        """Whether a size is negative for the example inputs; torch decides by these during tracing and adds guards."""
         return evaluate(size, self._example) < 0 if size.const is None else size.const < 0
 
     def of_sympy(self, expr: Any) -> Poly:
-        """A sympy expression of whole numbers as an index expression."""
+        """A sympy integer expression as an index expression."""
         if expr.is_Integer:
             return poly(int(expr))
         if expr.is_Symbol:
@@ -53,11 +53,11 @@ class Sizes:
         if kind in _ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":
             return _ROUNDED[kind](*[self.of_sympy(a) for a in expr.args[0].args])
         if kind not in _ARITHMETIC:
-            raise ModelImportError(f"the size {expr} has {kind} in it, which no index expression has")
+            raise ModelImportError(f"the size {expr} contains {kind}, which index expressions do not support")
         return _ARITHMETIC[kind](*[self.of_sympy(a) for a in expr.args])
 
     def condition(self, expr: Any) -> Expr:
-        """A sympy condition on sizes."""
+        """A sympy condition on sizes as an expression."""
         kind = type(expr).__name__
         if kind in ("BooleanTrue", "BooleanFalse"):
             return Const(kind == "BooleanTrue", "bool")
@@ -65,10 +65,10 @@ class Sizes:
             return _relation(_RELATIONS[kind], *[self.of_sympy(a) for a in expr.args])
         if kind in ("And", "Or", "Not"):
             return _logic(kind, [self.condition(a) for a in expr.args])
-        raise ModelImportError(f"the condition {expr} is none on sizes")
+        raise ModelImportError(f"the condition {expr} is not a condition on sizes")
 
     def range_conditions(self, ranges: Mapping[Any, Any]) -> list[Expr]:
-        """What the ranges of symbols say.  torch traces with sizes of at least 2 and still takes 1 (as its own check of inputs does)."""
+        """Conditions from symbol ranges.  torch traces with sizes >= 2 but also accepts 1, as its own input check does."""
         found = []
         for symbol in sorted(ranges, key=str):
             if str(symbol) not in self.variables:
@@ -80,13 +80,13 @@ class Sizes:
         return found
 
     def guard(self, text: str, inputs: Mapping[str, Any]) -> Expr:
-        """The condition of a guard of torch.export.
+        """The condition of a torch.export guard.
 
         Args:
-            text: Python, over `L`, the arguments of `forward` by name.
-            inputs: that `L`; in place of a tensor it holds the tuple of its extents.
+            text: Python expression over `L`, the arguments of `forward` by name.
+            inputs: the value of `L`, with each tensor replaced by the tuple of its extents.
         Raises:
-            ModelImportError: it speaks of something else than sizes.
+            ModelImportError: the guard is not a condition on sizes.
         """
         made = _Guard(text, inputs).value(ast.parse(text, mode="eval").body)
         if isinstance(made, bool):
@@ -98,18 +98,18 @@ class Sizes:
 
 def _unbound(symbol: str) -> str:
     if is_unbacked(symbol):
-        return "its shape depends on data (nonzero, item, or a mask of bools as an index), which no index expression can; use torch.where"
-    return f"the size {symbol} is the extent of no input by itself; add an input that has it, or make the other ones multiples of it"
+        return "its shape depends on data (nonzero, item, or indexing with a mask), which index expressions do not support; use torch.where"
+    return f"the size {symbol} is not itself the extent of an input; add an input with this extent, or make the others multiples of it"
 
 
 def is_unbacked(symbol: str) -> bool:
-    """Whether torch's symbol stands for a number that comes from data."""
+    """Whether a torch symbol stands for a number computed from data."""
     return symbol.startswith(("u", "zu"))
 
 
 def _power(base: Poly, exponent: Poly) -> Poly:
     if exponent.const is None or exponent.const < 0:
-        raise ModelImportError(f"the size {base}**{exponent} has a power that is no natural number")
+        raise ModelImportError(f"the size {base}**{exponent} has an exponent that is not a natural number")
     return product([base] * exponent.const)
 
 
@@ -162,7 +162,7 @@ def _logic(kind: str, parts: Sequence[Expr]) -> Expr:
     if kind == "Not":
         (part,) = parts
         return Const(not part.value, "bool") if isinstance(part, Const) else Not(part)
-    deciding = kind == "Or"  # one true part decides an `or`, one false part an `and`
+    deciding = kind == "Or"  # the value of a part that determines the result
     if any(isinstance(p, Const) and p.value == deciding for p in parts):
         return Const(deciding, "bool")
     rest = [p for p in parts if not isinstance(p, Const)]
@@ -176,19 +176,19 @@ def _logic(kind: str, parts: Sequence[Expr]) -> Expr:
 
 def _no_guard(text: str) -> ModelImportError:
     return ModelImportError(
-        f"torch.export assumed `{text}`, which is no condition on sizes of inputs, so it could not be checked in a call."
+        f"torch.export assumed `{text}`, which is not a condition on input sizes and cannot be checked at run time."
         " Trace with a model that does not depend on it, or give the size a fixed value in dynamic_shapes"
     )
 
 
 class _Guard:
-    """Evaluates the text of one guard."""
+    """Evaluator for the text of one guard."""
 
     def __init__(self, text: str, inputs: Mapping[str, Any]) -> None:
         self.text, self.inputs = text, inputs
 
     def value(self, node: ast.expr) -> Any:
-        """A bool or a condition, a size, or what a path in the inputs leads to."""
+        """The value of an expression: a bool, a condition, a size, or an element of the inputs."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value if isinstance(node.value, bool) else poly(node.value)
         if isinstance(node, ast.Subscript):
@@ -216,7 +216,7 @@ class _Guard:
 
     def _call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args:
-            return self.value(node.func.value)  # a tensor is there as its extents
+            return self.value(node.func.value)  # inputs hold tensors as tuples of extents
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
         make = _ARITHMETIC.get({"max": "Max", "min": "Min"}.get(name, name))
         if make is None:
@@ -224,12 +224,12 @@ class _Guard:
         return make(*[self._size(a) for a in node.args])
 
     def _path(self, node: ast.Subscript) -> Any:
-        """`L['x'][0]`; what `*args` holds is also known as `args_0`, what `**kwargs` holds by its own name."""
+        """`L['x'][0]`; elements of `*args` are also named `args_0`, elements of `**kwargs` by their keywords."""
         key = node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, (str, int)) else None
         if isinstance(node.value, ast.Name) and node.value.id == "L":
-            return self.inputs.get(str(key), _Rest(str(key)))
+            return self.inputs.get(str(key), _VariadicArgument(str(key)))
         of = self.value(node.value)
-        if isinstance(of, _Rest):
+        if isinstance(of, _VariadicArgument):
             found = self.inputs.get(f"{of.name}_{key}", self.inputs.get(str(key)))
             if found is not None:
                 return found
@@ -253,8 +253,8 @@ class _Guard:
         raise _no_guard(self.text)
 
 
-class _Rest:
-    """An argument that gathers others, `*args` or `**kwargs`, of which the program does not know the name."""
+class _VariadicArgument:
+    """A variadic argument, `*args` or `**kwargs`, whose name is not in the program."""
 
     def __init__(self, name: str) -> None:
         self.name = name

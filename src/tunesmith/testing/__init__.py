@@ -1,1 +1,1 @@
-"""Conformance suites: what every implementation of a contract must do, as tests that others run on theirs."""
+"""Conformance suites for implementations of the public interfaces, and generators of test cases."""

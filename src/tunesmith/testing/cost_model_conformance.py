@@ -1,11 +1,11 @@
-"""What every cost model must do, as tests: derive a class from `CostModelConformance` in a test file and say how a model is made.
+"""Conformance tests for cost models: derive a class from `CostModelConformance` in a test file and define the model's factory.
 
     class TestMine(CostModelConformance):
         @pytest.fixture
         def make(self):
             return Mine
 
-Models that learn and models that do not are both welcome: what is asked of learners is asked of those whose scores an update changes.
+Models with and without learning are supported; tests of learning apply only if an update changes the model's scores.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Make = Callable[[], CostModel]
 Data = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 TOLERANCE = 1e-4
-"""Of the spread of the scores: what sums of float32 in another order may differ by."""
+"""Allowed difference as a fraction of the score spread, for float32 sums in another order."""
 _JUNK = (b"", b"{}", b"[1, 2", b'{"model": "other", "schema": 1}', b"\x80\x04K\x01.", b"\xff" * 64)
 
 
 def example_data(inputs: str, n: int = 160, seed: int = 0) -> Data:
-    """Features, seconds and groups of two tasks: times follow three columns, and those of the second task are a thousand times longer."""
+    """Features, seconds and groups of two tasks; times depend on three columns, and the second task's are a thousand times longer."""
     rng = stream(seed, "conformance")
     groups = np.arange(n) % 2
     if inputs == "program":
         x = (10 * rng.random((n, len(vector_names())))).astype(np.float32)
         key = x[:, :3]
     else:
-        # The second task's programs have one store less.
+        # Programs of the second task have one store fewer.
         parts = [(10 * rng.random((len(range(g, n, 2)), 3 - g, len(columns())))).astype(np.float32) for g in (0, 1)]
         x = gather(parts, [np.arange(g, n, 2) for g in (0, 1)])
         key = np.nan_to_num(x[:, :, :3]).sum(axis=1) / 2
@@ -50,20 +50,20 @@ def example_data(inputs: str, n: int = 160, seed: int = 0) -> Data:
 
 
 class CostModelConformance:
-    """See the module's text; the tests say what each of them asks."""
+    """The tests; each docstring states a requirement."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Makes a fresh model."""
-        raise NotImplementedError("override the fixture `make`: it returns what makes a fresh model")
+        """A factory of fresh models."""
+        raise NotImplementedError("override the fixture `make` to return a factory of fresh models")
 
-    def test_it_says_what_it_takes(self, make: Make) -> None:
-        """`inputs` is known, `suffix` tells a file from a name."""
+    def test_input_kind_and_file_suffix(self, make: Make) -> None:
+        """`inputs` is a known kind; `suffix` is a file suffix."""
         assert make().inputs in INPUTS
         assert make().suffix in (".json", ".safetensors")
 
-    def test_scores_are_one_finite_number_a_program(self, make: Make) -> None:
-        """Before and after learning, for any number of programs, none included."""
+    def test_one_finite_score_per_program(self, make: Make) -> None:
+        """Before and after learning, for any number of programs, including none."""
         m = make()
         x, seconds, groups = example_data(m.inputs)
         for _ in range(2):
@@ -73,38 +73,38 @@ class CostModelConformance:
             m.update(x, seconds, groups)
 
     def test_equal_models_give_equal_scores(self, make: Make) -> None:
-        """Bit by bit, and again."""
+        """Equal models give bit-identical scores, also when called again."""
         first, second = make(), make()
         x, seconds, groups = example_data(first.inputs)
         for m in (first, second):
             m.update(x, seconds, groups)
-        same_scores(first.score(x), second.score(x), "two models that were made and updated alike score the same programs")
+        same_scores(first.score(x), second.score(x), "two models created and updated in the same way score the same programs")
         same_scores(first.score(x), first.score(x), "one model scores the same programs twice")
 
     def test_a_score_is_the_programs_own(self, make: Make) -> None:
-        """It depends neither on the programs beside it, nor on their order, nor on how the array is laid out in memory.
+        """A score does not depend on the other programs, on their order, or on the memory layout of the array.
 
-        Up to rounding: a library may sum in another order for another number of rows or another layout, and candidates that near are
-        equally good.  What has to be equal bit by bit, for searches to be repeatable, is asked for with equal arrays.
+        Rounding is tolerated: a library may sum in another order for another number of rows or another layout, and candidates with such
+        close scores are equivalent.  Bit-identical scores, which repeatable searches need, are tested with equal arrays.
         """
         m = make()
         x, seconds, groups = example_data(m.inputs)
         m.update(x, seconds, groups)
         scores = m.score(x)
-        alone = "programs are scored without those beside them"
+        alone = "programs are scored without the rest of their batch"
         near_scores(m.score(x[50:60]), scores[50:60], scores, alone)
         near_scores(m.score(x[7:8]), scores[7:8], scores, alone)
         near_scores(m.score(x[::-1]), scores[::-1], scores, "programs are scored in the reverse order (an array with negative strides)")
-        near_scores(m.score(np.asfortranarray(x)), scores, scores, "features come in Fortran's memory order")
-        near_scores(m.score(x.astype(np.float64)), scores, scores, "features come as float64")
+        near_scores(m.score(np.asfortranarray(x)), scores, scores, "features are in Fortran order")
+        near_scores(m.score(x.astype(np.float64)), scores, scores, "features are float64")
         many = np.concatenate([x] * 20)
-        near_scores(m.score(many), np.concatenate([scores] * 20), scores, "programs are scored twenty times over, at once")
+        near_scores(m.score(many), np.concatenate([scores] * 20), scores, "a batch holds each program twenty times")
         if m.inputs == "stores":
             padded = np.concatenate([x, np.full_like(x[:, :2], np.nan)], axis=1)
-            near_scores(m.score(padded), scores, scores, "stores that a program does not have (rows of NaN) are added")
+            near_scores(m.score(padded), scores, scores, "rows of NaN for absent stores are added")
 
-    def test_arguments_are_left_alone(self, make: Make) -> None:
-        """The caller's arrays, and the global random stream of numpy."""
+    def test_no_side_effects(self, make: Make) -> None:
+        """The caller's arrays and numpy's global random state are unchanged."""
         m = make()
         data = example_data(m.inputs)
         before, state = example_data(m.inputs), str(np.random.get_state())
@@ -114,8 +114,8 @@ class CostModelConformance:
         assert np.array_equal(data[1], before[1]) and np.array_equal(data[2], before[2])
         assert str(np.random.get_state()) == state
 
-    def test_threads_may_score_at_once(self, make: Make) -> None:
-        """And get what one gets."""
+    def test_concurrent_scoring(self, make: Make) -> None:
+        """Four threads get the scores of a single thread."""
         m = make()
         data = example_data(m.inputs)
         m.update(*data)
@@ -125,19 +125,19 @@ class CostModelConformance:
             same_scores(one, m.score(data[0]), "four threads score at once")
 
     def test_updates_forget_earlier_ones(self, make: Make) -> None:
-        """So a search that resumes has the model that an uninterrupted one would have."""
+        """A model depends only on the last update, so a resumed search has the model of an uninterrupted one."""
         a, b = make(), make()
         x, seconds, groups = example_data(a.inputs)
         nothing = a.score(x)
         a.update(x, 1 / seconds, groups)
         a.update(x, seconds, groups)
         b.update(x, seconds, groups)
-        same_scores(a.score(x), b.score(x), "a model was updated with other measurements before (update forgets earlier ones)")
+        same_scores(a.score(x), b.score(x), "a model was updated with other measurements before (update must replace earlier ones)")
         a.update(x[:0], seconds[:0], groups[:0])
-        same_scores(a.score(x), nothing, "a model was updated with no measurements (update forgets earlier ones)")
+        same_scores(a.score(x), nothing, "a model was updated with no measurements (update must replace earlier ones)")
 
     def test_learners_learn_the_order_within_tasks(self, make: Make) -> None:
-        """From one half, on the other; and failures are what they avoid."""
+        """Trained on one part, a model ranks the rest, and it scores failures as worse."""
         if not _learns(make):
             return
         m = make()
@@ -149,7 +149,7 @@ class CostModelConformance:
         assert m.score(x)[failed].mean() < m.score(x)[~failed].mean()
 
     def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
-        """And is data."""
+        """A loaded model gives the same scores; the file is data, not a pickle."""
         m = make()
         data = example_data(m.inputs)
         m.update(*data)
@@ -163,8 +163,8 @@ class CostModelConformance:
         with pytest.raises(UserError):
             m.save(tmp_path / "missing" / f"model{m.suffix}")
 
-    def test_what_is_loaded_is_pretrained(self, make: Make, tmp_path: Path) -> None:
-        """What it knew stays under every update, also of a few records of another task."""
+    def test_loaded_models_are_pretrained(self, make: Make, tmp_path: Path) -> None:
+        """Pretrained knowledge survives updates, also with a few records of another task."""
         m = make()
         x, seconds, groups = example_data(m.inputs, 300)
         m.update(x, seconds, groups)
@@ -177,17 +177,17 @@ class CostModelConformance:
             one.update(few, times, task)
         again = example_data(m.inputs, 200, seed=2)
         same_scores(first.score(x), second.score(x), "a model was loaded twice and both updated alike")
-        same_scores(first.score(x), m.score(x), "a model was loaded, and the one that wrote the file kept; both were updated alike")
+        same_scores(first.score(x), m.score(x), "a model was loaded, and its writer called keep(); both were updated alike")
         if _learns(make):
-            assert not np.array_equal(first.score(x), type(m).load(file).score(x)), "an update of a pretrained model does something"
-            assert spearman(again[1], first.score(again[0]), again[2]) > 0.4, "eight records made it forget"
+            assert not np.array_equal(first.score(x), type(m).load(file).score(x)), "an update of a pretrained model changed no score"
+            assert spearman(again[1], first.score(again[0]), again[2]) > 0.4, "an update with eight records erased the pretraining"
         first.save(file)
         same_scores(type(m).load(file).score(x), first.score(x), "a pretrained model was updated, saved and loaded")
         second.update(few[:0], times[:0], task[:0])
         assert np.array_equal(second.score(x), type(m).load(file).score(x)) is not _learns(make)
 
     def test_files_that_it_did_not_write_are_refused(self, make: Make, tmp_path: Path) -> None:
-        """With a RecordError, whatever they hold; so is a file that was cut off."""
+        """Foreign or truncated files raise a RecordError."""
         m = make()
         file = tmp_path / f"model{m.suffix}"
         for junk in _JUNK:
@@ -203,8 +203,8 @@ class CostModelConformance:
         with pytest.raises(RecordError):
             type(m).load(file)
 
-    def test_data_that_does_not_fit_is_refused(self, make: Make) -> None:
-        """Arrays of different lengths, the wrong number of dimensions, times that are no times."""
+    def test_invalid_data_is_refused(self, make: Make) -> None:
+        """Arrays of different lengths, wrong numbers of dimensions, invalid times."""
         m = make()
         x, seconds, groups = example_data(m.inputs, 10)
         refused = [
@@ -224,26 +224,26 @@ class CostModelConformance:
                 m.score(x[..., :-1])
 
 
-def same_scores(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64], what: str) -> None:
-    """AssertionError that says which scores differ, unless all are equal bit by bit."""
-    if got.shape != wanted.shape or not np.array_equal(got, wanted):
-        raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, wanted)}")
+def same_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], what: str) -> None:
+    """Raise an AssertionError that describes the differing scores unless all are bit-identical."""
+    if got.shape != expected.shape or not np.array_equal(got, expected):
+        raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, expected)}")
 
 
-def near_scores(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], what: str) -> None:
-    """AssertionError that says which scores differ, unless all are as near as float32 sums are: `TOLERANCE` of the spread of `scores`."""
+def near_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], what: str) -> None:
+    """Raise an AssertionError that describes the differing scores unless all agree within `TOLERANCE` times the spread of `scores`."""
     allowed = TOLERANCE * max(float(np.ptp(scores)), float(np.abs(scores).max(initial=0.0)))
-    if got.shape != wanted.shape or not (np.abs(got - wanted) <= allowed).all():
-        raise AssertionError(f"{what}, and scores may differ by {allowed:.3g} (rounding); {_difference(got, wanted)}")
+    if got.shape != expected.shape or not (np.abs(got - expected) <= allowed).all():
+        raise AssertionError(f"{what}, and scores may differ by {allowed:.3g} (rounding); {_difference(got, expected)}")
 
 
-def _difference(got: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> str:
-    if got.shape != wanted.shape:
-        return f"got an array of shape {list(got.shape)} where {list(wanted.shape)} is wanted"
-    apart = np.where(got == wanted, 0.0, np.abs(got - wanted))
+def _difference(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> str:
+    if got.shape != expected.shape:
+        return f"got an array of shape {list(got.shape)} where {list(expected.shape)} is expected"
+    apart = np.where(got == expected, 0.0, np.abs(got - expected))
     worst = int(np.nanargmax(apart)) if np.isfinite(apart).any() else 0
-    count = int((~(got == wanted)).sum())
-    return f"{count} of {len(got)} differ, program {worst} the most: got {float(got[worst])!r}, wanted {float(wanted[worst])!r}"
+    count = int((~(got == expected)).sum())
+    return f"{count} of {len(got)} differ, program {worst} the most: got {float(got[worst])!r}, expected {float(expected[worst])!r}"
 
 
 def _learns(make: Make) -> bool:

@@ -1,11 +1,11 @@
-"""What every kind of device must do, as tests: derive a class from `DeviceConformance` in a test file and say what is to be tested.
+"""Conformance tests for device kinds: derive a class from `DeviceConformance` in a test file and define the device API.
 
     class TestMine(DeviceConformance):
         @pytest.fixture
         def api(self):
             return MyDeviceAPI()
 
-A kind that runs kernels gives their code too, by the fixture `code`: the two kernels of `OPENCL_KERNELS` and `CUDA_KERNELS`.
+A kind that runs kernels also defines the fixture `code`: the kernels of `OPENCL_KERNELS` or `CUDA_KERNELS`, compiled for `load_code`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __kernel void reverse(__global const float* x, __global float* y, __local float*
   y[get_global_id(0)] = s[get_local_size(0) - 1 - t];
 }
 """
-"""y = 2 x; and y = x with each block's elements reversed, through shared memory that the launch gives: four bytes a thread."""
+"""y = 2 x; and y = x with the elements of each block reversed through dynamic shared memory of four bytes per thread."""
 
 CUDA_KERNELS = """
 extern "C" __global__ void scale(const float* x, float* y) {
@@ -52,11 +52,11 @@ extern "C" __global__ void reverse(const float* x, float* y) {
   y[i] = s[blockDim.x - 1 - threadIdx.x];
 }
 """
-"""The same for CUDA."""
+"""The same kernels in CUDA."""
 
 
 def filled(api: DeviceAPI, values: npt.NDArray[Any], index: int = 0) -> Allocation:
-    """New memory with a copy of an array."""
+    """New device memory with a copy of an array."""
     block = api.allocate(index, values.nbytes)
     api.copy(host_memory(values), block, values.nbytes)
     api.synchronise(index)
@@ -64,7 +64,7 @@ def filled(api: DeviceAPI, values: npt.NDArray[Any], index: int = 0) -> Allocati
 
 
 def content(api: DeviceAPI, block: Allocation, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What is in memory, as an array like another."""
+    """The content of device memory as an array with the shape and type of `like`."""
     found = np.empty_like(like)
     api.copy(block, host_memory(found), found.nbytes)
     api.synchronise(block.device.index)
@@ -72,33 +72,33 @@ def content(api: DeviceAPI, block: Allocation, like: npt.NDArray[Any]) -> npt.ND
 
 
 class DeviceConformance:
-    """See the module's text; the tests say what each of them asks."""
+    """The tests; each docstring states a requirement."""
 
     @pytest.fixture
     def api(self) -> DeviceAPI:
-        """What is tested."""
-        raise NotImplementedError("override the fixture `api`: it returns the DeviceAPI that is tested")
+        """The API under test."""
+        raise NotImplementedError("override the fixture `api` to return the DeviceAPI under test")
 
     @pytest.fixture
     def code(self) -> bytes:
-        """The two kernels, as `load_code` takes them."""
+        """The two kernels in the form that `load_code` accepts."""
         pytest.skip("this kind of device runs no kernels")
 
     @pytest.fixture
     def values(self) -> npt.NDArray[np.float32]:
-        """Data: four blocks of 64."""
+        """Test data: four blocks of 64."""
         return np.arange(256, dtype=np.float32)
 
-    def test_it_says_what_it_is(self, api: DeviceAPI) -> None:
-        """A name and its memory at least; what is counted is positive."""
+    def test_attributes(self, api: DeviceAPI) -> None:
+        """The device reports at least its name and memory; counts are positive."""
         assert api.count() >= 1
         facts = api.attributes(0)
         assert facts.name and facts.memory_bytes is not None and facts.memory_bytes > 0
         numbers = (facts.compute_units, facts.clock_hz, facts.warp_size, facts.max_threads_per_block, facts.max_shared_memory_per_block)
         assert all(n is None or n > 0 for n in numbers)
 
-    def test_a_device_that_is_not_there_is_refused(self, api: DeviceAPI) -> None:
-        """By every method that takes its number."""
+    def test_missing_device_is_refused(self, api: DeviceAPI) -> None:
+        """Every method with a device index refuses an invalid one."""
         missing = api.count()
         calls: list[Callable[[int], object]] = [
             api.attributes,
@@ -113,16 +113,16 @@ class DeviceConformance:
                 with pytest.raises(RunError, match=f"there is no {api.kind}\\({index}\\)"):
                     call(index)
 
-    def test_copies_come_back(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """From the host, between two pieces of memory, and to the host."""
+    def test_copies_round_trip(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Host to device, device to device, device to host."""
         first, second = filled(api, values), filled(api, np.zeros_like(values))
         api.copy(first, second, values.nbytes)
         assert np.array_equal(content(api, second, values), values)
         for block in (first, second):
             api.free(block)
 
-    def test_offsets_count_bytes(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """Of the source and of the target, of the host and of the device."""
+    def test_offsets_are_in_bytes(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Source and target offsets, on host and device."""
         block, other = filled(api, np.zeros_like(values)), filled(api, np.zeros_like(values))
         api.copy(host_memory(values), block, 40, source_offset=20, target_offset=400)
         api.copy(block, other, 40, source_offset=400, target_offset=12)
@@ -134,7 +134,7 @@ class DeviceConformance:
             api.free(memory)
 
     def test_copies_stay_inside(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """Of both pieces of memory; an empty copy is none."""
+        """Copies beyond either memory block are refused; an empty copy has no effect."""
         block = filled(api, values)
         for nbytes, offset in ((values.nbytes + 1, 0), (4, values.nbytes), (-4, 0), (4, -4)):
             with pytest.raises(RunError, match="cannot copy"):
@@ -144,8 +144,8 @@ class DeviceConformance:
         api.copy(block, host_memory(np.zeros(0, np.float32)), 0)
         api.free(block)
 
-    def test_memory_is_refused_politely(self, api: DeviceAPI) -> None:
-        """Negative sizes, odd alignments, more than there is, and what was freed before."""
+    def test_invalid_allocations_are_refused(self, api: DeviceAPI) -> None:
+        """Negative sizes, invalid alignments, more than the device's memory, and memory freed before raise errors."""
         with pytest.raises(RunError, match="cannot allocate -1 bytes"):
             api.allocate(0, -1)
         for alignment in (24, 4):
@@ -160,15 +160,15 @@ class DeviceConformance:
         with pytest.raises(RunError, match="freed before"):
             api.free(Allocation(Device("nowhere"), 1, 64))
 
-    def test_empty_memory_is_memory(self, api: DeviceAPI) -> None:
-        """With a handle of its own."""
+    def test_empty_allocations_are_valid(self, api: DeviceAPI) -> None:
+        """An empty allocation has its own handle."""
         blocks = [api.allocate(0, 0) for _ in range(3)]
         assert len({b.handle for b in blocks}) == 3 and all(b.nbytes == 0 for b in blocks)
         for block in blocks:
             api.free(block)
 
     def test_workspaces_are_used_again(self, api: DeviceAPI) -> None:
-        """Once they are given back, and not before; giving back twice is refused."""
+        """A workspace is reused after it is freed, not before; freeing it twice is refused."""
         first, second = api.allocate_workspace(0, 5000), api.allocate_workspace(0, 5000)
         assert first.handle != second.handle and first.nbytes >= 5000
         api.free_workspace(first)
@@ -179,8 +179,8 @@ class DeviceConformance:
             api.free_workspace(second)
         api.release_workspaces()
 
-    def test_streams_are_named(self, api: DeviceAPI) -> None:
-        """By numbers that are known until they are dropped; the default one stays."""
+    def test_stream_numbers(self, api: DeviceAPI) -> None:
+        """Stream numbers are valid until the stream is freed; the default stream cannot be freed."""
         stream = api.create_stream(0)
         api.synchronise(0, stream)
         api.synchronise(0)
@@ -192,8 +192,8 @@ class DeviceConformance:
         with pytest.raises(RunError, match="the default stream cannot be dropped"):
             api.free_stream(0, 0)
 
-    def test_work_on_a_stream_is_in_order(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """Copies that hand a value on through three pieces of memory, again and again."""
+    def test_stream_operations_run_in_order(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Repeated copies of a value through three memory blocks."""
         stream = api.create_stream(0)
         blocks = [filled(api, np.zeros_like(values)) for _ in range(3)]
         sources, found = [values + i for i in range(20)], [np.zeros_like(values) for _ in range(20)]
@@ -207,8 +207,8 @@ class DeviceConformance:
             api.free(block)
         api.free_stream(0, stream)
 
-    def test_events_tell_time(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """Between two marks of a stream, once both are recorded; recording again moves a mark."""
+    def test_event_timing(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Elapsed time between two recorded events of a stream; recording an event again replaces its time."""
         start, stop, block = api.create_event(0), api.create_event(0), filled(api, values)
         with pytest.raises(RunError, match=f"event {start} .* was never recorded"):
             api.elapsed(0, start, stop)
@@ -228,15 +228,15 @@ class DeviceConformance:
             api.record_event(0, start)
         api.free(block)
 
-    def test_threads_may_use_it_at_once(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
-        """Each with memory, a stream and workspaces of its own."""
+    def test_concurrent_use(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+        """Threads with their own memory, streams and workspaces do not interfere."""
 
         def work(i: int) -> bool:
             stream, scratch, found = api.create_stream(0), [], np.zeros_like(values)
-            block, wanted = filled(api, np.zeros_like(values)), values + i
+            block, expected = filled(api, np.zeros_like(values)), values + i
             for _ in range(10):
                 scratch.append(api.allocate_workspace(0, values.nbytes, stream))
-                api.copy(host_memory(wanted), scratch[-1], values.nbytes, stream=stream)
+                api.copy(host_memory(expected), scratch[-1], values.nbytes, stream=stream)
                 api.copy(scratch[-1], block, values.nbytes, stream=stream)
                 api.copy(block, host_memory(found), values.nbytes, stream=stream)
                 api.synchronise(0, stream)
@@ -244,13 +244,13 @@ class DeviceConformance:
                 api.free_workspace(workspace)
             api.free(block)
             api.free_stream(0, stream)
-            return np.array_equal(found, wanted)
+            return np.array_equal(found, expected)
 
         assert all(in_threads(work))
         api.release_workspaces()
 
     def test_kernels_run(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
-        """On the default stream and on another, with shared memory and without."""
+        """On the default stream and on another, with and without shared memory."""
         loaded, stream = api.load_code(0, code), api.create_stream(0)
         x, y, z = [filled(api, v) for v in (values, np.zeros_like(values), np.zeros_like(values))]
         api.launch(0, loaded, "scale", [x, y], (4, 1, 1), (64, 1, 1))
@@ -263,8 +263,8 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_launches_are_in_order(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
-        """Each doubles what the one before wrote."""
+    def test_launches_run_in_order(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Each launch doubles the previous result."""
         loaded, stream = api.load_code(0, code), api.create_stream(0)
         pair = [filled(api, values), filled(api, values)]
         for i in range(20):
@@ -276,8 +276,8 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_all_shared_memory_of_a_block_may_be_used(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
-        """What the device says that a block may have, and not more."""
+    def test_shared_memory_limit_of_a_block(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """The reported shared memory per block is usable, more is refused."""
         facts = api.attributes(0)
         most = facts.max_shared_memory_per_block_optin or facts.max_shared_memory_per_block
         assert most is not None
@@ -292,8 +292,8 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_code_and_launches_are_refused_politely(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
-        """Bytes that are no code, kernels that are not there, extents that cannot be, memory of others; and it works afterwards."""
+    def test_invalid_code_and_launches_are_refused(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Invalid code, unknown kernels, invalid extents and memory of another device raise errors; the device stays usable."""
         with pytest.raises(RunError, match="loading code"):
             api.load_code(0, b"no code of any device")
         loaded = api.load_code(0, code)
@@ -315,8 +315,8 @@ class DeviceConformance:
         for block_of in (x, y):
             api.free(block_of)
 
-    def test_threads_may_load_and_launch_at_once(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
-        """Code of their own, and one that all use: kernels keep no arguments between them."""
+    def test_concurrent_loads_and_launches(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+        """Own code per thread and code shared by all threads: kernel arguments of concurrent launches are independent."""
         shared = api.load_code(0, code)
 
         def work(i: int) -> bool:
@@ -337,6 +337,6 @@ class DeviceConformance:
 
 
 def in_threads(work: Callable[[int], T]) -> list[T]:
-    """The same work in four threads."""
+    """Run the function in four threads."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(work, range(4)))

@@ -1,4 +1,4 @@
-"""Whether the constraints of a GPU sketch say of rows what lowering them says: nothing legal is refused, nothing illegal is let through."""
+"""Compare the device-limit constraints of a GPU sketch with lowering: both must accept and refuse the same configurations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Rows by what constraints and lowering say of them.
+    """Agreement of constraints and lowering.
 
     Attributes:
-        both_accept, both_refuse: they agree.
-        wrongly_refused: rows that constraints refuse, and that can be launched.
-        wrongly_accepted: rows that constraints let through, and lowering refuses, with its reason.
+        both_accept: number of configurations that both accept.
+        both_refuse: number of configurations that both refuse.
+        wrongly_refused: configurations that only the constraints refuse.
+        wrongly_accepted: configurations that only lowering refuses, with its reason.
     """
 
     both_accept: int
@@ -33,12 +34,12 @@ class Verdicts:
 
 
 def compare_constraints(sketch: Sketch, target: Target, rows: npt.NDArray[np.int64]) -> Verdicts:
-    """Compare the constraints about what a device has (`gpu_limits.LEGAL`) with lowering and printing each row.
+    """Compare the device-limit constraints (`gpu_limits.LEGAL`) with lowering and code generation of each configuration.
 
     Args:
-        sketch: of a GPU rule.
-        target: whose limits hold.
-        rows: of the Params' domains, [N, P], admissible or not.
+        sketch: sketch of a GPU rule.
+        target: target with the device limits.
+        rows: configurations in the Params' domains, [N, P], admissible or not.
     """
     allowed = legal(sketch, rows)
     accept = refuse = 0
@@ -60,13 +61,13 @@ def compare_constraints(sketch: Sketch, target: Target, rows: npt.NDArray[np.int
 
 
 def legal(sketch: Sketch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """What the constraints about a device's limits say of rows, [N]."""
+    """Whether the device-limit constraints accept each configuration, [N]."""
     mine = [c for c in sketch.constraints if c.label in LEGAL]
     values = compile_polys([c.expr for c in mine], sketch.params)(rows)
     return np.asarray((values <= 0).all(axis=1))
 
 
 def domain_rows(sketch: Sketch, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Rows with any values of the Params' domains, [n, P]."""
+    """Random configurations in the Params' domains, [n, P], admissible or not."""
     columns: Sequence[npt.NDArray[np.int64]] = [np.array(p.domain, np.int64)[rng.integers(len(p.domain), size=n)] for p in sketch.params]
     return np.stack(columns, axis=1)

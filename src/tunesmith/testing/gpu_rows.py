@@ -1,6 +1,6 @@
-"""Rows of GPU sketches to be tried wherever kernels can be run: the workloads, their sketches, rows, arguments, and what is right.
+"""Configurations of GPU sketches for tests on devices: workloads, sketches, configurations, arguments and reference outputs.
 
-The shapes are awkward on purpose: no tile divides them, rows are shorter than a block, vectors do not fit everywhere.
+The shapes are awkward: no tile divides them, rows are shorter than a thread block, and vectors do not divide all extents.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ WORKLOADS = (
     "relu(shape=33x60)",
     "add(shape=17x19)",
 )
-"""In float32."""
+"""Workloads in float32."""
 HALVES = ("relu(shape=33x60,dtype=float16)", "add(shape=16x24,dtype=float16)", "relu(shape=5x7,dtype=float16)")
-"""Elementwise, in float16."""
+"""Elementwise workloads in float16."""
 ROWS = 3
-"""Of each sketch."""
+"""Configurations per sketch."""
 
 
 @cache
 def task(text: str, target: Target) -> tuple[Workload, tuple[Sketch, ...]]:
-    """A workload with its sketches for a target."""
+    """A workload and its sketches for a target."""
     w = workload(text)
     return w, generate(w.func, target).sketches
 
 
 def rows(sketch: Sketch, *names: str | int, n: int = ROWS) -> list[tuple[int, ...]]:
-    """Random rows of a sketch; the same ones for the same names."""
+    """Random configurations of a sketch, reproducible from the names."""
     drawn = sketch.space.sample(n, stream(0, "gpu rows", *names))
     return [tuple(int(x) for x in row) for row in drawn]
 
 
 def arguments(w: Workload) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(all arguments with poisoned outputs, what the outputs must be)."""
+    """All arguments with poisoned outputs, and the reference outputs."""
     params = param_specs(w.func)
     inputs = make_inputs(params)
     given = iter(inputs)
@@ -67,7 +67,7 @@ def arguments(w: Workload) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def check(w: Workload, found: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str) -> None:
-    """Refuse outputs that are not the reference's.  Raises AssertionError."""
+    """Raise an AssertionError if outputs differ from the reference."""
     written = [a for a, p in zip(found, param_specs(w.func), strict=True) if p.written]
     for actual, right in zip(written, expected, strict=True):
         wrong = mismatch(actual, right, tolerance_of(w.func))
@@ -75,7 +75,7 @@ def check(w: Workload, found: Sequence[np.ndarray], expected: Sequence[np.ndarra
 
 
 def bfloat16_program() -> tuple[PrimFunc, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
-    """y = max(x, 0) / 2 in bfloat16, which no operator of the library offers, and the same in numpy; it is exact."""
+    """y = max(x, 0) / 2 in bfloat16, which no library operator provides, and its exact numpy reference."""
     x = te.placeholder((33, 60), "bfloat16", "X")
     y = te.compute((33, 60), lambda i, j: maximum(x[i, j], 0.0) * 0.5, "Y")
     return te.create_prim_func([x, y], "half_relu"), lambda inputs: [np.maximum(inputs[0], 0) * np.float32(0.5)]

@@ -1,10 +1,10 @@
-"""ONNX's own backend tests on tunesmith: `Backend` is what `onnx.backend.test.BackendTest` asks for, with any way to execute a module.
+"""Run ONNX's backend tests on tunesmith: `Backend` implements the interface of `onnx.backend.test.BackendTest`.
 
     import onnx.backend.test
     from tunesmith.testing.onnx_backend import Backend
     globals().update(onnx.backend.test.BackendTest(Backend, __name__).include("_cpu").test_cases)
 
-Some node tests give a shape or axes as inputs.  The importer wants those at import: such a model is imported again for each set of values.
+Some node tests pass shapes or axes as inputs, which are needed at import: such a model is imported again for each set of values.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.support.errors import MissingExtraError, ModelImportError
 
 Execute = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
-"""Computes the results of the function `main` of a module."""
+"""Function that computes the results of a module's function `main` from its inputs."""
 
 
 def interpreted(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The results by the numpy references of the operators."""
+    """Results computed with the operators' numpy references."""
     return interpret.run(mod["main"], list(inputs), mod)
 
 
 def compiled(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The outputs of compiled code, under plain schedules; arrays of bfloat16 are unsupported, because numpy has none."""
+    """Results of compiled code with default schedules; bfloat16 arrays are unsupported, since numpy has no such type."""
     main = mod["main"]
     if any(v.type.dtype == "bfloat16" for v in (*main.params, *main.results)):
-        raise unsupported("bfloat16 at the interface of a compiled model, whose arrays are numpy's")
+        raise unsupported("bfloat16 inputs or outputs of a compiled model, since numpy has no bfloat16")
     model = compile_model(mod, Target.detect(), untuned=default_schedule)
     made = model(*inputs)
     return made if isinstance(made, tuple) else (made,)
 
 
 def unsupported(reason: object) -> Exception:
-    """The exception that tells a backend test that a model is beyond the backend."""
+    """The exception that marks a backend test as unsupported."""
     try:
         from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
     except ImportError as error:
@@ -52,7 +52,7 @@ def unsupported(reason: object) -> Exception:
 
 
 def _bfloat16() -> np.dtype[Any]:
-    """The numpy type in which ONNX's tests have bfloat16."""
+    """The numpy type that ONNX's tests use for bfloat16."""
     try:
         import onnx
     except ImportError as error:
@@ -61,7 +61,7 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 class PreparedModel:
-    """A model that runs.
+    """An executable model.
 
     Args:
         model: an `onnx.ModelProto`.
@@ -80,10 +80,10 @@ class PreparedModel:
             self._import_once()
 
     def run(self, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray], **_: Any) -> list[np.ndarray]:
-        """The outputs for inputs in the order of the model's, or by name."""
+        """The outputs for inputs in the model's order or by name."""
         arrays = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
         module = self._module(arrays)
-        params = [_held(arrays[n]) for n in self.names if n not in self.frozen]
+        params = [_as_float32(arrays[n]) for n in self.names if n not in self.frozen]
         made = self._execute(module, params)
         types = [r.type.dtype for r in module["main"].results]
         return [self._of_type(np.asarray(a), dtype) for a, dtype in zip(made, types, strict=True)]
@@ -92,7 +92,7 @@ class PreparedModel:
         return array.astype(self._bfloat16) if dtype == "bfloat16" else array
 
     def _import_once(self) -> None:
-        """Refuse now what no values of inputs can help."""
+        """Import once in advance, to raise errors that no input values can resolve."""
         try:
             self._modules[()] = from_onnx(self._model)
         except OnnxImportError as error:
@@ -101,7 +101,7 @@ class PreparedModel:
             self.frozen += error.wanted
 
     def _module(self, arrays: Mapping[str, np.ndarray]) -> IRModule:
-        """The module for the values of those inputs that must be known, of which more may turn up."""
+        """The module for the values of inputs needed at import; each import may reveal more such inputs."""
         while True:
             constants = {n: np.asarray(arrays[n]) for n in self.frozen}
             key = tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in constants.items()])
@@ -118,8 +118,8 @@ class PreparedModel:
                 raise unsupported(error) from error
 
 
-def _held(array: np.ndarray) -> np.ndarray:
-    """bfloat16, which numpy does not have, is held in float32."""
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    """The array, with bfloat16 converted to float32 for the numpy references."""
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
@@ -128,13 +128,13 @@ def _is_empty(given: Any) -> bool:
 
 
 class Backend:
-    """What `onnx.backend.base.Backend` is, without being one: `onnx` is imported when it is needed."""
+    """Duck-typed `onnx.backend.base.Backend`, so that `onnx` is imported only when needed."""
 
     execute: Execute = staticmethod(interpreted)
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **_: Any) -> bool:
-        """Always: what cannot be imported says so itself."""
+        """True; unsupported models raise in `prepare`."""
         return cls.supports_device(device)
 
     @classmethod
@@ -142,7 +142,7 @@ class Backend:
         """Import a model.
 
         Raises:
-            BackendIsNotSupposedToImplementIt: it holds what cannot be imported.
+            BackendIsNotSupposedToImplementIt: the model is unsupported.
         """
         try:
             return PreparedModel(model, cls.execute)
@@ -151,15 +151,15 @@ class Backend:
 
     @classmethod
     def run_model(cls, model: Any, inputs: Sequence[np.ndarray], device: str = "CPU", **options: Any) -> list[np.ndarray]:
-        """Import and run."""
+        """Import and run a model."""
         return cls.prepare(model, device, **options).run(inputs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """The CPU only."""
+        """Whether the device is the CPU."""
         return device.partition(":")[0] == "CPU"
 
 
 def backend(execute: Execute) -> type[Backend]:
-    """A `Backend` that executes modules in another way."""
+    """A `Backend` subclass that runs modules with `execute`."""
     return type("Backend", (Backend,), {"execute": staticmethod(execute)})

@@ -1,8 +1,8 @@
-"""ONNX's backend node tests in numbers: a verdict for each, a table of counts for each operator.
+"""Run ONNX's backend node tests and tabulate verdicts per test and counts per operator.
 
-A test passes, is unsupported (the importer says so), or fails (wrong numbers, or any other error).  "Strict" tests have tensors of float32,
-float16, integers and bool only, and no strings, sequences, optionals, control flow or training.  A test belongs to the operator that its
-name tells, `_expanded` ones to the operator that was expanded.
+A test passes, is unsupported (refused by the importer), or fails (wrong numbers or any other error).  "Strict" tests use only tensors
+of float32, float16, integers and bool, without strings, sequences, optionals, control flow or training.  A test is assigned to the
+operator in its name, `_expanded` tests to the expanded operator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13})
 
 
 def is_strict(model: Any) -> bool:
-    """Whether a model has plain tensors only."""
+    """Whether a model uses only the tensor types above."""
     values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
     plain = all(v.type.WhichOneof("value") == "tensor_type" and v.type.tensor_type.elem_type in _PLAIN for v in values)
     nodes = model.graph.node
@@ -33,7 +33,7 @@ def is_strict(model: Any) -> bool:
 
 
 def run_case(case: Any, execute: Execute) -> tuple[str, str]:
-    """The verdict on a test and what there is to say about it."""
+    """The verdict on a test, and a note."""
     from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
 
     from tunesmith.support.errors import ModelImportError
@@ -50,20 +50,20 @@ def run_case(case: Any, execute: Execute) -> tuple[str, str]:
         if isinstance(cause, OnnxImportError):
             return "unsupported", "; ".join(sorted({f"{u.operator}: {u.reason}" for u in cause.unsupported}))
         return "unsupported", str(error)
-    except Exception as error:  # a test fails in any way it likes
+    except Exception as error:  # any error is a failed test
         return "fail", f"{type(error).__name__}: {error}"[:1000]
     return "pass", f"known at import: {', '.join(prepared.frozen)}" if prepared.frozen else ""
 
 
 def _array(x: Any) -> Any:
-    """What a test holds as an array; some hold messages."""
+    """A test value as an array; some values are protobuf messages."""
     from onnx import TensorProto, numpy_helper
 
     return numpy_helper.to_array(x) if isinstance(x, TensorProto) else x if isinstance(x, list) else np.asarray(x)
 
 
 def operator_of(case: Any, names: dict[str, str]) -> str:
-    """The operator that a test is about: its only one, else the longest that its name begins with."""
+    """The operator under test: the only one in the model, else the longest one that is a prefix of the test's name."""
     if len(case.model.graph.node) == 1:
         return str(case.model.graph.node[0].op_type)
     plain = case.name.removeprefix("test_").replace("_", "")
@@ -72,7 +72,7 @@ def operator_of(case: Any, names: dict[str, str]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Counts for each operator, the operators with most open tests first."""
+    """Table of counts per operator, sorted by the number of tests that do not pass."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         counts[row["operator"]][row["verdict"]] += 1
@@ -90,7 +90,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def run_all(execute: Execute, match: str = "", every: int = 1) -> list[dict[str, Any]]:
-    """A row for each node test whose name holds `match`, or for one in `every` of them: name, operator, strict, verdict, note, seconds."""
+    """One result per node test with `match` in its name, or per `every`-th of them: name, operator, strict, verdict, note, seconds."""
     import onnx.defs
     from onnx.backend.test.loader import load_model_tests
 
@@ -115,7 +115,7 @@ def run_all(execute: Execute, match: str = "", every: int = 1) -> list[dict[str,
 
 
 def write(rows: list[dict[str, Any]], folder: Path) -> str:
-    """Write results.json (each test) and table.md; the two lines that sum them up."""
+    """Write results.json (each test) and table.md; returns a summary of two lines."""
     strict = [r for r in rows if r["strict"]]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

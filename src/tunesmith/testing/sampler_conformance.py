@@ -1,12 +1,12 @@
-"""What every sampler must do, as tests: derive a class from `SamplerConformance` in a test file and say how a sampler is made.
+"""Conformance tests for samplers: derive a class from `SamplerConformance` in a test file and define the sampler's factory.
 
     class TestMine(SamplerConformance):
         @pytest.fixture
         def make(self):
             return maker(Mine)
 
-A sampler that does not learn sets `learns = False`; everything else is asked of it too.  Times are invented, so that nothing is
-measured, and every search is a function of its seed: a suite that passes once passes always.
+A sampler without learning sets `learns = False`; all other tests apply to it.  Times are synthetic, so nothing is measured, and every
+search is a deterministic function of its seed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from tunesmith.support.seeds import stream
 from tunesmith.testing.synthetic_pool import synthetic_pool, synthetic_seconds
 
 Make = Callable[[Task, int], Sampler]
-"""Makes a fresh sampler of a task and a seed."""
+"""Factory of samplers for a task and a seed."""
 Named = list[tuple[str, Callable[[Schedule], None]]]
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 TASKS = ("usual", "joint", "small", "pool")
-"""The tasks of `example_task`."""
+"""Task names of `example_task`."""
 
 
 def maker(sampler: str | type[Sampler], model: str = "xgb") -> Make:
-    """Makes samplers as a search does: with those of `task`, `model` and `seed` that the constructor has."""
+    """A factory that creates samplers as a search does, with the arguments `task`, `model` and `seed` that the constructor has."""
     return lambda task, seed: make_sampler(sampler, task, lambda: make_model(model, seed), seed)
 
 
 @cache
 def example_task(name: str) -> Task:
-    """A task to sample.
+    """A task for sampling.
 
     Args:
-        name: `usual`, a product of matrices with thousands of rows in each of four sketches; `joint`, one sketch of a convolution,
-            whose space has a joint constraint; `small`, 37 candidates in three sketches, one of which has no columns at all; `pool`,
-            forty rows of each sketch of `usual`, and no others.
+        name: `usual`, a matrix product with thousands of configurations in each of four sketches; `joint`, one sketch of a
+            convolution with a joint constraint; `small`, 37 candidates in three sketches, one of them without parameters; `pool`,
+            exactly forty configurations per sketch of `usual`.
     """
     if name == "pool":
         return synthetic_pool(example_task("usual"), 40).task
@@ -68,14 +68,14 @@ def example_task(name: str) -> Task:
 
 
 def invented(space: Space, candidate: Candidate, failures: float = 0.05) -> Result:
-    """What a candidate would measure: a formula of its sketch and row; see `synthetic_seconds`."""
+    """A synthetic result of a candidate, computed from its sketch and configuration; see `synthetic_seconds`."""
     name, row = space.sketches[candidate.sketch].name, np.array([candidate.row], np.int64)
     seconds = float(synthetic_seconds(name, row, failures=failures)[0])
     return Result(candidate, seconds if math.isfinite(seconds) else None)
 
 
 def search(sampler: Sampler, space: Space, rounds: int, n: int = 8, failures: float = 0.05) -> list[list[Candidate]]:
-    """Ask and tell; the batches that were proposed."""
+    """Run an ask-and-tell loop; returns the proposed batches."""
     batches = []
     for _ in range(rounds):
         batch = sampler.ask(n)
@@ -85,34 +85,34 @@ def search(sampler: Sampler, space: Space, rounds: int, n: int = 8, failures: fl
 
 
 class SamplerConformance:
-    """See the module's text; the tests say what each of them asks."""
+    """The tests; each docstring states a requirement."""
 
     learns: ClassVar[bool] = True
-    """Whether the second half of a search is better than chance."""
+    """Whether the second half of a search must be better than chance."""
     searches: ClassVar[int] = 3
-    """Searches that this is judged by."""
+    """Number of searches for this test."""
     tasks: ClassVar[Sequence[str]] = TASKS
-    """Those of `TASKS` that the sampler can work on."""
+    """The tasks of `TASKS` that the sampler supports."""
 
     @pytest.fixture
     def make(self) -> Make:
-        """Makes a fresh sampler of a task and a seed."""
-        raise NotImplementedError("override the fixture `make`: it returns what makes a fresh sampler, such as maker(Mine)")
+        """A factory of samplers for a task and a seed."""
+        raise NotImplementedError("override the fixture `make` to return a factory of samplers, for example maker(Mine)")
 
     @pytest.fixture(params=TASKS)
     def task(self, request: pytest.FixtureRequest) -> Task:
-        """The task to work on."""
+        """The task."""
         if request.param not in self.tasks:
-            pytest.skip(f"the sampler does not work on the task {request.param!r}")
+            pytest.skip(f"the sampler does not support the task {request.param!r}")
         return example_task(str(request.param))
 
     def test_candidates_are_new_admissible_and_no_more_than_asked_for(self, make: Make, task: Task) -> None:
-        """In every round, of Python's integers, so that they can be written into a record."""
+        """In every round; values are Python ints, so that records can be written."""
         sampler, seen = make(task, 0), set[Candidate]()
         for n in (1, 7, 4):
             batch = sampler.ask(n)
-            assert 0 < len(batch) <= n, f"asked for {n}, got {len(batch)}, of a space that is not used up"
-            assert len(set(batch)) == len(batch) and not seen & set(batch), "a candidate came twice"
+            assert 0 < len(batch) <= n, f"asked for {n} candidates, got {len(batch)}, though the space is not exhausted"
+            assert len(set(batch)) == len(batch) and not seen & set(batch), "a candidate was proposed twice"
             seen |= set(batch)
             for c in batch:
                 assert type(c.sketch) is int and all(type(x) is int for x in c.row), f"{c} does not consist of Python's integers"
@@ -121,7 +121,7 @@ class SamplerConformance:
             sampler.tell([invented(task.space, c) for c in batch])
 
     def test_a_small_space_is_used_up(self, make: Make) -> None:
-        """Every candidate comes once, and then nothing does, without an endless loop."""
+        """Every candidate is proposed once, then ask returns nothing and terminates."""
         task = example_task("small")
         sampler = make(task, 1)
         proposed: list[Candidate] = []
@@ -131,18 +131,18 @@ class SamplerConformance:
                 break
             proposed += batch
             sampler.tell([invented(task.space, c) for c in batch])
-        assert len(set(proposed)) == len(proposed) == task.space.size(), "not every candidate came once"
+        assert len(set(proposed)) == len(proposed) == task.space.size(), "not every candidate was proposed exactly once"
         assert sampler.ask(5) == []
 
     def test_what_was_told_is_not_proposed(self, make: Make, task: Task) -> None:
-        """Results of an earlier run come before anything was asked for."""
+        """Results of an earlier run, passed before the first ask, are not proposed again."""
         earlier = [Candidate(k, tuple(r)) for k, s in enumerate(task.space.sketches) for r in _some_rows(s.space, 6)]
         sampler = make(task, 2)
         sampler.tell([invented(task.space, c) for c in earlier])
         assert not {c for batch in search(sampler, task.space, 2) for c in batch} & set(earlier)
 
     def test_equal_seeds_and_results_give_equal_proposals(self, make: Make, task: Task) -> None:
-        """Whatever else is drawn from numpy's global stream, which is left alone."""
+        """Independent of numpy's global random state, which is unchanged."""
         first = search(make(task, 5), task.space, 3)
         np.random.random(3)
         state = str(np.random.get_state())
@@ -151,17 +151,17 @@ class SamplerConformance:
 
     @pytest.mark.parametrize("failures", [0.5, 1.0])
     def test_failures_are_accepted(self, make: Make, task: Task, failures: float) -> None:
-        """Half of the candidates, or all of them."""
+        """Half or all of the candidates fail."""
         sampler = make(task, 3)
         batches = search(sampler, task.space, 3, 4, failures)
         assert all(0 < len(batch) <= 4 for batch in batches)
         assert len({c for batch in batches for c in batch}) == sum(map(len, batches))
 
     def test_learners_do_better_than_chance(self, make: Make) -> None:
-        """Of searches of 192, the second halves: how many random candidates are faster than what is proposed.
+        """Fraction of random candidates that are faster than the proposals in the second half of searches of 192 candidates.
 
-        By chance that share is 1/2 on average, with a deviation of 0.017 for the 288 independent proposals of three searches; 0.4 is six
-        deviations below.
+        By chance the mean fraction is 1/2, with a standard deviation of 0.017 for 288 independent proposals of three searches; 0.4 is
+        six deviations below.
         """
         if not self.learns:
             return
@@ -176,13 +176,13 @@ class SamplerConformance:
 
 
 def _sixty_rows() -> PrimFunc:
-    """Sixteen sums in each of sixty rows."""
+    """B = A + 1 on a 60 x 16 matrix."""
     a = placeholder((60, 16), name="A")
     return create_prim_func([a, compute((60, 16), lambda i, j: a[i, j] + 1.0, name="B")], name="small")
 
 
 def _small(func: PrimFunc, target: Target) -> Named:
-    """Three structures: nothing to choose, one choice, and two that are tied to each other."""
+    """Three sketches: no parameter, one parameter, and two parameters with a joint constraint."""
 
     def plain(s: Schedule) -> None:
         s.parallel(s.get_loops(s.get_block("B"))[0])
@@ -203,13 +203,13 @@ def _first_of_contraction(func: PrimFunc, target: Target) -> Named:
 
 
 def _some_rows(space: ParamSpace, n: int) -> list[list[int]]:
-    """At most n rows, and no more than half of a small space."""
+    """At most n configurations, and at most half of a small space."""
     rows = np.unique(space.sample(n, stream(0, "conformance", "earlier")), axis=0)
     return [[int(x) for x in r] for r in rows[: min(n, space.size() // 2)]]
 
 
 def _some_seconds(space: Space, k: int, n: int) -> npt.NDArray[np.float64]:
-    """Invented times of n random candidates of a sketch."""
+    """Synthetic times of n random candidates of a sketch."""
     sketch = space.sketches[k]
     rows = sketch.space.sample(n, stream(0, "conformance", "chance", k))
     return synthetic_seconds(sketch.name, rows, failures=0.0)

@@ -1,7 +1,7 @@
-"""Synthetic pools: a real task's space with an invented time for each row, so that an arena can be tried without measuring.
+"""Create synthetic tabular benchmarks: the space of a real task with a computed time per configuration, to replay searches.
 
-The landscape is a bowl on a logarithmic scale with a ridge for each pair of neighbouring columns, a level for each sketch, and a
-rough surface.  It is a formula: anyone can compute the time of any row.
+The landscape is a quadratic bowl in log2 coordinates with a ridge per pair of neighbouring columns, a base level per sketch and
+bounded noise.  It is a formula, so the time of any configuration can be computed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tunesmith.support.seeds import derive, stream
 Floats = npt.NDArray[np.float64]
 
 BASE = 1e-5
-"""Seconds at the bottom of the bowl."""
+"""Seconds at the minimum of the bowl."""
 
 
 def synthetic_seconds(sketch: str, rows: Rows, seed: int = 0, roughness: float = 0.1, failures: float = 0.05) -> Floats:
-    """Invented times of rows, [N]; inf for failures.
+    """Synthetic times of configurations, [N]; inf for failures.
 
     Args:
-        sketch: its name, which selects the landscape together with the seed.
-        rows: [N, P].
-        seed: of the landscape.
-        roughness: a row's time is this much longer at most than the smooth landscape has it.
-        failures: share of the rows that fail.
+        sketch: sketch name, which together with the seed selects the landscape.
+        rows: configurations, [N, P].
+        seed: landscape seed.
+        roughness: maximum relative increase of a time by noise.
+        failures: fraction of failing configurations.
     """
     rng = stream(seed, "synthetic pool", sketch)
     columns = rows.shape[1]
@@ -45,13 +45,13 @@ def synthetic_seconds(sketch: str, rows: Rows, seed: int = 0, roughness: float =
 
 
 def synthetic_pool(task: Task, rows: int, seed: int = 0, roughness: float = 0.1, failures: float = 0.05) -> Pool:
-    """A pool of about so many rows of each sketch of a task, distinct; other arguments as for `synthetic_seconds`.
+    """A tabular benchmark with up to `rows` distinct configurations per sketch of a task; other arguments as in `synthetic_seconds`.
 
     Raises:
-        UserError: `rows` is below 1, or all of them fail.
+        UserError: `rows` is below 1, or all configurations fail.
     """
     if rows < 1:
-        raise UserError(f"a pool has at least 1 row of each sketch, not {rows}")
+        raise UserError(f"a pool needs at least 1 row per sketch, got {rows}")
     measurements: list[Measurement] = []
     for s in task.space.sketches:
         rng = stream(seed, "synthetic pool", s.name, "rows")
@@ -64,7 +64,7 @@ def synthetic_pool(task: Task, rows: int, seed: int = 0, roughness: float = 0.1,
 
 
 def _noise(rows: Rows, key: int) -> Floats:
-    """A number in [0, 1) for each row that depends on its integers alone (splitmix64, Steele et al., OOPSLA 2014)."""
+    """A number in [0, 1) per configuration that depends only on its integers (splitmix64, Steele et al., OOPSLA 2014)."""
     h = np.full(len(rows), np.uint64(key))
     for column in np.ascontiguousarray(rows, np.int64).view(np.uint64).T:
         h = (h ^ column) + np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""Compare an imported torch model with torch: shapes, element types, places of NaN, signs of zero, and numbers within a tolerance."""
+"""Compare an imported torch model with torch: shapes, element types, NaN positions, signs of zero, values within a tolerance."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-11}
 
 
 def interpreted(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The results by the numpy references of the operators."""
+    """Results computed with the operators' numpy references."""
     return interpret.run(mod["main"], list(inputs), mod)
 
 
 def executed(executor: str) -> Execute:
-    """The results of compiled code under plain schedules, by the executor "graph", "vm" or "aot"."""
+    """A function that runs compiled code with default schedules on the executor "graph", "vm" or "aot"."""
 
     def run(mod: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         made = compile_model(mod, Target.detect(), executor=executor, untuned=default_schedule)(*inputs)
@@ -45,12 +45,12 @@ EXECUTORS: dict[str, Execute] = {"interpreter": interpreted, "graph": executed("
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The tensors of a pytree, and numbers, in torch's order; None is left out."""
+    """The tensors and numbers of a pytree in torch's order, without None."""
     return [x for x in torch.utils._pytree.tree_leaves(tree) if x is not None]
 
 
 def difference(got: np.ndarray, wanted: Any, tolerance: float | None = None, signs: bool = True, sums: bool = True) -> str:
-    """How a result differs from torch's; empty if it does not."""
+    """The difference between a result and torch's; "" if there is none."""
     want = np.asarray(torch.as_tensor(wanted).detach().resolve_conj().resolve_neg().numpy())
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)}, torch has {want.dtype}{list(want.shape)}"
@@ -71,31 +71,31 @@ def difference(got: np.ndarray, wanted: Any, tolerance: float | None = None, sig
 
 
 def _eager(model: Any, inputs: Sequence[Any]) -> Any:
-    """Torch's results; its warnings, of degrees of freedom and the like, are about what is tried here."""
+    """Torch's results, without its warnings, for example about degrees of freedom, which the cases provoke."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model(*inputs)
 
 
 def disagreement(model: Any, inputs: Sequence[Any], execute: Execute, tolerance: float | None = None) -> str:
-    """How the results of an imported model differ from torch's; empty if they do not.  The sign of zero is left out: in
-    torch that of the larger of two zeros goes by the width of vectors."""
+    """The difference between the results of an imported model and torch's; "" if there is none.  Signs of zero are not compared: in
+    torch the sign of the larger of two zeros depends on the vector width."""
     mod, tensors = from_torch(model, tuple(inputs)), [t for t in leaves(tuple(inputs)) if isinstance(t, torch.Tensor)]
     got = execute(mod, [t.contiguous().numpy().copy() for t in tensors])
-    wanted = leaves(_eager(model, inputs))
-    if len(got) != len(wanted):
-        return f"it has {len(got)} results, torch {len(wanted)}"
-    found = [difference(np.asarray(g), w, tolerance, signs=False) for g, w in zip(got, wanted, strict=True)]
+    reference = leaves(_eager(model, inputs))
+    if len(got) != len(reference):
+        return f"it has {len(got)} results, torch {len(reference)}"
+    found = [difference(np.asarray(g), w, tolerance, signs=False) for g, w in zip(got, reference, strict=True)]
     return next((f"result {i}: {text}" for i, text in enumerate(found) if text), "")
 
 
 def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
-    """What happened to each of some cases, imported as one model: "ok", "refused: ...", "wrong: ...", or "crash: ..." for errors
-    that are not meant for users.  Where one of several stops all, they are tried in halves."""
+    """The verdict on each case, imported together as one model: "ok", "refused: ...", "wrong: ...", or "crash: ..." for errors not
+    meant for users.  If the joint model fails, the cases are tested in halves."""
     model = CaseModel(cases)
     inputs = model.example()
     arrays = [t.contiguous().numpy().copy() for t in leaves(inputs)]
-    wanted = _eager(model, ({name: case.tensors() for name, case in model.cases.items()},))
+    reference = _eager(model, ({name: case.tensors() for name, case in model.cases.items()},))
     try:
         got = iter(execute(from_torch(model, (inputs,)), arrays))
     except Exception as error:
@@ -105,7 +105,7 @@ def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
         expected = isinstance(error, UserError) and not isinstance(error, InternalError)
         return {cases[0].name: f"refused: {error}" if expected else f"crash: {type(error).__name__}: {error}"}
     out = {}
-    for name, tree in wanted.items():
+    for name, tree in reference.items():
         case = model.cases[name]
         found = [difference(np.asarray(next(got)), w, case.tolerance, case.signs, case.sums) for w in leaves(tree)]
         out[name] = next((f"wrong: result {i}: {text}" for i, text in enumerate(found) if text), "ok")
@@ -113,9 +113,9 @@ def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
 
 
 def judged(case: TorchCase, verdict: str) -> str:
-    """What is not as the case says it is to be; empty if all is."""
+    """The difference between a verdict and the case's expectation; "" if there is none."""
     if not case.refused:
         return "" if verdict == "ok" else verdict
     if verdict.startswith("refused: ") and case.refused in verdict:
         return ""
-    return f"it should be refused ({case.refused!r}), but is {verdict}"
+    return f"it should be refused ({case.refused!r}), but the verdict is {verdict}"

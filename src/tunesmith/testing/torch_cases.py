@@ -1,7 +1,7 @@
-"""Torch functions and modules with unusual arguments: the table that the importer of torch models is compared with torch by.
+"""Define torch test cases: functions and modules with unusual arguments, for comparing the importer with torch.
 
-A case is a function of tensors, or a module, and its inputs.  What torch computes eagerly is the truth; the imported graph computes the
-same, or the import refuses the model with a message that holds `refused`.  The tables are in the modules `torch_cases_*`.
+A case is a function of tensors, or a module, with inputs.  Torch's eager result is the reference; the imported graph must compute the
+same, or the import must refuse the model with a message that contains `refused`.  The tables are in the modules `torch_cases_*`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class TorchCase:
     """One function with one set of inputs.
 
     Attributes:
-        name: unique in a table.
-        function: of the tensors in `inputs`; an nn.Module is used in evaluation mode.
-        inputs: tensors, or shapes of tensors of normal numbers.
-        refused: a part of the message by which the import refuses it; empty for what is imported.
-        tolerance: relative; None for that of the element type.
-        sums: whether an error may be as large as the tolerance of the largest element, as in sums of elements.
-        signs: whether the sign of zero is compared.
+        name: unique name in its table.
+        function: function of the tensors in `inputs`; an nn.Module is used in evaluation mode.
+        inputs: tensors, or shapes of normally distributed tensors.
+        refused: part of the error message for an unsupported case; empty for a supported one.
+        tolerance: relative tolerance; None for the default of the element type.
+        sums: whether an error up to the tolerance of the largest element is allowed, as in sums of elements.
+        signs: whether signs of zero are compared.
     """
 
     name: str
@@ -43,26 +43,26 @@ class TorchCase:
     sums: bool = True
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """The inputs, drawn anew: a function may write into them."""
+        """Fresh inputs, since a function may write into them."""
         generator = torch.Generator().manual_seed(7)
         return tuple([torch.randn(x, generator=generator) if isinstance(x, tuple) else x.detach().clone() for x in self.inputs])
 
 
 class CaseTable(dict[str, TorchCase]):
-    """Cases by name; `common` are the attributes of all of them that say nothing else."""
+    """Cases by name; `common` holds default attributes of all cases."""
 
     def __init__(self, **common: Any) -> None:
         super().__init__()
         self._common = common
 
     def add(self, name: str, function: Callable[..., Any], *inputs: Any, **options: Any) -> None:
-        """A case; a name can be used once."""
+        """Add a case with a unique name."""
         assert name not in self, name
         self[name] = TorchCase(name, function, inputs, **{**self._common, **options})
 
 
 class CaseModel(torch.nn.Module):
-    """Several cases as one model, since tracing costs more than a small graph: inputs and results are those of all cases in turn."""
+    """Several cases as one model, since tracing has a high fixed cost; inputs and results are those of all cases in order."""
 
     def __init__(self, cases: Iterable[TorchCase]) -> None:
         super().__init__()
@@ -75,5 +75,5 @@ class CaseModel(torch.nn.Module):
         return {name: case.function(*inputs[name]) for name, case in self.cases.items()}
 
     def example(self) -> dict[str, tuple[Tensor, ...]]:
-        """The inputs of all cases."""
+        """Inputs by case."""
         return {name: case.tensors() for name, case in self.cases.items()}

@@ -1,4 +1,4 @@
-"""Elementwise cases: special values through every function, types of results, integers that wrap, broadcasting of odd shapes."""
+"""Define elementwise torch cases: special values through every function, result types, integer wrap-around, unusual broadcasts."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ _UNARY: dict[str, Function] = {
     "polygamma_free": lambda x: torch.xlogy(x, x.abs()),
 }
 _UNSIGNED = "relu relu6 clamp clamp_crossed hardtanh softshrink softshrink_1 leaky_relu_minus in_place".split()
-"""Torch gives zeros of either sign, by the width of vectors."""
+"""Cases in which torch's sign of zero depends on the vector width."""
 _MODERATE = ("gelu", "gelu_tanh", "hardswish", "pow_half")
-"""Torch's formulas overflow, or make NaN of infinity, where others of the same function do not."""
+"""Cases in which torch's formula overflows, or gives NaN for infinity, unlike equivalent formulas."""
 _SMALL_QUOTIENT = ("remainder_3", "remainder_minus", "fmod_3")
-"""Compiled remainders are NaN for quotients from 2**52 on."""
+"""Cases with quotients >= 2**52, for which compiled remainders are NaN."""
 _REFUSED = {
     **{n: f"aten.{n}.default" for n in "signbit atan erfc sinh cosh asinh fmax".split()},
     "round_2": "aten.round.decimals",
@@ -212,8 +212,8 @@ _BINARY: dict[str, Function] = {
 }
 _REFUSED = {n: f"aten.{n}.default" for n in "fmax fmin atan2 hypot nextafter".split()} | {"copysign": "aten.copysign.Tensor"}
 for _name, _function in _BINARY.items():
-    # Torch gives zeros of either sign; compiled remainders are NaN for quotients from 2**52 on.
-    # With factors that overflow it adds products before it rounds them.
+    # Torch's signs of zero depend on the vector width; compiled remainders are NaN for quotients >= 2**52.
+    # With overflowing factors torch adds products before it rounds them.
     _count = 18 if _name in ("remainder", "fmod", "add_alpha", "sub_alpha", "rsub_alpha", "addcmul") else len(EDGE)
     _options = {"refused": _REFUSED.get(_name, ""), "signs": _name not in ("maximum", "minimum", "clamp", "clamp_both")}
     CASES.add(f"edges_two_{_name}", _function, EDGE[:_count, None], EDGE[None, :_count], **_options)

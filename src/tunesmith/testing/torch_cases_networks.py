@@ -1,4 +1,4 @@
-"""Cases of layers: convolutions, pools, resizing, norms, attention, recurrent layers and losses with arguments off the usual path."""
+"""Define torch layer cases with unusual arguments: convolution, pooling, resizing, norms, attention, recurrent layers, losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGE, LINE = (2, 4, 7, 9), (2, 4, 11)
 
 
 def seeded(make: Any, *args: Any, **kwargs: Any) -> Any:
-    """A module with weights of a fixed seed, and statistics that are not trivial."""
+    """A module with reproducible weights and non-trivial running statistics."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         module = make(*args, **kwargs).eval()
@@ -79,9 +79,9 @@ CASES.add("conv2d_double", seeded(_C, 4, 2, 3).double(), torch.ones(IMAGE).doubl
 CASES.add("conv2d_strided_weight", lambda x, w: F.conv2d(x, w.transpose(0, 1)), IMAGE, (4, 5, 2, 2))
 CASES.add("conv2d_channels_last", seeded(_C, 4, 6, 3, padding=1), torch.randn(IMAGE).to(memory_format=torch.channels_last))
 CASES.add("conv2d_empty_batch", seeded(_C, 4, 2, 3), torch.zeros(0, 4, 7, 9), refused="a result has no elements")
-CASES.add("conv3d", seeded(nn.Conv3d, 2, 2, 2), (1, 2, 3, 4, 5), refused="in one and two dimensions, this one has 3")
+CASES.add("conv3d", seeded(nn.Conv3d, 2, 2, 2), (1, 2, 3, 4, 5), refused="over one and two dimensions are supported, not over 3")
 
-# ---- pools ------------------------------------------------------------------------------------------------------------------------------
+# ---- pooling ----------------------------------------------------------------------------------------------------------------------------
 
 _avg_pool: Any = F.avg_pool2d
 for _name, _args, _options in (
@@ -110,14 +110,14 @@ CASES.add("lp_pool", lambda x: F.lp_pool2d(x, 2, 3, 2), IMAGE)
 CASES.add(
     "adaptive_avg", lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, (7, 3)), F.adaptive_avg_pool2d(x, (None, 1))), IMAGE
 )
-CASES.add("adaptive_avg_uneven", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), IMAGE, refused="windows are not all of one size")
-CASES.add("adaptive_avg_larger", lambda x: F.adaptive_avg_pool2d(x, (14, 9)), IMAGE, refused="windows are not all of one size")
+CASES.add("adaptive_avg_uneven", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), IMAGE, refused="windows have different sizes")
+CASES.add("adaptive_avg_larger", lambda x: F.adaptive_avg_pool2d(x, (14, 9)), IMAGE, refused="windows have different sizes")
 CASES.add("adaptive_max", lambda x: (F.adaptive_max_pool2d(x, 1), F.adaptive_max_pool2d(x, (7, 3))), IMAGE)
 CASES.add("adaptive_1d", lambda x: (F.adaptive_avg_pool1d(x, 1), F.adaptive_max_pool1d(x, 11)), LINE)
 
 # ---- resizing ---------------------------------------------------------------------------------------------------------------------------
 
-_GAPS = "indices of one axis, or of the first axes"
+_GAPS = "indices of one axis, or of consecutive leading axes"
 for _size in ((1, 1), (14, 18), (3, 13), (82, 2), (7, 9), (8, 50)):
     for _mode in ("nearest", "nearest-exact"):
         _refused = _GAPS if _mode == "nearest-exact" else ""
@@ -138,7 +138,7 @@ for _old, _new in ((2, 82), (3, 41), (41, 82), (5, 123), (47, 61), (94, 61), (1,
     CASES.add(f"resize_row_{_old}_{_new}", lambda x, n=_new: F.interpolate(x, (1, n)), (1, 1, 1, _old))
     CASES.add(f"resize_line_{_old}_{_new}", lambda x, n=_new: F.interpolate(x, n), (1, 2, _old))
 for _factor in (2.0, 0.5, 1.5, 1.3, (2.0, 0.4), 2.7):
-    _refused = "" if _factor == 2 else "does not make whole pixels"
+    _refused = "" if _factor == 2 else "is not an integer"
     CASES.add(f"scale_nearest_{_factor}", lambda x, f=_factor: F.interpolate(x, scale_factor=f), IMAGE, refused=_refused)
     CASES.add(f"scale_bilinear_{_factor}", lambda x, f=_factor: F.interpolate(x, scale_factor=f, mode="bilinear"), IMAGE, refused=_refused)
     CASES.add(
@@ -211,12 +211,12 @@ class SelfAttention(nn.Module):
         self.inner, self.masks = nn.MultiheadAttention(8, 2, **options), masks
 
     def forward(self, x: Any) -> Any:
-        """Of x with itself."""
+        """Self-attention on x."""
         return self.inner(x, x, x, **self.masks)
 
 
 _HIDDEN = t([[False, False, True], [True, True, True]])
-_HIDDEN_SOME = t([[False, False, True], [True, False, True]])  # torch's fast path has NaN for rows that are hidden entirely, export zeros
+_HIDDEN_SOME = t([[False, False, True], [True, False, True]])  # in entirely masked rows torch's fast path gives NaN, export gives zeros
 for _name, _options, _masks in (
     ("plain", {}, {}),
     ("first", {"batch_first": True}, {"need_weights": False}),
@@ -274,7 +274,7 @@ CASES.add("kl", lambda x: F.kl_div(x.log_softmax(1), x.flip(1).softmax(1), reduc
 CASES.add("triplet", lambda x: F.triplet_margin_loss(x, x.flip(0), x.roll(1, 0), p=2.0), (3, 4))
 CASES.add("gumbel_free", lambda x: F.softmax(x / 0.5, -1).argmax(-1), (3, 4))
 CASES.add("random", lambda x: x + torch.rand_like(x) * 0, (3,), refused="random numbers")
-CASES.add("item", lambda x: x * x[0].item(), (3,), refused="cannot steer shapes")
+CASES.add("item", lambda x: x * x[0].item(), (3,), refused="cannot determine shapes")
 CASES.add("unique", lambda x: torch.unique(x).sum(), (3,), refused="depends on data")
 CASES.add("bfloat16", lambda x: (x.bfloat16() + 1).float(), (3,), refused="bfloat16")
 CASES.add("complex", lambda x: torch.view_as_real(torch.fft.fft(x)), (4,), refused="aten._fft_r2c")

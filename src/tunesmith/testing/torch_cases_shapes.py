@@ -1,5 +1,5 @@
-"""Cases that move elements or reduce them: negative and repeated dimensions, views of views, writes into views, extents of 0 and 1,
-indices out of order, negative, repeated and broadcast."""
+"""Define torch cases that move or reduce elements: negative and repeated dimensions, views of views, writes into views, extents of
+0 and 1, indices that are unordered, negative, repeated or broadcast."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _REDUCTIONS: dict[str, Any] = {
     "max_against": lambda x: x.amax(-1, keepdim=True).maximum(x),
 }
 _REFUSED = {
-    **{n: "norms are converted of order 1, 2 and infinity" for n in ("norm_0", "norm_3", "norm_minus")},
+    **{n: "norms of order 1, 2 and infinity" for n in ("norm_0", "norm_3", "norm_minus")},
     **{n: f"aten.{n}" for n in ("cumprod", "cummax", "median", "sort", "topk")},
     "cov": "DataDependentOutputException",
 }
@@ -157,7 +157,7 @@ _VIEWS: dict[str, Any] = {
     "block": lambda x: torch.block_diag(x[0, :2], x[1, :1]),
 }
 _REFUSED = {
-    "fold": "indices of one axis, or of the first axes",
+    "fold": "indices of one axis, or of consecutive leading axes",
     "unfolded": "aten.unfold",
     "as_strided": "aten.as_strided",
     "tri_indices": "aten.tril_indices",
@@ -212,7 +212,7 @@ _REFUSED = {
     "diagonal_view": "aten.diagonal",
     "empty": "the extent 0 is not positive",
     "masked_scatter": "aten.masked_scatter",
-    "index_add": "indices of one axis, or of the first axes",
+    "index_add": "indices of one axis, or of consecutive leading axes",
     "put": "aten.put",
 }
 for _name, _write in _WRITES.items():
@@ -273,7 +273,7 @@ _INDEXED: dict[str, Any] = {
     "argwhere_where": lambda x: torch.where(x > 0)[0],
     "searchsorted": lambda x: torch.searchsorted(t([0.0, 1.0]), x),
 }
-_GAPS = dict.fromkeys("two_last apart put_axis put_axes put_apart put_far".split(), "indices of one axis, or of the first axes")
+_GAPS = dict.fromkeys("two_last apart put_axis put_axes put_apart put_far".split(), "indices of one axis, or of consecutive leading axes")
 _MASKS = dict.fromkeys(
     "mask mask_known mask_rows put_mask_values put_mask_row_value nonzero masked_select argwhere_where".split(), DATA_DEPENDENT
 )
@@ -281,7 +281,7 @@ _REFUSED = {
     **_GAPS,
     **_MASKS,
     "empty": "a result has no elements",
-    "scatter_wide_source": "larger than its index",
+    "scatter_wide_source": "differ in shape",
     **dict.fromkeys(("scatter_reduce_apart", "scatter_reduce_mean"), "with include_self=True"),
     "scatter_reduce_argument": "aten.scatter.value_reduce",
     "reduce": "aten.index_reduce",

@@ -1,9 +1,9 @@
-"""Models in plain torch with seeded weights: what importers, compilers and tuners of whole networks are tried on.
+"""Build plain torch models with seeded weights for tests of importing, compiling and tuning whole networks.
 
 ResNet (He et al. 2016, with the stride on the 3x3 convolution), MobileNet-V2 (Sandler et al. 2018), U-Net (Ronneberger et al. 2015),
-BERT (Devlin et al. 2019) and a small GPT (pre-norm, tied head) in three ways of use: a prompt at once, one token with a cache of fixed
-size that is written in place of `pos`, and one token with a cache that grows by concatenation.  Batch norms have statistics and factors
-that are not trivial, so that folding them can go wrong.
+BERT (Devlin et al. 2019) and a small GPT (pre-norm, tied head) in three modes: a whole prompt, one token with a fixed-size cache
+written at `pos`, and one token with a cache that grows by concatenation.  Batch norms have non-trivial statistics and scales, so
+that errors in folding them are detected.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ResNet(nn.Module):
     """Residual network for classification.
 
     Args:
-        layers: blocks in each stage; each stage has twice the channels and half the pixels of the one before.
-        bottleneck: which blocks.
+        layers: blocks per stage; each stage has twice the channels and half the resolution of the previous one.
+        bottleneck: whether blocks are bottlenecks.
         width: channels of the first stage.
-        classes: how many.
+        classes: number of classes.
     """
 
     def __init__(self, layers: tuple[int, ...], bottleneck: bool, width: int = 64, classes: int = 1000) -> None:
@@ -78,7 +78,7 @@ class ResNet(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to `expansion` times the channels, 3x3 depthwise, 1x1 back; added to the input where the shapes allow it."""
+    """1x1 expansion to `expansion` times the channels, 3x3 depthwise, 1x1 projection; with a residual if the shapes allow it."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Inverted residuals.
+    """MobileNet-V2.
 
     Args:
-        stages: (expansion, channels, blocks, stride) of each.
+        stages: (expansion, channels, blocks, stride) per stage.
         stem: channels of the first convolution.
-        last: channels of the last one.
-        classes: how many.
+        last: channels of the last convolution.
+        classes: number of classes.
     """
 
     def __init__(self, stages: tuple[tuple[int, int, int, int], ...], stem: int = 32, last: int = 1280, classes: int = 1000) -> None:
@@ -161,7 +161,7 @@ def _joined(x: Tensor) -> Tensor:
 
 
 class BertLayer(nn.Module):
-    """Attention and a two-layer network, norms behind the sums."""
+    """Attention and a two-layer network, each followed by a norm after the residual sum."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -171,14 +171,14 @@ class BertLayer(nn.Module):
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """[n, length, width] -> the same; `mask` is added to the scores."""
+        """[n, length, width] -> the same shape; `mask` is added to the scores."""
         query, key, value = [_heads(layer(x), self.heads) for layer in (self.query, self.key, self.value)]
         x = self.norm1(x + self.out(_joined(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))))
         return self.norm2(x + self.down(F.gelu(self.up(x))))
 
 
 class Bert(nn.Module):
-    """The encoder; gives all hidden states and the pooled first one."""
+    """BERT encoder; returns all hidden states and the pooled first one."""
 
     def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int = 512) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Bert(nn.Module):
 
 
 class GptLayer(nn.Module):
-    """Norms before attention and network; `mode` as in Gpt."""
+    """GPT layer with norms before attention and network; `mode` as in Gpt."""
 
     def __init__(self, width: int, heads: int, mode: str) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class GptLayer(nn.Module):
         self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The new state, and the keys and values to keep."""
+        """The new state and the updated keys and values."""
         query, key, value = [_heads(t, self.heads) for t in self.qkv(self.norm1(x)).split(x.shape[-1], -1)]
         mask = None
         if self.mode == "static":
@@ -221,16 +221,16 @@ class GptLayer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A decoder whose head is its embedding.
+    """A decoder whose head shares the embedding's weights.
 
     Args:
-        mode: "prefill" takes a prompt; "static" a token, its position int64[1] and caches of fixed size; "cat" the same with caches
-            of what was before, which grow.
-        layers: how many.
-        width: of the hidden state.
-        heads: of attention.
-        vocabulary: tokens.
-        context: positions.
+        mode: "prefill" takes a prompt; "static" takes a token, its position int64[1] and fixed-size caches; "cat" takes a token, its
+            position and caches of previous tokens, which grow.
+        layers: number of layers.
+        width: hidden size.
+        heads: number of attention heads.
+        vocabulary: number of tokens.
+        context: maximum number of positions.
     """
 
     def __init__(self, mode: str, layers: int, width: int, heads: int, vocabulary: int, context: int) -> None:
@@ -240,7 +240,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, ids: Tensor, position: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        """Logits, then keys and values of each layer."""
+        """Logits, then keys and values per layer."""
         x, kept = self.words(ids) + self.positions(position), []
         for i, layer in enumerate(self.layers):
             x, key, value = layer(x, position, *(caches[2 * i : 2 * i + 2] or (None, None)))
@@ -269,10 +269,10 @@ def get(name: str, size: str = "small", seed: int = 0) -> tuple[Any, tuple[Any, 
 
     Args:
         name: one of `NAMES`.
-        size: "full", as published, or "small": the same layers, few and narrow, for tests.
-        seed: of weights and inputs; equal seeds give equal numbers.
+        size: "full" for the published size, or "small" for the same layers, fewer and narrower, for tests.
+        seed: seed of weights and inputs.
     Raises:
-        UserError: there is no such model or size.
+        UserError: unknown model or size.
     """
     if name not in NAMES or size not in ("small", "full"):
         raise UserError(f"there is no torch model {name!r} of size {size!r}. Models: {', '.join(NAMES)}; sizes: small, full")
@@ -325,7 +325,7 @@ def _inputs(name: str, size: str, generator: Any) -> tuple[Any, ...]:
 
 
 def _initialise(model: Any, generator: Any) -> None:
-    """He et al.'s weights (2015), so that activations stay near 1; statistics and factors of norms drawn at random."""
+    """Initialise weights by He et al. (2015), so that activations stay near 1; draw statistics and scales of norms at random."""
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
             module.weight.data.normal_(0, (2.0 / module.weight[0].numel()) ** 0.5, generator=generator)

@@ -1,7 +1,7 @@
-"""Random small networks of torch: directed acyclic graphs of layers, views, joins and reductions with odd sizes, equal for equal seeds.
+"""Generate random small torch networks: directed acyclic graphs of layers, views, joins and reductions with odd sizes.
 
-A network is grown value by value.  Each step picks a value that is there, and a layer that fits it; it is run at once, so that its shape is
-known, and dropped where its numbers leave what can be compared (infinite, NaN, very large, or constant).
+A network is reproducible from its seed and grows value by value.  Each step selects an existing value and a layer for it.  The layer
+is run at once to obtain its shape, and dropped if its values cannot be compared (infinite, NaN, very large, or constant).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ ACTIVATIONS: tuple[tuple[str, Apply], ...] = (
     ("double", lambda x: (x.double() * 0.3).float()),
 )
 LARGEST, FEWEST, MOST = 200.0, 1, 4000
-"""Magnitude of values, and how many elements they have."""
+"""Maximum magnitude of values and number of elements."""
 
 
 class Network(nn.Module):
     """The network of a seed.
 
     Attributes:
-        steps: for each layer its name, what it does, and the numbers of the values that it takes.
-        example: inputs.
+        steps: name, function and operand indices of each layer.
+        example: example inputs.
     """
 
     def __init__(self, seed: int, layers: int = 8) -> None:
@@ -73,25 +73,25 @@ class Network(nn.Module):
         used = {i for _, _, operands in self.steps for i in operands}
         ends = [i for i in range(len(self.example), len(self.values)) if i not in used]
         self.ends = ends[-3:] or [len(self.values) - 1]
-        self.values = []  # those of growing
+        self.values = []  # values are needed only during growth
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The values that nothing else takes."""
+        """The values that no layer uses."""
         values = list(inputs)
         for _, apply, operands in self.steps:
             values.append(apply(*[values[i] for i in operands]))
         return tuple([values[i] for i in self.ends])
 
     def pick(self, options: Sequence[Any]) -> Any:
-        """One of several."""
+        """A random element."""
         return options[int(self.draw.integers(len(options)))]
 
     def normal(self, *shape: int) -> Tensor:
-        """Normal numbers that the network keeps."""
+        """A normally distributed parameter of the network."""
         return torch.randn(shape, generator=self.generator)
 
     def layer(self, module: nn.Module) -> nn.Module:
-        """A module with weights of this network."""
+        """Register a module with weights of this network."""
         for name, tensor in module.state_dict().items():
             if tensor.is_floating_point():
                 drawn = torch.randn(tensor.shape, generator=self.generator)
@@ -110,7 +110,7 @@ class Network(nn.Module):
         return tuple([self.normal(*shapes[kind]) for kind in kinds])
 
     def _grow(self) -> None:
-        """Try one more layer, most of the time on a value of late."""
+        """Try to add a layer, mostly to a recent value."""
         late = self.pick((True, True, False))
         at = len(self.values) - 1 - self.pick(range(min(3, len(self.values)))) if late else self.pick(range(len(self.values)))
         x = self.values[at]
@@ -138,12 +138,12 @@ Maker = Callable[[Network, Tensor, int], Made]
 
 
 def _like(g: Network, x: Tensor, at: int, fits: Callable[[Tensor], bool]) -> int:
-    """Another value that fits; the value itself if there is none."""
+    """Index of another value that meets the condition; `at` itself if there is none."""
     found = [i for i, v in enumerate(g.values) if i != at and fits(v)]
     return int(g.pick(found)) if found else at
 
 
-# ---- of any value -----------------------------------------------------------------------------------------------------------------------
+# ---- for any value ----------------------------------------------------------------------------------------------------------------------
 
 
 def _activation(g: Network, x: Tensor, at: int) -> Made:
@@ -263,7 +263,7 @@ ANY: tuple[tuple[str, Maker], ...] = (
     ("scale", _scaled),
 )
 
-# ---- of rows and sequences --------------------------------------------------------------------------------------------------------------
+# ---- for rows and sequences -------------------------------------------------------------------------------------------------------------
 
 
 def _linear(g: Network, x: Tensor, at: int) -> Made:
@@ -317,7 +317,7 @@ def _recurrent(g: Network, x: Tensor, at: int) -> Made:
     return (lambda v: module(v)[0]) if x.shape[1] <= 5 else None
 
 
-# ---- of images --------------------------------------------------------------------------------------------------------------------------
+# ---- for images -------------------------------------------------------------------------------------------------------------------------
 
 
 def _conv(g: Network, x: Tensor, at: int) -> Made:
@@ -418,4 +418,4 @@ LAYERS: dict[int, tuple[tuple[str, Maker], ...]] = {
         ),
     ),
 }
-"""Layers for values of so many dimensions."""
+"""Layers by number of dimensions of their operand."""

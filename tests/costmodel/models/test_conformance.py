@@ -73,12 +73,10 @@ class Projected(Forgetful):
 def test_rounding_is_no_fault_and_messages_say_what_was_asked() -> None:
     suite = CostModelConformance()
     suite.test_a_score_is_the_programs_own(Projected)
-    message = (
-        r"programs are scored without those beside them, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, wanted"
-    )
+    message = r"without the rest of their batch, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, expected"
     with pytest.raises(AssertionError, match=message):
         suite.test_a_score_is_the_programs_own(Forgetful)
-    with pytest.raises(AssertionError, match="update forgets earlier ones.*must be equal bit by bit; 160 of 160 differ"):
+    with pytest.raises(AssertionError, match="update must replace earlier ones.*must be equal bit by bit; 160 of 160 differ"):
         suite.test_updates_forget_earlier_ones(Forgetful)
-    with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is wanted"):
+    with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is expected"):
         same_scores(np.zeros(3), np.zeros(2), "x")

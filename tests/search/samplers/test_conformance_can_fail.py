@@ -102,7 +102,7 @@ def test_a_stream_of_everybody() -> None:
 
 
 def test_a_space_that_is_not_used_up() -> None:
-    with pytest.raises(AssertionError, match="not every candidate came once"):
+    with pytest.raises(AssertionError, match="not every candidate was proposed exactly once"):
         suite.test_a_small_space_is_used_up(maker(Lazy))
 
 

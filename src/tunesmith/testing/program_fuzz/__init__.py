@@ -1,1 +1,1 @@
-"""Differential fuzzing of programs and schedules: random programs, any primitive in any order, three independent oracles."""
+"""Fuzz programs and schedules differentially: random programs, random primitives in any order, three independent oracles."""

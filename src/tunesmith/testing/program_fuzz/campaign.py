@@ -1,4 +1,4 @@
-"""Fuzz many seeds in a pool of workers, keep a journal of those that are done, and sum up what was found."""
+"""Fuzz many seeds in a pool of workers, with a journal of finished seeds and a summary of failures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Totals:
     failures: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     seeds: dict[str, list[str]] = field(default_factory=dict)
-    """Of each kind of failure: the first seeds, as `seed/schedule`."""
+    """The first seeds of each kind of failure, as `seed/schedule`."""
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Add a line of the journal."""
+        """Add a journal entry."""
         self.programs += 1
         self.sequences += entry["sequences"]
         for name in ("applied", "refused", "discarded"):
@@ -49,14 +49,14 @@ class Totals:
 
 
 class Campaign:
-    """Seeds, checked by workers.
+    """A set of seeds checked by workers.
 
     Args:
-        out: folder of the journal and of reproductions.
-        workers: processes.
-        schedules: of each program; the first is none at all.
-        keep: failures of each kind that are made small and written.
-        minimise_seconds: for each of them.
+        out: folder for the journal and reproductions.
+        workers: number of processes.
+        schedules: schedules per program; the first one is empty.
+        keep: failures per kind that are minimised and written.
+        minimise_seconds: time limit of each minimisation.
     """
 
     def __init__(self, out: Path, workers: int, schedules: int = 6, keep: int = 3, minimise_seconds: float = 30.0) -> None:
@@ -70,11 +70,11 @@ class Campaign:
         self.done = self._resume()
 
     def _resume(self) -> set[int]:
-        """Seeds that the journal has; a torn last line is left out."""
+        """Seeds in the journal; a truncated last line is ignored."""
         done = set()
         if self.journal.exists():
             text = self.journal.read_text(encoding="utf-8")
-            if text and not text.endswith("\n"):  # an interrupted write: what follows starts a line of its own
+            if text and not text.endswith("\n"):  # an interrupted write; start a new line
                 self.journal.write_text(text + "\n", encoding="utf-8")
             for line in text.splitlines():
                 try:
@@ -87,7 +87,7 @@ class Campaign:
         return done
 
     def run(self, seeds: Iterable[int], progress: Callable[[Totals], None]) -> None:
-        """Check all seeds that are not in the journal.  Ctrl-C ends it; what is done is kept."""
+        """Check all seeds that are not in the journal.  Ctrl-C stops the run; finished seeds are kept."""
         left = deque([s for s in seeds if s not in self.done])
         if not left:
             return
@@ -117,7 +117,7 @@ class Campaign:
         return pool.submit(("program", seed, self.schedules, first), timeout=PROGRAM_SECONDS)
 
     def _take(self, seed: int, first: int, result: JobResult) -> int | None:
-        """Note a result; the schedule to go on with after a crash."""
+        """Record a result; returns the schedule to continue with after a crash, or None."""
         total = self.partial.setdefault(seed, Outcome(seed))
         if result.error is None:
             assert isinstance(result.value, Outcome)
@@ -126,11 +126,11 @@ class Campaign:
         schedule, finding = crash(result)
         schedule = max(schedule, first)
         total.failures.append(Failure(seed, schedule, finding, Trial(_EMPTY, seed, (), "")))
-        # Every schedule of a program that crashes as it is would crash.
+        # If the unscheduled program crashes, so do all its schedules.
         return schedule + 1 if 0 < schedule < self.schedules - 1 else None
 
     def _keep(self, o: Outcome) -> None:
-        """Remember the first failures of each kind."""
+        """Keep the first failures of each kind as examples."""
         for f in o.failures:
             kept = self.examples.setdefault(f.finding.kind, [])
             if len(kept) < self.keep:
@@ -138,7 +138,7 @@ class Campaign:
 
     @staticmethod
     def entry(o: Outcome) -> dict[str, Any]:
-        """The line of the journal for a program."""
+        """The journal entry of a program."""
         return {
             "seed": o.seed,
             "sequences": o.sequences,
@@ -149,30 +149,30 @@ class Campaign:
             "failures": [[f.finding.kind, f.schedule, [x.primitive for x in f.trial.steps]] for f in o.failures],
         }
 
-    def reproduce(self, say: Callable[[str], None], kinds: int | None = None) -> None:
-        """Make the kept failures, of so many kinds at most, small and write them as scripts to `out/failures`."""
+    def reproduce(self, log: Callable[[str], None], kinds: int | None = None) -> None:
+        """Minimise the kept failures, of at most `kinds` kinds, and write them as scripts to `out/failures`."""
         with WorkerPool(FACTORY, 1, env=WORKER_ENV) as pool:
             for kind, failures in sorted(self.examples.items())[:kinds]:
                 for n, f in enumerate(failures):
                     trial = f.trial if f.trial.target else recover(f.seed, f.schedule, pool)
                     if trial is None:
-                        say(f"{kind}: seed {f.seed} could not be described again")
+                        log(f"{kind}: seed {f.seed} could not be regenerated")
                         continue
                     small, finding = minimise(trial, kind, partial(in_pool, pool=pool, kind=kind), self.minimise_seconds)
                     path = write(self.out / "failures", n, small, finding or f.finding)
-                    note = "" if finding else " (did not come again alone)"
-                    say(f"{path}{note}\n{describe(small, finding or f.finding)}\n")
+                    note = "" if finding else " (not reproduced in isolation)"
+                    log(f"{path}{note}\n{describe(small, finding or f.finding)}\n")
 
 
 def recover(seed: int, schedule: int, pool: WorkerPool) -> Trial | None:
-    """The trial of a schedule whose worker died: its steps are taken again, without building anything."""
+    """The trial of a schedule whose worker crashed, with its steps applied again without building."""
     pool.submit(("steps", seed, schedule), timeout=PROGRAM_SECONDS)
     result = pool.next_result()
     return result.value if result is not None and isinstance(result.value, Trial) else None
 
 
 def add_seconds(total: dict[str, float], more: dict[str, float]) -> None:
-    """Add the seconds of each phase."""
+    """Add the seconds per phase."""
     for phase, n in more.items():
         total[phase] = total.get(phase, 0.0) + n
 
@@ -187,16 +187,16 @@ def _merge(total: Outcome, part: Outcome) -> None:
 
 
 _EMPTY = Program((), ())
-"""Stands for a program that only its worker knew."""
+"""Placeholder for a program that was lost with its worker."""
 WORKER_ENV = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "3"}
 
 
 def table(t: Totals) -> str:
-    """The totals as text."""
+    """The totals as a text table."""
     per = t.sequences / max(1e-9, sum(t.seconds.values()))
-    lines = [f"programs {t.programs}, compiled sequences {t.sequences}, {per:.1f} sequences per second of a worker"]
+    lines = [f"programs {t.programs}, compiled sequences {t.sequences}, {per:.1f} sequences per worker second"]
     lines.append("seconds: " + ", ".join([f"{k} {v:.0f}" for k, v in sorted(t.seconds.items(), key=lambda kv: -kv[1])]))
-    lines.append("attempts of the generator discarded: " + (", ".join([f"{k} {v}" for k, v in t.discarded.most_common()]) or "none"))
+    lines.append("discarded attempts of the generator: " + (", ".join([f"{k} {v}" for k, v in t.discarded.most_common()]) or "none"))
     refused: dict[str, Counter[str]] = {}
     for key, n in t.refused.items():
         head, _, label = key.partition(": ")

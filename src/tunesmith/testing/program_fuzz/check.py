@@ -1,4 +1,4 @@
-"""Compare what a program computes by three oracles: the direct evaluator, the interpreter and compiled code in guarded memory."""
+"""Compare the results of a program from three oracles: direct evaluator, interpreter, and compiled code between guard pages."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong.
+    """A detected failure.
 
     Attributes:
-        kind: the class of the failure; a smaller program fails in the same way when it has the same kind.
-        detail: what was seen.
+        kind: failure class; minimisation preserves it.
+        detail: description of the observation.
     """
 
     kind: str
@@ -51,11 +51,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Case:
-    """A program with its right results, parsed.
+    """A parsed program with its expected results.
 
     Attributes:
-        expected: the memory after each call, by name of the buffer.
-        interpreted: whether the interpreter agrees on the program as it is, and so may be asked about schedules of it.
+        expected: memory after each call, by buffer name.
+        interpreted: whether the interpreter agrees on the unscheduled program, which is required to check schedules with it.
     """
 
     program: p.Program
@@ -68,15 +68,15 @@ class Case:
 
 
 class Refused(Exception):
-    """The program or the build was refused with a clear error; the argument is a short form of it."""
+    """The program or build was refused with a proper error; the argument is its short form."""
 
 
 Report = Callable[[str], None]
-"""Takes the name of the phase that begins: so that a crash can be attributed."""
+"""Callback with the name of each phase at its start, for crash attribution."""
 
 
 def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], report: Report, interprets: bool = True) -> Case:
-    """Parse a program and check the interpreter and the round trip through text.  Raises Refused."""
+    """Parse a program and check the interpreter and the script round trip.  Raises Refused."""
     report("parse")
     try:
         func: Any = parse(render(program))
@@ -98,7 +98,7 @@ def prepare(program: p.Program, seed: int, states: Sequence[evaluate.State], rep
 
 
 def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Target, report: Report) -> list[Finding]:
-    """All checks of a scheduled program and the trace that leads to it, up to the first failure.  Raises Refused when the build is."""
+    """All checks of a scheduled program and its trace, up to the first failure.  Raises Refused if the build is refused."""
     what = "original" if func is case.func else "scheduled"
     if what == "scheduled":
         report("round trip")
@@ -122,10 +122,10 @@ def check_schedule(case: Case, func: PrimFunc, trace: Trace | None, target: Targ
 
 
 def _sequential(func: PrimFunc) -> PrimFunc:
-    """The function with serial loops in the place of vectorized ones, where lanes that add to one element are no race but a sum,
-    of threadIdx, which this interpreter does not run, of bound loops that fill intermediates, through which they may pass values on where
-    they are serial, as on a CPU, and of those that share a thread's scratch with what is outside of them: lowering refuses these, unless
-    they have one iteration or the scratch is not needed, and then it does not matter where they run."""
+    """The function with some loops made serial for the interpreter: vectorized loops, where lanes that accumulate to one element are a
+    sum and not a race; threadIdx loops, which this interpreter does not support; bound loops that fill intermediates, which may carry
+    values when serial, as on a CPU; and loops whose thread-local buffers are also used outside.  Lowering refuses the last kind unless
+    the loop has one iteration or the buffer is not needed, and then serial execution is equivalent."""
     everywhere = _scratch(func.body)
     intermediates = set(func.allocs)
 
@@ -134,7 +134,7 @@ def _sequential(func: PrimFunc) -> PrimFunc:
         fills = any(type(x) is BufferStore and x.buffer in intermediates for x in walk(n))
         is_thread = m.kind == "thread" and (fills or (m.thread or "").startswith("threadIdx"))
         inside = _scratch(n.body) if m.kind in ("parallel", "thread") else Counter()
-        alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop, with all that it forbids
+        alone = m.kind == "parallel" and m.extent.const == 1  # lowering drops such a loop and its restrictions
         shares = any(inside[b] != everywhere[b] for b in inside)
         return m.with_(kind="serial", thread=None) if m.kind == "vectorized" or is_thread or alone or shares else m
 
@@ -142,7 +142,7 @@ def _sequential(func: PrimFunc) -> PrimFunc:
 
 
 def _scratch(n: Stmt) -> Counter[Buffer]:
-    """How often each buffer in memory of one thread is used."""
+    """Number of uses of each thread-local buffer."""
     return Counter([x.buffer for x in walk(n) if isinstance(x, (BufferLoad, BufferStore)) and x.buffer.scope != "global"])
 
 
@@ -154,7 +154,7 @@ def _guarded(what: str, check: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def raised_finding(what: str, e: Exception) -> Finding:
-    """A finding of an exception: its type, and the function of this project that raised it."""
+    """A finding for an exception: its type and the innermost function of this project in its traceback."""
     frames = [
         f for f in traceback.extract_tb(e.__traceback__) if "/testing/program_fuzz/" not in f.filename and "<interpreter" not in f.filename
     ]
@@ -167,7 +167,7 @@ def raised_finding(what: str, e: Exception) -> Finding:
 
 
 def short(e: BaseException) -> str:
-    """The first line of a message without the names and numbers that differ between programs."""
+    """The first line of a message, without names and numbers that differ between programs."""
     text = (str(e).splitlines() or [""])[0]
     text = re.sub(r"<script>:\d+:? ?", "", text)
     text = re.sub(r"\(.*\)|\[.*?\]|`.*?`|'.*?'", "_", text)
@@ -189,13 +189,13 @@ def _trace_round_trip(case: Case, func: PrimFunc, trace: Trace | None) -> list[F
     return [] if difference is None else [Finding("round trip: trace differs", str(difference))]
 
 
-# ---- the interpreter ----------------------------------------------------------------------------------------------------
+# ---- interpreter -------------------------------------------------------------------------------------------------------
 
 
 def interpretation(case: Case, func: PrimFunc, what: str) -> list[Finding]:
-    """Compare the interpreter's results."""
+    """Compare the interpreter's results with the expected ones."""
     sizes = [v for v in func.params if isinstance(v, Var)]
-    # Compiled code leaves out what reaches no result, which may be all that iterations of a parallel loop share.
+    # Lowering removes dead code, which may be all that iterations of a parallel loop share.
     func = drop_dead_stores(func, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
     for binding, inputs, expected in zip(case.program.bindings, case.inputs, case.expected, strict=True):
         arrays = interpret.run(func, inputs, dict(zip(sizes, binding, strict=True)), check_races=True)
@@ -210,7 +210,7 @@ def interpretation(case: Case, func: PrimFunc, what: str) -> list[Finding]:
 
 
 def execution(case: Case, artifact: Any, what: str) -> list[Finding]:
-    """Run compiled code between guard pages and compare."""
+    """Run compiled code with buffers between guard pages and compare its results with the expected ones."""
     function = Module.from_object(artifact.data)[artifact.functions[0]]
     for binding, inputs, expected in zip(case.program.bindings, case.inputs, case.expected, strict=True):
         arrays = []
@@ -234,7 +234,7 @@ def execution(case: Case, artifact: Any, what: str) -> list[Finding]:
 
 
 def difference(memory: evaluate.Memory, got: Array) -> str | None:
-    """Where an array is not what it should be."""
+    """Description of the difference between an array and the expected memory, or None."""
     want = memory.array()
     if memory.errors:
         with np.errstate(all="ignore"):

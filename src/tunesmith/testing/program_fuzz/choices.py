@@ -1,4 +1,4 @@
-"""Weighted choices from a named random stream."""
+"""Draw weighted random choices from a named random stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Choices:
-    """Draws that depend on a seed and a path of names only."""
+    """Random draws that depend only on a seed and a path of names."""
 
     def __init__(self, seed: int, *names: str | int) -> None:
         self.rng = stream(seed, "program_fuzz", *names)
@@ -21,15 +21,15 @@ class Choices:
         return bool(self.rng.random() < p)
 
     def integer(self, low: int, high: int) -> int:
-        """Low to high, both included."""
+        """An integer from low to high, inclusive."""
         return int(self.rng.integers(low, high + 1))
 
     def one(self, xs: Sequence[T]) -> T:
-        """One of `xs`, which is not empty."""
+        """A random element of the non-empty sequence `xs`."""
         return xs[int(self.rng.integers(len(xs)))]
 
     def weighted(self, weights: Mapping[T, float]) -> T:
-        """A key, with the probability of its weight."""
+        """A random key, with probability proportional to its weight."""
         at = float(self.rng.random()) * sum(weights.values())
         for key, w in weights.items():
             at -= w

@@ -1,4 +1,4 @@
-"""Values that index expressions take over all instances of a block, for generating accesses that stay inside their buffers."""
+"""Evaluate index expressions at all instances of a block, to generate in-bounds accesses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunesmith.testing.program_fuzz.numbers import compare
 
 Array = np.ndarray[Any, Any]
 Points = dict[str, Array]
-"""Values of all names at all instances."""
+"""Values of all names at all instances, as one array per name."""
 
 
 def points(loops: list[tuple[str, p.Index]], sizes: dict[str, int]) -> Points:
-    """All iterations of a loop nest, one array entry for each."""
+    """All iterations of a loop nest, one array entry per iteration."""
     rows: list[dict[str, int]] = [dict(sizes)]
     for var, extent in loops:
         rows = [{**r, var: i} for r in rows for i in range(int(values(extent, {k: np.int64(v) for k, v in r.items()})))]
@@ -24,7 +24,7 @@ def points(loops: list[tuple[str, p.Index]], sizes: dict[str, int]) -> Points:
 
 
 def values(e: p.Index, at: Any) -> Any:
-    """An index expression at all points; division by zero gives 0."""
+    """Values of an index expression at all points; division by zero gives 0."""
     if isinstance(e, p.Num):
         return np.int64(e.value)
     if isinstance(e, p.Name):
@@ -48,7 +48,7 @@ def values(e: p.Index, at: Any) -> Any:
 
 
 def divides_badly(e: p.Index, at: Any) -> bool:
-    """Whether a divisor in the expression is 0 or negative anywhere: index expressions promise that it is not."""
+    """Whether any divisor is <= 0 at some point, which index expressions must not have."""
     if not isinstance(e, p.Arith):
         return False
     bad = e.op in ("//", "%") and bool(np.any(values(e.b, at) <= 0))
@@ -56,7 +56,7 @@ def divides_badly(e: p.Index, at: Any) -> bool:
 
 
 def inside(e: p.Index, extent: p.Index, spaces: list[Points]) -> bool:
-    """Whether 0 <= e < extent at all points of all calls, with divisors of 1 or more."""
+    """Whether 0 <= e < extent at all points of all calls, and all divisors are >= 1."""
     for at in spaces:
         v = values(e, at)
         if np.any(v < 0) or np.any(v >= values(extent, at)) or divides_badly(e, at):
@@ -77,5 +77,5 @@ def holding(spaces: list[Points], guards: list[p.IndexCompare]) -> list[Points]:
 
 
 def empty(spaces: list[Points]) -> bool:
-    """Whether there is no point at all."""
+    """Whether there are no points."""
     return all(not len(v) for at in spaces for v in list(at.values())[:1])

@@ -1,6 +1,6 @@
-"""Compute a described program directly: statement by statement, tracking which elements were written.
+"""Evaluate a described program directly, statement by statement, and track which elements are initialised.
 
-Independent of the parser, the program representation and the interpreter: only `program.py` and `numbers.py` are used.
+Independent of the parser, the IR and the interpreter: only `program.py` and `numbers.py` are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(slots=True)
 class Memory:
-    """One buffer: its elements in row-major order, bounds of their errors (floats), and which were written."""
+    """A buffer: elements in row-major order, error bounds (for floats), and whether each is initialised."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -31,11 +31,11 @@ class Memory:
     known: bytearray
 
     def copy(self) -> Memory:
-        """The same contents."""
+        """A copy."""
         return Memory(self.dtype, self.shape, list(self.values), list(self.errors), bytearray(self.known))
 
     def offset(self, indices: tuple[int, ...]) -> int:
-        """The place of an element."""
+        """Flat offset of an element."""
         at = 0
         for i, n in zip(indices, self.shape, strict=True):
             if not 0 <= i < n:
@@ -44,34 +44,34 @@ class Memory:
         return at
 
     def array(self) -> Array:
-        """The elements as numpy holds them, bfloat16 in float32."""
+        """The elements as a numpy array, bfloat16 as float32."""
         return np.array(self.values, storage(self.dtype)).reshape(self.shape)
 
     def bound(self) -> Array:
-        """The errors."""
+        """The error bounds."""
         return np.array(self.errors or [0.0] * len(self.values)).reshape(self.shape)
 
 
 def storage(dtype: str) -> str:
-    """The numpy type that holds a type."""
+    """The numpy type that stores a type."""
     return "float32" if dtype == "bfloat16" else dtype
 
 
 @dataclass(slots=True)
 class State:
-    """Memory of all buffers in one call."""
+    """Memory of all buffers during one call."""
 
     sizes: Env
     memory: dict[str, Memory] = field(default_factory=dict)
     steps: int = 0
 
     def copy(self) -> State:
-        """The same contents."""
+        """A copy."""
         return State(dict(self.sizes), {k: m.copy() for k, m in self.memory.items()}, self.steps)
 
 
 MAX_STEPS = 20_000
-"""Block instances of a program."""
+"""Maximum number of block instances of a program."""
 
 
 def start(program: p.Program, binding: tuple[int, ...], seed: int) -> State:
@@ -83,7 +83,7 @@ def start(program: p.Program, binding: tuple[int, ...], seed: int) -> State:
 
 
 def declare(state: State, b: p.Buffer, seed: int) -> None:
-    """Add a buffer with what it holds before the call."""
+    """Add a buffer with its contents before the call."""
     shape = tuple([index(e, state.sizes) for e in b.shape])
     count = int(np.prod(shape, dtype=np.int64))
     if b.role == "scratch":
@@ -95,7 +95,7 @@ def declare(state: State, b: p.Buffer, seed: int) -> None:
 
 
 def initial(b: p.Buffer, shape: tuple[int, ...], seed: int) -> Array:
-    """What a parameter holds before the call."""
+    """Contents of a parameter before the call."""
     rng = stream(seed, "program_fuzz.data", b.name)
     kind = storage(b.dtype)
     if b.data == "index":
@@ -109,7 +109,7 @@ def initial(b: p.Buffer, shape: tuple[int, ...], seed: int) -> Array:
         elif b.data in ("tiny", "huge"):
             least, most = numbers.EXPONENTS[b.dtype]
             scale = 2.0 ** (least - 4) if b.data == "tiny" else 2.0 ** (most - 4)
-            low, high = (8, 16) if b.data == "huge" else (1, 4)  # reciprocals are denormal, or infinite
+            low, high = (8, 16) if b.data == "huge" else (1, 4)  # reciprocals are denormal for huge, infinite for tiny
             values = rng.integers(low, high, shape) * scale * rng.choice([-1.0, 1.0], shape)
         elif b.data == "wild":
             tiny = float(np.finfo(kind).tiny) if b.dtype != "bfloat16" else 2.0**-126
@@ -128,7 +128,7 @@ def initial(b: p.Buffer, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def run(program: p.Program, binding: tuple[int, ...], seed: int) -> State:
-    """The state after a call.  Raises Undecided where the program has no single right result."""
+    """The state after a call.  Raises Undecided if the program has no unique result."""
     state = start(program, binding, seed)
     for n in program.body:
         nest(n, state)
@@ -183,7 +183,7 @@ def _statements(body: tuple[p.Statement, ...], env: Env, state: State) -> None:
 
 
 def index(e: p.Index, env: Mapping[str, int]) -> int:
-    """An index expression."""
+    """The value of an index expression."""
     if type(e) is p.Name:
         return env[e.name]
     if type(e) is p.Num:
@@ -205,7 +205,7 @@ def index(e: p.Index, env: Mapping[str, int]) -> int:
 
 
 def value(e: p.Value, env: Env, state: State) -> Any:
-    """A value: bool, int, or (float, error)."""
+    """The value of an expression: bool, int, or (float, error)."""
     return _VALUES[type(e)](e, env, state)
 
 
@@ -249,7 +249,7 @@ def _function(e: p.Function, env: Env, state: State) -> Any:
     return numbers.float_function(e.name, args, e.dtype)
 
 
-def _lookup(e: p.IndirectIndex, env: Env, state: State) -> Any:
+def _indirect_index(e: p.IndirectIndex, env: Env, state: State) -> Any:
     at = value(e.value, env, state)
     if not 0 <= at < index(e.extent, env):
         raise Undecided("lookup out of range")
@@ -268,5 +268,5 @@ _VALUES: dict[type, Callable[[Any, Env, State], Any]] = {
     p.Cast: lambda e, env, state: numbers.cast(value(e.a, env, state), e.a.dtype, e.dtype),
     p.IndexValue: lambda e, env, state: numbers.cast(index(e.index, env), "int64", e.dtype),
     p.Function: _function,
-    p.IndirectIndex: _lookup,
+    p.IndirectIndex: _indirect_index,
 }

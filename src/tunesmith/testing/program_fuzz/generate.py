@@ -1,6 +1,6 @@
-"""Random programs: several blocks in several loop nests, that read and write what others have written.
+"""Generate random programs of several blocks in several loop nests that read each other's results.
 
-Every nest is computed as soon as it is made; one that reads what was never written, or has no single right result, is made anew.
+Each nest is evaluated when it is created; a nest that reads uninitialised data or has no unique result is regenerated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_INSTANCES = 256
 
 @dataclass(slots=True)
 class Generated:
-    """A program, the states after its calls, and why attempts were discarded."""
+    """A program, the states after its calls, and reasons for discarded attempts."""
 
     program: p.Program
     states: list[evaluate.State]
@@ -33,7 +33,7 @@ class Generated:
 
 
 def generate(seed: int) -> Generated | None:
-    """The program of a seed; None when no attempt has a result."""
+    """The program of a seed; None if all attempts fail."""
     return _Generator(seed).make()
 
 
@@ -57,10 +57,10 @@ class _Generator:
         self.wrote: list[str] = []
 
     def make(self) -> Generated | None:
-        """The whole program."""
-        wanted = self.c.weighted({1: 2.0, 2: 4.0, 3: 3.0, 4: 1.0})
-        for n in range(wanted):
-            self._add(last=n == wanted - 1)
+        """Generate the whole program."""
+        count = self.c.weighted({1: 2.0, 2: 4.0, 3: 3.0, 4: 1.0})
+        for n in range(count):
+            self._add(last=n == count - 1)
         loaded = set(_loaded(tuple(self.body)))
         buffers = [self._observed(b, loaded) for b in self.buffers]
         if not any(b.role == "output" for b in buffers) or all(b.is_plain for b in p.blocks(tuple(self.body))):
@@ -68,11 +68,11 @@ class _Generator:
         program = p.Program(tuple(buffers), tuple(self.body), self.sizes, self.bindings)
         try:
             return Generated(program, [evaluate.run(program, b, self.seed) for b in self.bindings], self.discarded)
-        except Undecided:  # what an output holds before the call decides something
+        except Undecided:  # a decision depends on an output's contents before the call
             return None
 
     def _observed(self, b: p.Buffer, loaded: set[str]) -> p.Buffer:
-        """An intermediate that nothing reads becomes an output, most of the time."""
+        """Usually turn an intermediate that is never read into an output."""
         if b.role != "scratch" or b.name in loaded or self.c.chance(0.05):
             return b
         return replace(b, role="output", scope="global", pad=0)
@@ -83,7 +83,7 @@ class _Generator:
         return f"{letter}{self.count}"
 
     def _add(self, last: bool) -> None:
-        """Make nests until one has a result."""
+        """Generate nests until one has a unique result."""
         for _ in range(ATTEMPTS):
             kept, states, wrote = len(self.buffers), self.states, list(self.wrote)
             self.states = [s.copy() for s in states]
@@ -116,7 +116,7 @@ class _Generator:
         if depth == 0:
             return inner[0]
         body: tuple[p.Nest, ...] = tuple(inner)
-        if depth == 2 and count > 1 and c.chance(0.25):  # the last blocks are outside of the second loop
+        if depth == 2 and count > 1 and c.chance(0.25):  # the last blocks are outside the second loop
             last_nest = self._block_nest(shared[:1], max(1, budget), False)
             return p.Loop(shared[0][0], shared[0][1], (p.Loop(shared[1][0], shared[1][1], body), last_nest))
         for var, e in reversed(shared):
@@ -124,7 +124,7 @@ class _Generator:
         return body[0]
 
     def _following(self, b: p.Buffer, last: bool) -> p.Nest:
-        """A nest over all elements of an intermediate, that reads each at its place; some are longer or leave a few out."""
+        """A nest over all elements of an intermediate that reads each at its own index; some nests are longer or skip some elements."""
         c = self.c
         loops = [(self.fresh("i"), gi.add(d, c.integer(1, 4)) if c.chance(0.12) else d) for d in b.shape]
         frame = Frame(loops, len(loops), [p.Axis(self.fresh("v"), "S", e, p.Name(name)) for name, e in loops])
@@ -186,7 +186,7 @@ class _Generator:
         return p.Block(name, tuple(frame.axes), tuple(frame.guards), init, body, self._conditions(frame.loops), is_plain)
 
     def _conditions(self, loops: list[LoopSpec]) -> tuple[p.Value, ...]:
-        """Conditions of an `if` around a block: mostly none; one on a loop, or on an element of a parameter."""
+        """Conditions of an `if` around a block: usually none, else one on a loop or on an element of a parameter."""
         c = self.c
         if not c.chance(0.07 * self.odd):
             return ()
@@ -218,7 +218,7 @@ class _Generator:
         return (one,)
 
     def _update(self, frame: Frame, v: Values, dtype: str, kind: str, last: bool) -> tuple[p.Statement, ...]:
-        """C[i] = C[i] op x, or C[i] = C[i - 1] op x."""
+        """A statement C[i] = C[i] op x or C[i] = C[i - 1] op x."""
         c = self.c
         b, at = self._target(frame, v, dtype, last)
         old: p.Value = p.Load(b.name, at, b.dtype)
@@ -231,7 +231,7 @@ class _Generator:
         return (p.Store(b.name, at, self._combined(old, v, b.dtype)),)
 
     def _combined(self, old: p.Value, v: Values, dtype: str) -> p.Value:
-        """The running value and one more: a sum most of the time."""
+        """The running value combined with one more, usually a sum."""
         c = self.c
         x = v.value(dtype, 1)
         if dtype == "bool":
@@ -274,7 +274,7 @@ class _Generator:
     def _target(
         self, frame: Frame, v: Values, dtype: str, last: bool, axes: list[p.Axis] | None = None
     ) -> tuple[p.Buffer, tuple[p.Index, ...]]:
-        """A buffer to write, and where."""
+        """A buffer to write and the indices."""
         c = self.c
         chosen = list(frame.axes) if axes is None else axes
         names = [a.name for a in chosen]
@@ -294,7 +294,7 @@ class _Generator:
         return b, at
 
     def _places(self, axes: list[p.Axis]) -> tuple[tuple[p.Index, ...], tuple[p.Index, ...]]:
-        """Indices of a new buffer, one or more axes a dimension, and the shape that they need."""
+        """Indices of a new buffer, one or more axes per dimension, and its shape."""
         c = self.c
         at: list[p.Index] = []
         shape: list[p.Index] = []
@@ -326,7 +326,7 @@ class _Generator:
         return tuple(at), tuple(shape)
 
     def _input(self, frame: Frame, dtype: str, data: str) -> p.Buffer:
-        """A new input whose shape is made of the axes' extents."""
+        """A new input whose shape is derived from the axes' extents."""
         c = self.c
         if data == "index":
             axes = c.shuffled(frame.axes)[:1]
@@ -351,7 +351,7 @@ def _times(e: p.Index, k: int) -> p.Index:
 
 
 def _identity(value: p.Value, dtype: str) -> bool | int | float:
-    """What a reduction that ends in this operation starts with."""
+    """The identity element of a reduction that ends in this operation."""
     op = value.op if isinstance(value, (p.Binary, p.Logic)) else "+"
     if dtype == "bool":
         return op == "and"

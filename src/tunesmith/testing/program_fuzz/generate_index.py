@@ -1,4 +1,4 @@
-"""Random index expressions that stay inside a dimension, by construction or under a guard."""
+"""Generate random index expressions that stay in bounds, by construction or under a guard."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ZERO = p.Num(0)
 
 
 def add(a: p.Index, c: int) -> p.Index:
-    """`a + c`."""
+    """The expression `a + c`."""
     if isinstance(a, p.Num):
         return p.Num(a.value + c)
     return a if c == 0 else p.Arith("+" if c > 0 else "-", a, p.Num(abs(c)))
 
 
 def pattern(c: Choices, names: list[str], extent: p.Index, spaces: list[domain.Points]) -> p.Index:
-    """An index expression of some of the names; `extent` is the dimension that it is for."""
+    """A random index expression of some of the names, for a dimension of `extent`."""
     v: p.Index = p.Name(c.one(names))
     w: p.Index = p.Name(c.one(names))
     k = c.integer(1, 4)
@@ -67,7 +67,7 @@ _PATTERNS = {
 
 
 def fitting(c: Choices, names: list[str], extent: p.Index, spaces: list[domain.Points], tries: int = 6) -> p.Index:
-    """An index expression that is in [0, extent) at all points."""
+    """A random index expression that is in [0, extent) at all points."""
     for _ in range(tries if names else 0):
         e = pattern(c, names, extent, spaces)
         if domain.inside(e, extent, spaces):
@@ -76,7 +76,7 @@ def fitting(c: Choices, names: list[str], extent: p.Index, spaces: list[domain.P
 
 
 def guarded(c: Choices, names: list[str], extent: p.Index, spaces: list[domain.Points]) -> tuple[p.Index, list[p.IndexCompare]]:
-    """An index expression and the conditions under which it is in [0, extent)."""
+    """A random index expression and the conditions under which it is in [0, extent)."""
     if not names:
         return ZERO, []
     e = pattern(c, names, extent, spaces)
@@ -99,11 +99,11 @@ def guarded(c: Choices, names: list[str], extent: p.Index, spaces: list[domain.P
 
 
 def divisor(e: p.Index) -> p.Index | None:
-    """The divisor of a division by something that is no number."""
+    """The divisor of a division by a non-constant expression, or None."""
     return e.b if isinstance(e, p.Arith) and e.op in ("//", "%") and not isinstance(e.b, p.Num) else None
 
 
 def pattern_without_division(c: Choices, names: list[str], spaces: list[domain.Points]) -> p.Index:
-    """An index expression that divides by nothing that may be 0 or less."""
+    """A random index expression without divisors that may be <= 0."""
     e = pattern(c, names, p.Num(c.integer(2, 9)), spaces)
     return p.Name(c.one(names)) if any(domain.divides_badly(e, at) for at in spaces) else e

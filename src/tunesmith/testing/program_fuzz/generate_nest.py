@@ -1,4 +1,4 @@
-"""Random loops, axes and guards of a block."""
+"""Generate random loops, axes and guards of a block."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LoopSpec = tuple[str, p.Index]
 
 @dataclass(slots=True)
 class Frame:
-    """A block's surroundings.
+    """The context of a block.
 
     Attributes:
-        loops: all loops around it, outermost first; the last `own` of them hold nothing else.
-        axes: its axes.
-        guards: its guards.
-        spaces: values of loops, axes and sizes at all instances, for each call.
+        loops: enclosing loops, outermost first; the last `own` of them enclose only this block.
+        axes: the block's axes.
+        guards: the block's guards.
+        spaces: values of loops, axes and sizes at all instances, per call.
     """
 
     loops: list[LoopSpec]
@@ -31,12 +31,12 @@ class Frame:
     spaces: list[domain.Points] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[p.Axis]:
-        """The spatial or the reduction axes."""
+        """The axes of one kind, spatial or reduction."""
         return [a for a in self.axes if a.kind == kind]
 
 
 def extent(c: Choices, sizes: list[str], budget: int) -> p.Index:
-    """The extent of a loop of at most `budget` iterations."""
+    """The extent of a loop with at most `budget` iterations."""
     if sizes and c.chance(0.6) and budget >= 16:
         n = p.Name(c.one(sizes))
         return c.one([n, n, n, gi.add(n, 1), p.Arith("*", n, p.Num(2))])
@@ -56,7 +56,7 @@ def make_frame(
     fresh: Callable[[str], str],
     sizes: list[dict[str, int]],
 ) -> Frame:
-    """Axes and guards over these loops; the more unusual ones with a probability of `odd`."""
+    """Random axes and guards over the loops; unusual ones have the probability `odd`."""
     frame = Frame([*scope, *own], len(own))
     names = [n for n, _ in frame.loops]
     reduction: set[str] = set()
@@ -66,7 +66,7 @@ def make_frame(
         if scope and c.chance(0.15):
             reduction.add(names[0])
     left: list[LoopSpec] = []
-    for name, e in frame.loops:  # an axis of a triangular loop is as long as its longest one
+    for name, e in frame.loops:  # the axis of a triangular loop has the maximum extent
         outer = next((x for n, x in left if isinstance(e, p.Arith) and e.a == p.Name(n)), None)
         left.append((name, e if outer is None else outer))
     while left:
@@ -92,7 +92,7 @@ def make_frame(
 
 
 def fill_spaces(frame: Frame, sizes: list[dict[str, int]]) -> None:
-    """Enumerate the instances of a block, for each value of the sizes."""
+    """Enumerate the block's instances for each binding of the sizes."""
     for size in sizes:
         (at,) = domain.holding([domain.points(frame.loops, size)], frame.guards)
         for a in frame.axes:
@@ -105,7 +105,7 @@ def _constant(e: p.Index) -> bool:
 
 
 def _pair(c: Choices, frame: Frame, outer: LoopSpec, inner: LoopSpec, kind: str, fresh: Callable[[str], str]) -> None:
-    """One axis for two loops: o * extent + i, guarded when the axis is shorter."""
+    """Bind one axis to two loops: o * extent + i, with a guard if the axis is shorter."""
     assert isinstance(outer[1], p.Num) and isinstance(inner[1], p.Num)
     n, step = outer[1].value * inner[1].value, inner[1].value
     binding = p.Arith("+", p.Arith("*", p.Name(outer[0]), p.Num(step)), p.Name(inner[0]))
@@ -118,7 +118,7 @@ def _pair(c: Choices, frame: Frame, outer: LoopSpec, inner: LoopSpec, kind: str,
 def _single(c: Choices, odd: float, frame: Frame, name: str, e: p.Index, kind: str, shared: bool, fresh: Callable[[str], str]) -> None:
     v: p.Index = p.Name(name)
     if c.chance(odd * (0.03 if kind == "R" else 0.1 if shared else 0.05)):
-        return  # a loop that no axis is bound to
+        return  # the loop is bound to no axis
     if kind == "R" and isinstance(e, p.Num) and c.chance(0.06 * odd):
         frame.axes.append(p.Axis(fresh("v"), kind, e, _repeating(c, v, e.value)))
         return
@@ -140,7 +140,7 @@ def _single(c: Choices, odd: float, frame: Frame, name: str, e: p.Index, kind: s
 
 
 def _repeating(c: Choices, v: p.Index, extent: int) -> p.Index:
-    """Steps of a reduction that come several times, or that leave some out."""
+    """A binding of a reduction axis that repeats or skips values."""
     step = p.Num(c.integer(2, 3))
     if c.chance(0.5):
         return p.Arith(c.one(["//", "%"]), v, step)

@@ -1,6 +1,6 @@
-"""Random steps: any registered primitive, with arguments made by the annotations of its signature.
+"""Generate random schedule steps: any registered primitive, with arguments derived from its signature's annotations.
 
-Most arguments are plausible, some are silly; a primitive that is added later is called without a change here.
+Most arguments are plausible, some are invalid.  Newly added primitives are covered without changes here.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ WEIGHTS: Mapping[str, float] = {
     "sample_tile": 0.4,
     "sample_perfect_tile": 0.3,
 }
-"""How often primitives are tried; one that is not listed has weight 1."""
-SILLY = 0.01
-"""Probability of an argument of any type at all."""
+"""Weights of primitives; the default is 1."""
+ARBITRARY = 0.01
+"""Probability of an argument of an arbitrary type."""
 PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
-"""Primitives for programs with intermediates; seldom tried on others."""
+"""Primitives for programs with intermediates; rarely applied to others."""
 REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
 """Primitives for programs with reductions."""
 
 
 def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
-    """A step for the program as it is now; `sampled` integers have been drawn."""
-    m = _Maker(c, s, sampled)
+    """A step for the current program; `sampled` is the number of sampled integers."""
+    m = _StepGenerator(c, s, sampled)
     skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
     scale = {n: 0.05 for n in skipped}
     return m.step(c.weighted({n: WEIGHTS.get(n, 1.0) * scale.get(n, 1.0) for n in PRIMITIVES}))
 
 
 def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
-    """Marks on the loops of every block, as good schedules have them: vectors inside, copies around them, threads outside."""
+    """Annotations for the loops of every block, as in good schedules: vectorize inside, unroll around, parallelize outside."""
     steps = []
     for b in s.blocks():
         depth = len(s.loops_of(b.name))
@@ -86,17 +86,17 @@ def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
     return steps
 
 
-class _Maker:
+class _StepGenerator:
     def __init__(self, c: Choices, s: Schedule, sampled: int) -> None:
         self.c, self.s, self.sampled = c, s, sampled
         self.blocks = [b.name for b in s.blocks()]
         self.block = c.one(self.blocks) if self.blocks else "none"
 
     def step(self, name: str) -> Step:
-        """A call of that primitive."""
+        """A call of a primitive."""
         arguments: list[tuple[str, Argument]] = []
         special = _SPECIAL.get(name)
-        if special is not None and not self.c.chance(SILLY):
+        if special is not None and not self.c.chance(ARBITRARY):
             arguments = special(self)
         else:
             for p in list(PRIMITIVES[name].signature.parameters.values())[1:]:
@@ -107,24 +107,24 @@ class _Maker:
         return Step(name, tuple(arguments))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Blocks that write an intermediate and blocks that read it."""
+        """(producer, consumer) pairs of blocks that share an intermediate."""
         wrote = [(a.buffer, b.name) for b in self.s.blocks() for a in writes(b) if a.buffer in self.s.func.allocs]
         read = [(a.buffer, b.name) for b in self.s.blocks() for a in reads(b)]
         return [(x, y) for b, x in wrote for c, y in read if b is c and x != y]
 
     def pair(self) -> tuple[str, str]:
-        """A producer and a consumer, most of the time."""
+        """Usually a producer and its consumer."""
         pairs = self.pairs()
         return self.c.one(pairs) if pairs and self.c.chance(0.9) else (self.c.one(self.blocks), self.c.one(self.blocks))
 
-    def choose(self, wanted: Callable[[Block], bool]) -> None:
-        """Go to a block that meets a condition, most of the time."""
-        found = [b.name for b in self.s.blocks() if wanted(b)]
+    def choose(self, condition: Callable[[Block], bool]) -> None:
+        """Select a block, usually one that meets a condition."""
+        found = [b.name for b in self.s.blocks() if condition(b)]
         if found and self.c.chance(0.9):
             self.block = self.c.one(found)
 
     def reduction_loop(self) -> LoopRef:
-        """A loop of the reduction of a block, most of the time."""
+        """Usually a loop of the block's reduction."""
         self.choose(lambda b: any(i.kind == "R" for i in b.iters))
         loops = self.s.loops_of(self.block) if self.block in self.blocks else []
         b = next((x for x in self.s.blocks() if x.name == self.block), None)
@@ -133,9 +133,9 @@ class _Maker:
         return LoopRef(self.block, self.c.one(depths)) if depths and self.c.chance(0.85) else self.loop(0.3)
 
     def argument(self, name: str, annotation: str) -> Argument:
-        """An argument of that name and type."""
+        """An argument for a parameter with this name and annotation."""
         c = self.c
-        if c.chance(SILLY):
+        if c.chance(ARBITRARY):
             silly: list[Argument] = [None, 0, -1, 1 << 40, "x", True, 2.5, (), BlockRef(self.block), LoopRef(self.block, 0)]
             return c.one(silly)
         if annotation.startswith("Sequence[LoopRV"):
@@ -156,13 +156,13 @@ class _Maker:
         return c.one(others)
 
     def loop(self, inner: float = 0.45) -> LoopRef:
-        """A loop around the block: the innermost with probability `inner`."""
+        """A loop around the block; the innermost with probability `inner`."""
         depth = self.depth()
         at = depth - 1 if self.c.chance(inner) else self.c.integer(0, max(0, depth - 1))
         return LoopRef(self.block, max(0, at))
 
     def depth(self) -> int:
-        """Loops around the block."""
+        """The number of loops around the block."""
         return len(self.s.loops_of(self.block)) if self.block in self.blocks else 0
 
     def loops(self) -> tuple[Argument, ...]:
@@ -175,13 +175,13 @@ class _Maker:
         return tuple([LoopRef(self.block, i) for i in (self.c.shuffled(chosen) if self.c.chance(0.8) else chosen)])
 
     def integer(self) -> Argument:
-        """A factor."""
+        """A random factor."""
         if self.sampled and self.c.chance(0.4):
             return Sampled(self.c.integer(0, self.sampled - 1))
         return self.c.weighted({1: 0.7, 2: 3.0, 3: 2.0, 4: 3.0, 5: 1.2, 6: 0.5, 7: 0.5, 8: 2.0, 16: 1.0, 0: 0.05, -1: 0.05, 17: 0.3})
 
     def text(self, name: str) -> str:
-        """A text argument: by the name of the parameter."""
+        """A string argument for a parameter with this name."""
         c = self.c
         if name == "scope":
             return c.weighted({"global": 3.0, "workspace": 2.5, "register": 4.0, **{x: 0.1 for x in SCOPES[3:]}, "nowhere": 0.05})
@@ -199,94 +199,94 @@ class _Maker:
         return self.c.one(names or ["none"])
 
 
-def _split(m: _Maker) -> list[tuple[str, Argument]]:
+def _split(m: _StepGenerator) -> list[tuple[str, Argument]]:
     first: Argument = None if m.c.chance(0.9) else m.integer()
     rest = [m.integer() for _ in range(1 if m.c.chance(0.8) else 2)]
     return [("loop", m.loop(0.3)), ("factors", (first, *rest))]
 
 
-def _fuse(m: _Maker) -> list[tuple[str, Argument]]:
+def _fuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple([LoopRef(m.block, i) for i in range(low, min(n, low + m.c.integer(2, 3)))]))]
 
 
-def _reorder(m: _Maker) -> list[tuple[str, Argument]]:
+def _reorder(m: _StepGenerator) -> list[tuple[str, Argument]]:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple(m.c.shuffled([LoopRef(m.block, i) for i in range(low, n)])))]
 
 
-def _compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+def _compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
     producer, m.block = m.pair()
     return [("block", BlockRef(producer)), ("loop", m.loop(0.3))]
 
 
-def _reverse_compute_at(m: _Maker) -> list[tuple[str, Argument]]:
+def _reverse_compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
     m.block, consumer = m.pair()
     return [("block", BlockRef(consumer)), ("loop", m.loop(0.3))]
 
 
-def _producer(m: _Maker) -> list[tuple[str, Argument]]:
+def _producer(m: _StepGenerator) -> list[tuple[str, Argument]]:
     return [("block", BlockRef(m.pair()[0]))]
 
 
-def _consumer(m: _Maker) -> list[tuple[str, Argument]]:
+def _consumer(m: _StepGenerator) -> list[tuple[str, Argument]]:
     return [("block", BlockRef(m.pair()[1]))]
 
 
-def _intermediate(rest: Callable[[_Maker], list[tuple[str, Argument]]]) -> Callable[[_Maker], list[tuple[str, Argument]]]:
-    """A block that writes an intermediate, and more arguments."""
+def _intermediate(rest: Callable[[_StepGenerator], list[tuple[str, Argument]]]) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
+    """Arguments: a block that writes an intermediate, then `rest`."""
 
-    def make(m: _Maker) -> list[tuple[str, Argument]]:
+    def make(m: _StepGenerator) -> list[tuple[str, Argument]]:
         m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
         return [("block", BlockRef(m.block)), *rest(m)]
 
     return make
 
 
-def _cache_read(m: _Maker) -> list[tuple[str, Argument]]:
+def _cache_read(m: _StepGenerator) -> list[tuple[str, Argument]]:
     m.choose(lambda b: any(True for _ in reads(b)))
     names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in reads(b)]
     layout: list[tuple[str, Argument]] = [("layout", m.argument("layout", "Sequence[int]"))] if m.c.chance(0.1) else []
     return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("scope", m.text("scope")), *layout]
 
 
-def _kind(inner: float) -> Callable[[_Maker], list[tuple[str, Argument]]]:
+def _kind(inner: float) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
     return lambda m: [("loop", m.loop(inner))]
 
 
-def _annotate(m: _Maker) -> list[tuple[str, Argument]]:
+def _annotate(m: _StepGenerator) -> list[tuple[str, Argument]]:
     key = m.c.weighted({**{k: 1.0 for k in KEYS}, "prefetch": 4.0})
     target: Argument = BlockRef(m.block) if m.c.chance(0.6) else m.loop()
     value: Argument = m.buffer() if key in ("prefetch_operand", "pack_constant") else m.integer()
     return [("target", target), ("key", key), ("value", value)]
 
 
-def _reuse(m: _Maker) -> list[tuple[str, Argument]]:
+def _reuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
     producer, consumer = m.pair()
     return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
 
 
-def _merge(m: _Maker) -> list[tuple[str, Argument]]:
-    """Two loops at the same depth of neighbouring blocks."""
+def _merge(m: _StepGenerator) -> list[tuple[str, Argument]]:
+    """Two loops at the same depth of adjacent blocks."""
     at = m.blocks.index(m.block) if m.block in m.blocks else 0
     other = m.blocks[min(at + 1, len(m.blocks) - 1)] if m.blocks else "none"
     depth = m.c.integer(0, max(0, m.depth() - 1)) if m.c.chance(0.4) else 0
     return [("first", LoopRef(m.block, depth)), ("second", LoopRef(other, depth))]
 
 
-def _cache_reduction(m: _Maker) -> list[tuple[str, Argument]]:
+def _cache_reduction(m: _StepGenerator) -> list[tuple[str, Argument]]:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
 
 
-def _decompose(m: _Maker) -> list[tuple[str, Argument]]:
+def _decompose(m: _StepGenerator) -> list[tuple[str, Argument]]:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2))]
 
 
-_SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
+_SPECIAL: Mapping[str, Callable[[_StepGenerator], list[tuple[str, Argument]]]] = {
     "split": _split,
     "fuse": _fuse,
     "reorder": _reorder,
@@ -306,4 +306,4 @@ _SPECIAL: Mapping[str, Callable[[_Maker], list[tuple[str, Argument]]]] = {
     "merge": _merge,
     "cache_reduction": _cache_reduction,
 }
-"""Primitives whose arguments belong together."""
+"""Argument generators for primitives with interdependent arguments."""

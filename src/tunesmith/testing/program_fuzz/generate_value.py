@@ -1,4 +1,4 @@
-"""Random value expressions of a type at the instances of one block."""
+"""Generate random value expressions that are defined at all instances of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.numbers import FLOATS, INTEGERS
 
 SPECIAL = ("index", "tiny", "huge")
-"""Data of inputs that are read for one purpose only."""
+"""Data kinds of inputs that serve a single purpose."""
 STYLES = ("select", "call", "ternary")
 DTYPES = {
     "int32": 5.0,
@@ -33,14 +33,14 @@ DTYPES = {
 
 @dataclass(slots=True)
 class Scope:
-    """What a block's expressions may use.
+    """What expressions of a block may use.
 
     Attributes:
-        names: index names: axes, sizes.
-        spaces: their values at all instances, for each call.
-        extents: of the axes.
-        buffers: those that may be read, the most interesting ones last.
-        new_input: makes an input of a type, of a shape that fits the axes.
+        names: index names: axes and sizes.
+        spaces: values of the names at all instances, per call.
+        extents: extents of the axes.
+        buffers: readable buffers, the most interesting ones last.
+        new_input: factory of inputs with a type and data kind, whose shape matches the axes.
     """
 
     names: list[str]
@@ -52,16 +52,16 @@ class Scope:
 
 
 class Values:
-    """A generator of value expressions."""
+    """Generator of value expressions."""
 
     def __init__(self, c: Choices, scope: Scope, odd: float = 1.0) -> None:
         self.c, self.scope, self.odd = c, scope, odd
-        self.lookups = 0
+        self.indirections = 0
 
     # ---- leaves
 
     def literal(self, dtype: str) -> p.Literal:
-        """A number."""
+        """A random number."""
         c = self.c
         if dtype == "bool":
             return p.Literal(c.chance(0.5), dtype)
@@ -71,7 +71,7 @@ class Values:
         return p.Literal(c.one([low, high]) if c.chance(0.05) else max(low, c.integer(-3, 7)), dtype)
 
     def leaf(self, dtype: str) -> p.Value:
-        """A load, a number or an index."""
+        """A load, number or index."""
         kind = self.c.weighted({"load": 7.0, "literal": 1.5, "index": 1.0})
         if kind == "index" and dtype != "bool" and self.scope.names:
             return p.IndexValue(gi.pattern_without_division(self.c, self.scope.names, self.scope.spaces), dtype)
@@ -80,7 +80,7 @@ class Values:
         return self.literal(dtype) if kind == "literal" else self.load(dtype)
 
     def load(self, dtype: str) -> p.Value:
-        """An element of a buffer of that type, under a guard where the index may leave it."""
+        """An element of a buffer of the type, guarded if the index may be out of bounds."""
         c = self.c
         fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data not in SPECIAL]
         if not fitting or c.chance(0.15):
@@ -90,7 +90,7 @@ class Values:
         return self.load_of(b)
 
     def load_of(self, b: p.Buffer, names: list[str] | None = None) -> p.Value:
-        """An element of `b`."""
+        """A random element of `b`."""
         c = self.c
         indices: list[p.Index] = []
         conds: list[p.IndexCompare] = []
@@ -111,7 +111,7 @@ class Values:
         return p.Select(cond, made, other, c.one(STYLES), b.dtype)
 
     def aligned(self, b: p.Buffer) -> tuple[p.Index, ...] | None:
-        """An axis of its own for each dimension, where the block has axes that long."""
+        """A distinct axis for each dimension if axes of these extents exist, else None."""
         left = list(self.scope.names)
         out: list[p.Index] = []
         for d in b.shape:
@@ -123,7 +123,7 @@ class Values:
         return tuple(out)
 
     def extreme_quotient(self, dtype: str) -> p.Value:
-        """A quotient of two denormal or two huge numbers, whose reciprocals are infinite or denormal."""
+        """A quotient of two denormal or two huge numbers, whose reciprocals are infinite or denormal respectively."""
         data = self.c.one(["tiny", "huge"])
         names = self.scope.names[: self.c.integer(0, 1)]
         a, b = [self.scope.new_input(dtype, data) for _ in range(2)]
@@ -132,7 +132,7 @@ class Values:
         return p.Binary("/", dividend, divisor, dtype)
 
     def uniform(self, dtype: str) -> p.Value:
-        """An element that is the same in all instances of the innermost loops, or all."""
+        """An element that is invariant in the innermost loops, or in all loops."""
         names = self.scope.names[: self.c.integer(0, max(0, len(self.scope.names) - 1))]
         fitting = [b for b in self.scope.buffers if b.dtype == dtype and b.data not in SPECIAL]
         if not fitting or self.c.chance(0.5):
@@ -149,7 +149,7 @@ class Values:
     # ---- trees
 
     def value(self, dtype: str, depth: int) -> p.Value:
-        """An expression of that type."""
+        """A random expression of the type."""
         c = self.c
         if depth <= 0 or c.chance(0.2):
             return self.leaf(dtype)
@@ -165,11 +165,11 @@ class Values:
             case "cast":
                 return p.Cast(self.value(c.weighted({d: w for d, w in DTYPES.items() if d != dtype}), depth - 1), dtype)
             case "lookup":
-                return self.lookup(dtype)
+                return self.indirect_index(dtype)
         return self.function(dtype, depth)
 
     def arithmetic(self, dtype: str, depth: int) -> p.Value:
-        """A binary operation."""
+        """A random binary operation."""
         c = self.c
         if dtype in FLOATS:
             op = c.weighted({"+": 4.0, "-": 2.0, "*": 3.0, "/": 1.0, "min": 1.0, "max": 1.0})
@@ -193,7 +193,7 @@ class Values:
         return p.Binary(op, a, b, dtype)
 
     def condition(self, depth: int) -> p.Value:
-        """A bool."""
+        """A random bool expression."""
         c = self.c
         if depth <= 0:
             return self.index_condition() if self.scope.names and c.chance(0.5) else self.leaf("bool")
@@ -215,7 +215,7 @@ class Values:
         return self.leaf("bool")
 
     def function(self, dtype: str, depth: int) -> p.Value:
-        """An intrinsic."""
+        """A random call of an intrinsic."""
         c = self.c
         if dtype in INTEGERS:
             return p.Function("abs", (self.value(dtype, depth - 1),), dtype) if dtype.startswith("i") else self.leaf(dtype)
@@ -226,13 +226,13 @@ class Values:
             args = [p.Binary("+", p.Function("abs", (args[0],), dtype), p.Literal(1.0, dtype), dtype)]
         return p.Function(name, tuple(args), dtype)
 
-    def lookup(self, dtype: str) -> p.Value:
-        """An element at an index that is itself loaded."""
+    def indirect_index(self, dtype: str) -> p.Value:
+        """An indirect access: an element at a loaded index."""
         c = self.c
         tables = [b for b in self.scope.buffers if b.dtype == dtype and b.shape and b.data not in SPECIAL and b.role != "scratch"]
-        if self.lookups >= 2 or not tables:
+        if self.indirections >= 2 or not tables:
             return self.leaf(dtype)
-        self.lookups += 1
+        self.indirections += 1
         table, at = c.one(tables), self.scope.new_input("int64", "index")
         name, dim = self.scope.fresh("q"), c.integer(0, len(table.shape) - 1)
         extent = table.shape[dim]
@@ -252,7 +252,7 @@ class Values:
 
 
 def conjunction(conds: list[p.IndexCompare]) -> p.Value:
-    """All of them."""
+    """The conjunction of the conditions."""
     out: p.Value = conds[0]
     for x in conds[1:]:
         out = p.Logic("and", out, x)

@@ -1,6 +1,6 @@
-"""Make a failing trial small: leave out steps, then parts of the program, while the kind of the failure stays.
+"""Minimise a failing trial: remove steps, then parts of the program, while the kind of failure is unchanged.
 
-Trials run in a worker process, so that a crash or a hang is a result like any other.
+Trials run in a worker process, so that crashes and hangs are reported as findings.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tunesmith.testing.program_fuzz.worker import ATTRIBUTE, MARK, Trial
 
 TRIAL_SECONDS = 25.0
 Attempt = Callable[[Trial], Finding | None]
-"""Runs a trial; what fails in it."""
+"""Function that runs a trial and returns its finding, or None."""
 
 
 def minimise(trial: Trial, kind: str, attempt: Attempt, seconds: float) -> tuple[Trial, Finding | None]:
-    """The smallest trial of that kind found in this time, and its finding; None if the failure does not come again."""
+    """The smallest trial of this kind found in the time limit, and its finding; None if the failure is not reproduced."""
     until = time.monotonic() + seconds
     finding = attempt(trial)
     if finding is None or finding.kind != kind:
@@ -39,7 +39,7 @@ def minimise(trial: Trial, kind: str, attempt: Attempt, seconds: float) -> tuple
 
 
 def candidates(trial: Trial) -> Iterator[Trial]:
-    """Smaller trials, those that leave out most first."""
+    """Smaller trials, largest reductions first."""
     n = len(trial.steps)
     for size in [x for x in (n, n // 2, n // 4) if x > 1]:
         for at in range(0, n, size):
@@ -53,7 +53,7 @@ def candidates(trial: Trial) -> Iterator[Trial]:
 
 
 def in_pool(trial: Trial, pool: WorkerPool, kind: str = "") -> Finding | None:
-    """What fails in a trial that a worker runs."""
+    """The finding of a trial that runs in a worker process, or None."""
     pool.submit(("trial", trial, kind), timeout=TRIAL_SECONDS)
     result = pool.next_result()
     assert result is not None
@@ -64,7 +64,7 @@ def in_pool(trial: Trial, pool: WorkerPool, kind: str = "") -> Finding | None:
 
 
 def crash(result: JobResult) -> tuple[int, Finding]:
-    """The schedule and the finding of a job whose process died, hung or raised."""
+    """The schedule and finding of a job whose process crashed, hung or raised."""
     marks = [line for line in result.detail.splitlines() if line.startswith(MARK)]
     words = marks[-1].split(maxsplit=2) if marks else [MARK, "0", "start"]
     phase = words[2] if len(words) > 2 else "?"

@@ -1,7 +1,7 @@
-"""Numbers of the direct evaluator: Python integers that wrap, and floats with a bound of the error that compiled code may make.
+"""Define the arithmetic of the direct evaluator: wrapping integers, and floats with a bound on the error of compiled code.
 
-A float is a pair (value, error).  The error covers other orders of a sum, fused multiplications and approximated functions.
-Where a decision depends on a digit that the error covers, the program has no single right result: `Undecided`.
+A float is a pair (value, error).  The error covers other summation orders, fused multiply-add and approximated functions.  If a
+decision depends on digits within the error, the program has no unique result: `Undecided`.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections.abc import Callable
 import numpy as np
 
 Float = tuple[float, float]
-"""Value and bound of the absolute error."""
+"""Value and absolute error bound."""
 
 PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 _TINY = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 EXPONENTS = {"float16": (-14, 16), "bfloat16": (-126, 128), "float32": (-126, 128), "float64": (-1022, 1024)}
-"""Of the least normal number, and of the first power of two that is infinite."""
+"""Exponents of the least normal number and of the first power of two that overflows."""
 _MARGIN = 4.0
 _APPROXIMATE = 32.0
-"""Units in the last place that an approximated function may be off."""
+"""Allowed error of an approximated function, in units in the last place."""
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Undecided(Exception):
-    """The program has no single right result here; the message is the reason that discarded programs are counted by."""
+    """The program has no unique result; the message is the reason under which the discarded program is counted."""
 
 
 def limits(dtype: str) -> tuple[int, int]:
-    """Least and largest integer of a type."""
+    """Minimum and maximum of an integer type."""
     bits = int(dtype.lstrip("uint"))
     return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def wrap(value: int, dtype: str) -> int:
-    """The integer modulo 2**bits, in the range of the type."""
+    """The integer modulo 2**bits in the range of the type."""
     low, high = limits(dtype)
     return (value - low) % (high - low + 1) + low
 
 
 def integer_operation(op: str, a: int, b: int, dtype: str) -> int:
-    """`a op b` of integers of one type: wraps around; x // 0 == 0 and x % 0 == 0."""
+    """`a op b` for integers of one type: wraps around; x // 0 == 0 and x % 0 == 0."""
     if op in ("//", "%"):
         return 0 if b == 0 else wrap(a // b if op == "//" else a % b, dtype)
     return wrap(_INTEGER[op](a, b), dtype)
@@ -65,7 +65,7 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
 
 
 def rounded(value: float, dtype: str) -> float:
-    """The nearest number of a float type."""
+    """The nearest value of a float type."""
     if dtype == "float64" or not math.isfinite(value):
         return value
     with np.errstate(all="ignore"):
@@ -80,7 +80,7 @@ def rounded(value: float, dtype: str) -> float:
 
 
 def _finished(value: float, error: float, scale: float, dtype: str, finite: bool) -> Float:
-    """The result of an operation: rounded, with the error of rounding numbers of size `scale`."""
+    """A rounded result with the rounding error of numbers of size `scale` added."""
     result = rounded(value, dtype)
     if not math.isfinite(result):
         if finite:
@@ -95,7 +95,7 @@ def _finished(value: float, error: float, scale: float, dtype: str, finite: bool
 
 
 def float_operation(op: str, a: Float, b: Float, dtype: str) -> Float:
-    """`a op b` of floats of one type."""
+    """`a op b` for floats of one type."""
     (x, ex), (y, ey) = a, b
     finite = math.isfinite(x) and math.isfinite(y)
     if op in ("min", "max"):
@@ -116,7 +116,7 @@ def float_operation(op: str, a: Float, b: Float, dtype: str) -> Float:
 
 
 def compare(op: str, a: float, b: float) -> bool:
-    """`a op b`."""
+    """The comparison `a op b`."""
     return _COMPARE[op](a, b)
 
 
@@ -131,7 +131,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 def compare_floats(op: str, a: Float, b: Float) -> bool:
-    """`a op b`, where the errors leave no doubt."""
+    """The comparison `a op b`; Undecided if the result depends on the errors."""
     if a[1] + b[1] > 0.0 and abs(a[0] - b[0]) <= a[1] + b[1]:
         raise Undecided("comparison of close floats")
     return compare(op, a[0], b[0])
@@ -162,7 +162,7 @@ SMOOTH = ("exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid", "sin", "cos", 
 
 
 def float_function(name: str, args: list[Float], dtype: str) -> Float:
-    """An intrinsic of floats."""
+    """A float intrinsic."""
     if name == "fma":
         return float_operation("+", float_operation("*", args[0], args[1], dtype), args[2], dtype)
     if name == "copysign":
@@ -189,7 +189,7 @@ def float_function(name: str, args: list[Float], dtype: str) -> Float:
 
 
 def cast(value: int | bool | Float, source: str, dtype: str) -> int | bool | Float:
-    """A number as one of another type."""
+    """A number converted to another type."""
     if isinstance(value, tuple):
         x, error = value
         if dtype in PRECISION:

@@ -1,6 +1,6 @@
-"""Describe a program without the project's IR: loops, blocks, axes, guards, statements and expressions as plain data.
+"""Describe a program independently of the project's IR: loops, blocks, axes, guards, statements and expressions as plain data.
 
-The same description is written as script text (`render`) and computed directly (`evaluate`); neither knows the other.
+The description is rendered as script text (`render`) and evaluated directly (`evaluate`), by two independent implementations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Num:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A loop variable, an axis of a block, a size of the program or the variable of a lookup."""
+    """A loop variable, block axis, size of the program, or the variable of an indirect index."""
 
     name: str
 
@@ -42,7 +42,7 @@ Index = Num | Name | Arith
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number of a type."""
+    """A number of some type."""
 
     value: bool | int | float
     dtype: str
@@ -59,7 +59,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """`a op b` of one type: + - * / // % min max & | ^ << >>."""
+    """`a op b` for values of one type: + - * / // % min max & | ^ << >>."""
 
     op: str
     a: Value
@@ -69,7 +69,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`a op b` of two values of one type; a bool."""
+    """`a op b` for two values of one type; a bool."""
 
     op: str
     a: Value
@@ -79,7 +79,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class IndexCompare:
-    """`a op b` of two index expressions; a bool."""
+    """`a op b` for two index expressions; a bool."""
 
     op: str
     a: Index
@@ -107,7 +107,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """`a` where `cond` holds, else `b`; only the chosen side is computed.  `style` is its spelling: select, call or ternary."""
+    """`a` if `cond` holds, else `b`; only the chosen side is evaluated.  `style` is the spelling: select, call or ternary."""
 
     cond: Value
     a: Value
@@ -118,7 +118,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """`a` as another type."""
+    """`a` converted to a type."""
 
     a: Value
     dtype: str
@@ -126,7 +126,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class IndexValue:
-    """An index expression as a value of a type."""
+    """An index expression as a value of some type."""
 
     index: Index
     dtype: str
@@ -134,7 +134,7 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An intrinsic of values."""
+    """A call of an intrinsic."""
 
     name: str
     args: tuple[Value, ...]
@@ -143,7 +143,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class IndirectIndex:
-    """`body` where the index `name` is the int64 `value`, which is in [0, extent)."""
+    """`body` with the index `name` equal to the int64 `value`, which is in [0, extent)."""
 
     value: Value
     extent: Index
@@ -191,11 +191,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One computation: runs where every guard holds; `init` runs first where all reduction axes are 0.
+    """A computation executed where all guards hold; `init` is executed first where all reduction axes are 0.
 
     Attributes:
-        under: conditions of an `if` around the block, on loops and on data.
-        is_plain: the statements are not in a block: the text has loops in the place of axes.  There is no init.
+        under: conditions on loops and data of an `if` around the block.
+        is_plain: whether the statements are not in a block: loops are used instead of axes, and there is no init.
     """
 
     name: str
@@ -221,11 +221,11 @@ Nest = Loop | Block
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory.
+    """A buffer.
 
     Attributes:
-        role: input, output (a parameter that is read and written) or scratch (starts undefined).
-        data: what a parameter holds before the call: small, fractions, wild, tiny, huge, or an index below `bound`.
+        role: input, output (a parameter that is read and written) or scratch (initially undefined).
+        data: contents of a parameter before the call: small, fractions, wild, tiny, huge, or an index below `bound`.
     """
 
     name: str
@@ -243,8 +243,8 @@ class Program:
     """A function.
 
     Attributes:
-        sizes: names of the sizes that a call gives.
-        bindings: the values of the sizes, one tuple for each call that is checked; one empty tuple when there are no sizes.
+        sizes: names of the sizes passed at run time.
+        bindings: values of the sizes for each checked call; one empty tuple if there are no sizes.
     """
 
     buffers: tuple[Buffer, ...]
@@ -254,16 +254,16 @@ class Program:
 
     @property
     def params(self) -> tuple[Buffer, ...]:
-        """Parameters in the order of a call."""
+        """The parameters in call order."""
         return tuple([b for b in self.buffers if b.role != "scratch"])
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer of that name."""
+        """The buffer with a name."""
         return next(b for b in self.buffers if b.name == name)
 
 
 def replaced(x: Any, name: str, by: Index) -> Any:
-    """`x`, any part of a program, with an index expression in the place of a name."""
+    """`x`, any part of a program, with a name replaced by an index expression."""
     if isinstance(x, tuple):
         return tuple([replaced(y, name, by) for y in x])
     if isinstance(x, Name):
@@ -279,5 +279,5 @@ def replaced(x: Any, name: str, by: Index) -> Any:
 
 
 def blocks(body: tuple[Nest, ...]) -> list[Block]:
-    """All blocks, and plain statements that are described as such, in program order."""
+    """All blocks, including plain statements described as blocks, in program order."""
     return [b for n in body for b in ([n] if isinstance(n, Block) else blocks(n.body))]

@@ -1,4 +1,4 @@
-"""Write a described program as script text."""
+"""Render a described program as script text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tunesmith.testing.program_fuzz import program as p
 
 
 def render(program: p.Program, name: str = "f") -> str:
-    """The text of the function."""
+    """The script text of the program."""
     params = [f"{b.name}: T.Buffer({_buffer(b)})" for b in program.params]
     lines = ["@T.prim_func", f"def {name}({', '.join([*params, *[f'{n}: T.int64' for n in program.sizes]])}):"]
     lines += [f"    {b.name} = T.alloc_buffer({_buffer(b)})" for b in program.buffers if b.role == "scratch"]
@@ -74,7 +74,7 @@ def _indices(indices: tuple[p.Index, ...]) -> str:
 
 
 def index(e: p.Index) -> str:
-    """An index expression."""
+    """Script text of an index expression."""
     if isinstance(e, p.Num):
         return str(e.value) if e.value >= 0 else f"({e.value})"
     if isinstance(e, p.Name):
@@ -85,7 +85,7 @@ def index(e: p.Index) -> str:
 
 
 def value(e: p.Value) -> str:
-    """A value expression."""
+    """Script text of a value expression."""
     match e:
         case p.Literal():
             text = str(e.value) if not isinstance(e.value, float) or math.isfinite(e.value) else f'"{e.value}"'

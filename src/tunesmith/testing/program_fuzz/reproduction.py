@@ -1,4 +1,4 @@
-"""Write a failure as a stand-alone script: the program's text, the schedule as Python, the data, and what is right."""
+"""Write a failure as a stand-alone script: program text, schedule as Python, data and expected results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tunesmith.testing.program_fuzz.worker import Trial
 
 
 def describe(trial: Trial, finding: Finding) -> str:
-    """The failure for people: kind, program, steps, target."""
+    """A readable description of a failure: kind, program, steps, target."""
     steps = "\n".join([f"    {python(s)}" for s in trial.steps]) or "    (no schedule)"
     return f"{finding.kind} (seed {trial.seed}, {trial.target})\n{render(trial.program)}steps:\n{steps}\n{finding.detail}"
 
 
 def write(folder: Path, number: int, trial: Trial, finding: Finding) -> Path:
-    """Write the script; returns its path."""
+    """Write the script and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-zA-Z0-9]+", "_", finding.kind)[:60].strip("_")
     path = folder / f"{name}_{trial.seed}_{number}.py"
@@ -51,7 +51,7 @@ def _script(trial: Trial, finding: Finding) -> str:
 
 
 def _call(trial: Trial, binding: tuple[int, ...]) -> list[str]:
-    """A call with one value of the sizes."""
+    """A call with one binding of the sizes."""
     program = trial.program
     start = evaluate.start(program, binding, trial.seed)
     lines = [f"# sizes: {dict(zip(program.sizes, binding, strict=True))}" if binding else "# one call"]
@@ -60,16 +60,16 @@ def _call(trial: Trial, binding: tuple[int, ...]) -> list[str]:
         lines.append(f"{b.name} = {_array(start.memory[b.name])}")
     try:
         end = evaluate.run(program, binding, trial.seed).memory
-        wanted = {b.name: _array(end[b.name]) for b in program.params if b.role == "output"}
+        expected = {b.name: _array(end[b.name]) for b in program.params if b.role == "output"}
     except Undecided:
-        wanted = {}
+        expected = {}
     values = f"dict(zip(s.func.params[{len(names)}:], {list(binding)}))"
     lines.append(f"interpreted = dict(zip({names}, run(s.func, [{', '.join(names)}], {values})))")
     lines.append(f"lib['f']({', '.join([*names, *map(str, binding)])})")
-    for n, text in wanted.items():
+    for n, text in expected.items():
         lines.append(f"print({n!r}, 'compiled', {n}.tolist(), 'interpreted', interpreted[{n!r}].tolist(), 'right', {text}.tolist())")
     if any(b.dtype == "bfloat16" for b in program.params):
-        lines.insert(1, "# bfloat16 arrays are shown as float32: pass tensors of a library that has the type")
+        lines.insert(1, "# bfloat16 arrays are shown as float32: pass tensors of a library that supports bfloat16")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Smaller versions of a described program: parts left out, expressions replaced by their parts, loops made short."""
+"""Enumerate smaller versions of a program: parts removed, expressions replaced by subexpressions, loops shortened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunesmith.testing.program_fuzz.numbers import FLOATS
 
 
 def smaller(program: p.Program) -> Iterator[p.Program]:
-    """Programs with one part less, large parts first; buffers that are not used any more go away."""
+    """Programs with one part removed, large parts first; unused buffers are removed too."""
     if len(program.bindings) > 1:
         for binding in program.bindings:
             yield replace(program, bindings=(binding,))
@@ -40,7 +40,7 @@ def _with_buffer(program: p.Program, new: p.Buffer) -> p.Program:
 
 
 def _cleaned(program: p.Program, body: tuple[p.Nest, ...], known: dict[str, int] | None = None) -> p.Program:
-    """The program with this body, without what it does not use; sizes that became known are left out."""
+    """The program with this body and without unused parts; sizes with known values are removed."""
     names = set(_names(body))
     buffers = [b for b in program.buffers if b.name in names]
     for name, n in (known or {}).items():
@@ -63,11 +63,11 @@ def _names(x: Any) -> Iterator[str]:
             yield from _names(getattr(x, f))
 
 
-# ---- loops, blocks, statements left out -----------------------------------------------------------------------------
+# ---- removed loops, blocks, statements -------------------------------------------------------------------------------
 
 
 def _without(body: tuple[p.Nest, ...]) -> Iterator[tuple[p.Nest, ...]]:
-    """Bodies with one nest, guard or statement less."""
+    """Bodies with one nest, guard or statement removed."""
     for i, n in enumerate(body):
         rest = body[:i], body[i + 1 :]
         if len(body) > 1:
@@ -124,7 +124,7 @@ def _fewer(statements: tuple[p.Statement, ...]) -> Iterator[tuple[p.Statement, .
 
 
 def _simplified(x: Any) -> Iterator[Any]:
-    """`x` with one expression replaced by a part of it, or one extent made shorter."""
+    """`x` with one expression replaced by a subexpression, or one extent reduced."""
     if isinstance(x, tuple):
         for i, y in enumerate(x):
             for z in _simplified(y):
@@ -162,7 +162,7 @@ def _parts(x: Any) -> Iterator[Any]:
 
 
 def _shortened(loop: p.Loop, n: int) -> p.Loop:
-    """The loop with n iterations, and axes that are bound to it alone."""
+    """The loop with n iterations; axes bound only to it are shortened too."""
 
     def go(m: Any) -> Any:
         if isinstance(m, p.Loop):
@@ -193,7 +193,7 @@ def _replaced(x: Any, name: str, n: int) -> Any:
 
 
 def _retyped(x: Any, old: str, new: str) -> Any:
-    """`x` with another type in the place of one."""
+    """`x` with one type replaced by another."""
     if isinstance(x, tuple):
         return tuple([_retyped(y, old, new) for y in x])
     if not hasattr(x, "__dataclass_fields__"):

@@ -1,6 +1,6 @@
-"""Steps of a schedule as data: a primitive and its arguments, with blocks and loops named by where they are in the program.
+"""Represent schedule steps as data: a primitive and arguments that identify blocks and loops by position.
 
-A loop is named by a block and its depth above it, so that steps mean something when others before them are left out.
+A loop is identified by a block and the loop's depth, so that steps stay meaningful if earlier ones are removed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tunesmith.support.errors import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """The block of a name."""
+    """A block by name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRef:
-    """The loop at a depth around a block, outermost 0."""
+    """The loop at a depth above a block; 0 is the outermost."""
 
     block: str
     depth: int
@@ -35,7 +35,7 @@ class LoopRef:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The n-th integer that sampling steps have returned."""
+    """The n-th integer returned by sampling steps."""
 
     number: int
 
@@ -52,11 +52,11 @@ class Step:
 
 
 DEFAULT = Step("default_schedule", ())
-"""What a function without a record is compiled with; alone."""
+"""The default schedule of a function without records; used as the only step."""
 
 
 def rule_step(number: int) -> Step:
-    """The structure of that number among all that the search rules name, with sampled sizes."""
+    """A structure of the search rules by number, with sampled sizes."""
     return Step("search_rule", (("number", number),))
 
 
@@ -65,7 +65,7 @@ class Replay:
 
     Attributes:
         func: the program after the steps.
-        has_trace: whether the schedule's trace leads there.
+        has_trace: whether the schedule's trace reproduces it.
     """
 
     def __init__(self, schedule: Schedule, target: Target) -> None:
@@ -81,14 +81,14 @@ class Replay:
         return self.schedule.func if self._default is None else self._default
 
     def apply(self, step: Step) -> None:
-        """Run a step.  Raises what the primitive raises; ScheduleError where an argument names nothing."""
+        """Apply a step.  Raises the primitive's errors, and ScheduleError if an argument refers to nothing."""
         if step == DEFAULT:
             self._default, self.has_trace = default_schedule(self.func, self.target), False
             return
         if step.primitive == "search_rule":
             named = [x for rule in (*rules_of(self.target), fallback.sketches) for x in rule(self.func, self.target)]
             if not named:
-                raise ScheduleError("search_rule", "applies", "no rule names a structure")
+                raise ScheduleError("search_rule", "applies", "no rule has a structure")
             named[int(str(dict(step.arguments)["number"])) % len(named)][1](self.schedule)
             return
         given = {name: self._resolve(a) for name, a in step.arguments}
@@ -112,7 +112,7 @@ class Replay:
 
 
 def python(step: Step) -> str:
-    """The step as a line of Python that works on the schedule `s` and the list `sampled`."""
+    """The step as a line of Python for the schedule `s` and the list `sampled`."""
     if step == DEFAULT:
         return "s = tunesmith.Schedule(default_schedule(s.func, target))"
     if step.primitive == "search_rule":

@@ -1,4 +1,4 @@
-"""Jobs of fuzzing, for a pool of worker processes: one program with several schedules, or one failure to be tried again."""
+"""Define the jobs of fuzzing workers: check one program with several schedules, or repeat one failure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tunesmith.testing.program_fuzz.steps import DEFAULT, Replay, Step, rule_ste
 MAX_STEPS = 9
 MARK = "@fuzz"
 ATTRIBUTE = "attribute: "
-"""Begins the name of the phase that looks for the step at fault; the kind of the failure follows, should that phase crash."""
+"""Prefix of the phase that attributes a failure to a step; the failure kind follows, in case this phase crashes."""
 _WITHOUT_INTERPRETER = ("build", "crash in build", "crash in run", "hang in build", "hang in run")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One program, one schedule, one target: enough to see a failure again."""
+    """A program, schedule and target: sufficient to reproduce a failure."""
 
     program: p.Program
     seed: int
@@ -40,7 +40,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A finding with what makes it happen."""
+    """A finding with its trial."""
 
     seed: int
     schedule: int
@@ -50,14 +50,14 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the program of a seed.
+    """Results for the program of a seed.
 
     Attributes:
-        sequences: schedules that were compiled and run.
-        applied: steps that were taken, by primitive.
-        refused: steps that were refused, by primitive and label; and programs and builds.
-        discarded: attempts of the generator, by reason.
-        seconds: by phase.
+        sequences: number of schedules compiled and run.
+        applied: applied steps by primitive.
+        refused: refused steps by primitive and label, and refused programs and builds.
+        discarded: discarded attempts of the generator by reason.
+        seconds: seconds by phase.
     """
 
     seed: int
@@ -70,14 +70,14 @@ class Outcome:
 
 
 def factory() -> Callable[[tuple[object, ...]], object]:
-    """The job function of a worker."""
+    """The job function of a worker process."""
     Target.detect()
     jobs: dict[str, Callable[..., object]] = {"program": check_program, "trial": check_trial, "steps": trial_of}
     return lambda payload: jobs[str(payload[0])](*payload[1:])
 
 
 class _Clock:
-    """Prints which phase begins and adds up how long each takes."""
+    """Print the start of each phase and accumulate its duration."""
 
     def __init__(self, seconds: dict[str, float], schedule: int) -> None:
         self.seconds, self.schedule, self.phase, self.since = seconds, schedule, "", time.perf_counter()
@@ -92,14 +92,14 @@ class _Clock:
 
 
 def targets() -> list[str]:
-    """Processors to compile for: vectors of 128, 256 and, where this machine has them, 512 bits."""
+    """Target CPUs: vectors of 128, 256 and, if this machine supports them, 512 bits."""
     here = Target.detect()
     wide = f"llvm -mcpu={here.to_json()['mcpu']}"
     return ["llvm -mcpu=x86-64-v3 -vector-bits=128", "llvm -mcpu=x86-64-v3", wide]
 
 
 def check_program(seed: int, schedules: int, first: int) -> Outcome:
-    """Generate the program of a seed and check it with schedules `first` to `schedules` - 1; number 0 is no schedule at all."""
+    """Generate the program of a seed and check it with schedules `first` to `schedules` - 1; schedule 0 is empty."""
     out = Outcome(seed)
     clock = _Clock(out.seconds, first - 1)
     clock("generate")
@@ -121,7 +121,7 @@ def check_program(seed: int, schedules: int, first: int) -> Outcome:
         target = f"{c.one(targets())} -num-cores={c.integer(1, 3)}"
         _check_one(case, out, k, c, target, clock)
         if k == 0 and out.failures and "original" in out.failures[-1].finding.kind:
-            break  # every schedule of it would fail in the same way
+            break  # all schedules would fail in the same way
     clock("end")
     return out
 
@@ -144,12 +144,12 @@ def _check_one(case: Case, out: Outcome, k: int, c: Choices, target: str, clock:
 
 
 def check(case: Case, replay: Replay, report: Report) -> list[Finding]:
-    """The checks of what a schedule has become."""
+    """Check the current state of a schedule."""
     return check_schedule(case, replay.func, replay.schedule.trace if replay.has_trace else None, replay.target, report)
 
 
 def attributed(case: Case, trial: Trial, finding: Finding, report: Report) -> Finding:
-    """The finding with the primitive after which it comes for the first time, as part of its kind."""
+    """The finding with its kind extended by the first primitive that causes it."""
     report(f"{ATTRIBUTE}{finding.kind}")
     for n in range(len(trial.steps)):
         replay = Replay(Schedule(case.func, seed=trial.seed), Target(trial.target))
@@ -165,17 +165,17 @@ def attributed(case: Case, trial: Trial, finding: Finding, report: Report) -> Fi
 
 
 def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
-    """Take random steps; a finding when one raises something else than a refusal.
+    """Apply random steps; returns a finding if a step raises anything but a refusal.
 
-    Schedule 1 is the one of functions without records, schedule 2 a structure of the search rules half of the time.
+    Schedule 1 is the default schedule, schedule 2 is with probability 1/2 a structure of the search rules.
     """
     if number == 1:
         return take(replay, DEFAULT, steps, out)
     if number == 2 and c.chance(0.5):
         return take(replay, rule_step(c.integer(0, 99)), steps, out)
-    wanted = c.integer(1, MAX_STEPS)
+    count = c.integer(1, MAX_STEPS)
     tries = 0
-    while len(steps) < wanted and tries < 3 * wanted:
+    while len(steps) < count and tries < 3 * count:
         tries += 1
         if raised := take(replay, random_step(c, replay.schedule, len(replay.sampled)), steps, out):
             return raised
@@ -187,7 +187,7 @@ def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outco
 
 
 def take(replay: Replay, step: Step, steps: list[Step], out: Outcome) -> Finding | None:
-    """Apply a step and note it; a refusal leaves it out."""
+    """Apply a step and record it; a refused step is omitted."""
     try:
         replay.apply(step)
     except UserError as e:
@@ -202,7 +202,7 @@ def take(replay: Replay, step: Step, steps: list[Step], out: Outcome) -> Finding
 
 
 def trial_of(seed: int, schedule: int) -> Trial | None:
-    """The trial of one schedule of a program: its steps are taken, nothing is built."""
+    """The trial of one schedule: its steps are applied, nothing is built."""
     made = generate(seed)
     if made is None:
         return None
@@ -215,9 +215,9 @@ def trial_of(seed: int, schedule: int) -> Trial | None:
 
 
 def check_trial(trial: Trial, kind: str = "") -> Finding | None:
-    """The first failure of a program under exactly these steps, those that are refused left out.
+    """The first failure of a trial; refused steps are omitted.
 
-    The interpreter is not asked when the wanted `kind` of failure is of another phase that comes without it.
+    The interpreter is skipped if the expected `kind` belongs to a phase that does not need it.
     """
     out = Outcome(trial.seed)
     clock = _Clock(out.seconds, 0)

@@ -1,4 +1,4 @@
-"""Functions that ONNX has and we compose: digits near zero, no overflow of what is finite, whole powers, sums of infinities."""
+"""Test composed ONNX functions: accuracy near zero, no spurious overflow, exact integer powers, log-sum-exp of infinities."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[float]]] = {
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 4e-3), ("float32", 1e-6), ("float64", 1e-13)])
 @pytest.mark.parametrize("operator", FUNCTIONS)
-def test_digits_near_zero_and_large_numbers(operator: str, dtype: str, tolerance: float) -> None:
+def test_accuracy_near_zero_and_for_large_numbers(operator: str, dtype: str, tolerance: float) -> None:
     function, values = FUNCTIONS[operator]
     with np.errstate(all="ignore"):
         x = np.array(values).astype(dtype)
-        wanted = np.asarray(function(x.astype(np.float64))).astype(dtype)
+        expected = np.asarray(function(x.astype(np.float64))).astype(dtype)
     if operator == "Celu" and dtype != "float32":
-        pytest.skip("ONNX has it of float32 only")
-    np.testing.assert_allclose(evaluated(operator, x), wanted, rtol=tolerance, atol=1e-6 if dtype == "float16" else 0)
+        pytest.skip("ONNX defines it for float32 only")
+    np.testing.assert_allclose(evaluated(operator, x), expected, rtol=tolerance, atol=1e-6 if dtype == "float16" else 0)
 
 
-def test_powers_of_whole_numbers_are_exact() -> None:
+def test_integer_powers_are_exact() -> None:
     x, y = np.array([3, -3, 2, 7]), np.array([39, 39, -1, 22])
     assert evaluated("Pow", x, y).tolist() == [3**39, -(3**39), 0, 7**22]
     assert evaluated("Pow", x.astype(np.int32), np.array([3, 2, 5, 11])).tolist() == [27, 9, 32, 7**11]
     assert evaluated("Pow", x, np.float32([0.5, 2, -1, 0])).tolist() == [1, 9, 0, 1]
 
 
-def test_logarithms_of_sums_of_infinities() -> None:
+def test_log_sum_exp_of_infinities() -> None:
     x = np.float32([[-np.inf, -np.inf], [np.inf, 1], [-np.inf, 2], [np.nan, np.inf]])
     made = evaluated("ReduceLogSumExp", x, axes=[1], keepdims=0)
     np.testing.assert_array_equal(made, np.float32([-np.inf, np.inf, 2, np.nan]))

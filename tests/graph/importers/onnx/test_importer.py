@@ -1,4 +1,4 @@
-"""ONNX models become graph functions: by families of operators, symbolic sizes, control flow, functions, and what is refused."""
+"""Test the ONNX importer: operator families, symbolic sizes, control flow, functions and unsupported models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(
     functions: Sequence[Any] = (),
     domains: Sequence[str] = (),
 ) -> Any:
-    """A model of these nodes; float32 inputs unless a type is given, outputs of no declared shape."""
+    """A model of these nodes with float32 inputs by default and outputs without declared shapes."""
     typed = {k: v if v and isinstance(v[1:], tuple) and isinstance(v[-1], (list, tuple)) else (FLOAT, v) for k, v in inputs.items()}
     graph = helper.make_graph(
         list(nodes),
@@ -129,7 +129,7 @@ def test_operator(name: str, tested: Any, expected: Callable[..., np.ndarray], w
     np.testing.assert_allclose(made, expected(X), rtol=1e-5, atol=1e-6)
 
 
-def test_a_convolution_with_a_batch_norm_and_same_padding() -> None:
+def test_convolution_with_batch_norm_and_same_padding() -> None:
     x, w = draw(1, 3, 5, 5), draw(4, 3, 3, 3, seed=1)
     nodes = [node("Conv", "x w", "c", auto_pad="SAME_UPPER", strides=[2, 2]), node("BatchNormalization", "c g z z g")]
     proto = model(nodes, {"x": x.shape}, ["y"], {"w": w, "g": np.full(4, 4, np.float32), "z": np.zeros(4, np.float32)}, 15)
@@ -141,7 +141,7 @@ def test_a_convolution_with_a_batch_norm_and_same_padding() -> None:
     np.testing.assert_allclose(interpret.run(func, [x])[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_volume_is_convolved_by_planes() -> None:
+def test_3d_convolution_is_a_sum_of_2d_convolutions() -> None:
     x, w = draw(1, 2, 4, 5, 5), draw(3, 2, 2, 3, 3, seed=1)
     (made,) = run(model([node("Conv", "x w", pads=[1, 0, 0, 0, 0, 0])], {"x": x.shape}, ["y"], {"w": w}), x)
     padded = np.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
@@ -149,15 +149,15 @@ def test_a_volume_is_convolved_by_planes() -> None:
     np.testing.assert_allclose(made, np.einsum("ncdhwkij,ockij->nodhw", windows, w), rtol=1e-4, atol=1e-5)
 
 
-def test_top_k_keeps_the_first_of_equals() -> None:
+def test_top_k_prefers_the_first_of_equal_elements() -> None:
     x = np.array([[1, 3, 3, 2]], np.float32)
     values, indices = run(model([node("TopK", "x k", "y i")], {"x": x.shape}, ["y", "i"], {"k": np.array([3])}), x)
     np.testing.assert_array_equal(values, [[3, 3, 2]])
     np.testing.assert_array_equal(indices, [[1, 2, 3]])
 
 
-def test_a_chain_of_shape_operators_leaves_one_reshape() -> None:
-    """What torch writes for x.view(x.shape[0], -1): the sizes travel through Shape, Gather, Unsqueeze and Concat."""
+def test_shape_computations_fold_to_one_reshape() -> None:
+    """torch's export of x.view(x.shape[0], -1) computes the shape with Shape, Gather, Unsqueeze and Concat."""
     nodes = [
         node("Shape", "x", "s"),
         node("Gather", "s zero", "n"),
@@ -173,7 +173,7 @@ def test_a_chain_of_shape_operators_leaves_one_reshape() -> None:
     np.testing.assert_array_equal(interpret.run(func, [X])[0], X.reshape(2, 12))
 
 
-def test_sizes_that_reach_the_result_are_computed() -> None:
+def test_sizes_used_as_results_are_computed() -> None:
     nodes = [node("Shape", "x", "s"), node("Mul", "s two", "d"), node("Cast", "d", "f", to=FLOAT), node("Identity", "f")]
     func = imported(model(nodes, {"x": ["a", 3]}, ["y"], {"two": np.array(2)}))
     assert "size_value" in operators(func)
@@ -188,7 +188,7 @@ def test_symbolic_dimensions_are_shared_and_fixed_by_name() -> None:
         from_onnx(proto, shapes={"nn": 2})
 
 
-def test_a_slice_and_a_range_of_a_symbolic_size() -> None:
+def test_slice_and_range_of_a_symbolic_size() -> None:
     nodes = [
         node("Shape", "x", "s"),
         node("Squeeze", "s", "n"),
@@ -201,8 +201,8 @@ def test_a_slice_and_a_range_of_a_symbolic_size() -> None:
     np.testing.assert_array_equal(made, np.arange(1, 6, dtype=np.float32))
 
 
-def test_a_table_that_is_cut_to_a_size_is_large_enough() -> None:
-    """Position embeddings: the part has the size, not the smaller of the size and the table, and the function says so."""
+def test_slicing_a_table_to_a_size_assumes_that_the_table_is_large_enough() -> None:
+    """Position embeddings: the slice has the symbolic size, not its minimum with the table's extent, and the function assumes so."""
     nodes = [node("Shape", "x", "n", start=1, end=2), node("Slice", "table zero n", "part"), node("Add", "x part")]
     table = draw(8, 4)
     func = imported(model(nodes, {"x": ["b", "t", 4]}, ["y"], {"table": table, "zero": np.array([0])}))
@@ -213,9 +213,9 @@ def test_a_table_that_is_cut_to_a_size_is_large_enough() -> None:
         interpret.run(func, [draw(2, 9, 4)])
 
 
-def test_sizes_that_do_not_fit_can_be_fixed() -> None:
+def test_unsupported_symbolic_sizes_can_be_fixed() -> None:
     proto = model([node("Add", "x w")], {"x": ["t", 4]}, ["y"], {"w": draw(3, 4)})
-    with pytest.raises(OnnxImportError, match=r"symbolic sizes t; they are fixed with shapes="):
+    with pytest.raises(OnnxImportError, match=r"symbolic sizes t; fix them with shapes="):
         from_onnx(proto)
     assert imported(proto, shapes={"t": 3}).results[0].type.extents == (3, 4)
 
@@ -243,25 +243,25 @@ def test_if_has_two_regions() -> None:
         np.testing.assert_array_equal(interpret.run(func, [x, np.array(c)])[0], expected)
 
 
-def test_if_with_a_known_condition_is_the_branch() -> None:
+def test_if_with_a_constant_condition_is_inlined() -> None:
     func = imported(model([_branches()], {"x": (2,)}, ["y"], {"one": np.float32(1), "c": np.array(False)}))
     assert operators(func) == ["neg"]
 
 
-def test_a_fourier_transform_there_and_back() -> None:
+def test_forward_and_inverse_fourier_transform() -> None:
     z = draw(2, 6, 2)
     axis = {"a": np.array(1)}
     there, back = run(model([node("DFT", "x - a", "f"), node("DFT", "f - a", "y", inverse=1)], {"x": z.shape}, ["f", "y"], axis), z)
     expected = np.fft.fft(z[..., 0] + 1j * z[..., 1], axis=1)
     np.testing.assert_allclose(there, np.stack([expected.real, expected.imag], -1), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(back, z, rtol=1e-4, atol=1e-5)
-    with pytest.raises(OnnxImportError, match="4 numbers for each element"):
+    with pytest.raises(OnnxImportError, match="a last extent of 4"):
         from_onnx(model([node("DFT", "x - a")], {"x": (2, 3, 4)}, ["y"], axis))
 
 
 @pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
-def test_a_recurrent_network_goes_back_as_it_goes_forward(operator: str, gates: int) -> None:
-    """The reverse direction on a sequence is the forward one on the reversed sequence."""
+def test_reverse_recurrent_network_equals_forward_on_the_reversed_sequence(operator: str, gates: int) -> None:
+    """The reverse direction equals the forward direction on the reversed sequence."""
     x, weights = draw(3, 2, 4), {"w": draw(1, gates * 5, 4, seed=1), "r": draw(1, gates * 5, 5, seed=2)}
     made = {}
     for direction, given in (("forward", x), ("reverse", x[::-1])):
@@ -272,7 +272,7 @@ def test_a_recurrent_network_goes_back_as_it_goes_forward(operator: str, gates: 
 
 
 def test_scan_is_unrolled() -> None:
-    """A running sum, and the rows doubled on the way."""
+    """A running sum that also outputs doubled rows."""
     body = helper.make_graph(
         [node("Add", "s x", "n"), node("Add", "x x", "o")],
         "body",
@@ -297,7 +297,7 @@ def test_functions_of_the_model_are_inlined_with_their_attributes() -> None:
     np.testing.assert_array_equal(made, [-2, 0, 2, 4])
 
 
-def test_a_converter_of_ones_own() -> None:
+def test_custom_converter() -> None:
     def double(n: OnnxNode) -> Datum:
         return n.b.multiply(n.input(0), n.like(n.attr("by", 2), n.input(0)))
 
@@ -307,7 +307,7 @@ def test_a_converter_of_ones_own() -> None:
     np.testing.assert_array_equal(made, [3, 3])
 
 
-def test_everything_unsupported_is_in_one_error() -> None:
+def test_one_error_lists_all_unsupported_nodes() -> None:
     nodes = [
         node("NonMaxSuppression", "x x", "a"),
         node("Relu", "a", "b"),
@@ -325,7 +325,7 @@ def test_everything_unsupported_is_in_one_error() -> None:
     assert len(caught.value.unsupported) == 4
 
 
-def test_a_shape_that_is_an_input_is_refused_by_name_and_can_be_given() -> None:
+def test_a_shape_input_is_named_in_the_error_and_can_be_passed_as_a_constant() -> None:
     proto = model([node("Reshape", "x s")], {"x": (2, 6), "s": (INT64, (2,))}, ["y"])
     with pytest.raises(OnnxImportError, match=r"input 1 \(shape\) is not known at import") as caught:
         from_onnx(proto)
@@ -342,15 +342,15 @@ def test_a_shape_that_is_an_input_is_refused_by_name_and_can_be_given() -> None:
     ("change", "message"),
     [
         (lambda p: p.graph.input[0].type.tensor_type.shape.dim[0].__setattr__("dim_value", 0), "empty tensors are not supported"),
-        (lambda p: p.graph.input[0].type.tensor_type.__setattr__("elem_type", TensorProto.STRING), "elements of the ONNX type number 8"),
+        (lambda p: p.graph.input[0].type.tensor_type.__setattr__("elem_type", TensorProto.STRING), "ONNX element type number 8"),
         (lambda p: p.graph.input[0].type.tensor_type.ClearField("shape"), "has no shape"),
-        (lambda p: p.graph.input[0].type.sequence_type.elem_type.tensor_type.__setattr__("elem_type", 1), "no tensor but sequence"),
-        (lambda p: p.opset_import[0].__setattr__("version", 6), "7 is the oldest"),
-        (lambda p: p.graph.node[0].input.__setitem__(0, "nobody"), "'nobody' is not computed before it is used"),
-        (lambda p: p.graph.ClearField("output"), "no graph with an output"),
+        (lambda p: p.graph.input[0].type.sequence_type.elem_type.tensor_type.__setattr__("elem_type", 1), "not a tensor but sequence"),
+        (lambda p: p.opset_import[0].__setattr__("version", 6), "7 is the oldest supported one"),
+        (lambda p: p.graph.node[0].input.__setitem__(0, "undefined"), "'undefined' is used before it is computed"),
+        (lambda p: p.graph.ClearField("output"), "it has no graph with an output"),
     ],
 )
-def test_models_that_are_none_are_refused(change: Callable[[Any], Any], message: str) -> None:
+def test_invalid_models_are_refused(change: Callable[[Any], Any], message: str) -> None:
     proto = model([node("Relu", "x")], {"x": (2,)}, ["y"])
     change(proto)
     with pytest.raises(ModelImportError, match=message):
@@ -362,16 +362,16 @@ def test_files(tmp_path: Path) -> None:
     proto = model([node("MatMul", "x w")], {"x": (2, 64)}, ["y"], {"w": draw(64, 64)})
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert constants(imported(path).body)[0].data.shape == (64, 64)
-    with pytest.raises(ModelImportError, match="only a path says where"):
+    with pytest.raises(ModelImportError, match="whose folder is unknown"):
         from_onnx(path.read_bytes())
     content = proto.SerializeToString()
-    with pytest.raises(ModelImportError, match=r"the bytes is no ONNX model, or it is torn \(\d+ bytes\)"):
+    with pytest.raises(ModelImportError, match=r"the bytes is not an ONNX model, or it is truncated \(\d+ bytes\)"):
         from_onnx(content[: len(content) // 2])
     with pytest.raises(ModelImportError, match="cannot read the ONNX file"):
         from_onnx(tmp_path / "none.onnx")
-    with pytest.raises(ModelImportError, match="no ONNX model"):
+    with pytest.raises(ModelImportError, match="not an ONNX model"):
         from_onnx(b"")
-    with pytest.raises(ModelImportError, match="not by a int"):
+    with pytest.raises(ModelImportError, match="got int"):
         from_onnx(3)
 
 
@@ -400,7 +400,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         from_onnx(path)
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -409,11 +409,11 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         from_onnx(b"")
 
 
-def test_the_facade_has_it() -> None:
+def test_from_onnx_is_exported() -> None:
     assert tunesmith.from_onnx is from_onnx
 
 
-def test_bounds_of_sizes() -> None:
+def test_lower_bounds_of_sizes() -> None:
     n = poly(Var("n"))
     assert [least(p) for p in (n, n * n + 3, n - 1, 2 - n, n // 2)] == [1, 4, 0, None, 0]
     assert isinstance(sizes([n, 3]), Sizes) and not isinstance(sizes([2, 3]), Sizes)
@@ -422,8 +422,8 @@ def test_bounds_of_sizes() -> None:
 SAMPLE_STEP = 22
 
 
-def test_a_sample_of_the_backend_node_tests() -> None:
-    """Every 22nd test of the package: about 80, of all kinds.  The counts of the whole are in experiments/onnx_backend."""
+def test_sample_of_the_backend_node_tests() -> None:
+    """Every 22nd backend test of the package: about 80, of all kinds.  Counts for all of them are in experiments/onnx_backend."""
     from onnx.backend.test.loader import load_model_tests
     from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
 

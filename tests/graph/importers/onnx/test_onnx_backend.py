@@ -1,4 +1,4 @@
-"""A fifth of ONNX's own node tests, imported, compiled and run; `experiments/onnx_backend/run.py` runs all of them and writes a table."""
+"""Run a fifth of ONNX's backend node tests, imported and compiled; `experiments/onnx_backend/run.py` runs all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDED = {
     "test_dft_inverse",
     "test_dft_inverse_opset19",
 }
-"""Tests whose expected values hold rounding of their own: a softmax in float16 throughout, and up to 1.9e-6 where a transform gives 0."""
+"""Tests with rounding in the expected values: softmax in float16 throughout, and values up to 1.9e-6 where a transform gives 0."""
 
 
 def test_no_node_test_fails() -> None:

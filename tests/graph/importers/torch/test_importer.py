@@ -1,4 +1,4 @@
-"""Whole torch models as graph functions: the same numbers, sizes that vary, branches, names, and everything that is refused."""
+"""Test imports of whole torch models: results, dynamic shapes, branches, names, and unsupported models."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def agree(func: GraphFunc, model: Any, inputs: Sequence[Any]) -> None:
     tensors = [t for t in torch.utils._pytree.tree_leaves(tuple(inputs)) if isinstance(t, torch.Tensor)]
     got = run(func, [t.numpy() for t in tensors])
     with torch.no_grad():
-        wanted = [np.asarray(torch.as_tensor(w).numpy()) for w in torch.utils._pytree.tree_leaves(model(*inputs)) if w is not None]
-    assert len(got) == len(wanted)
-    for g, w in zip(got, wanted, strict=True):
+        expected = [np.asarray(torch.as_tensor(w).numpy()) for w in torch.utils._pytree.tree_leaves(model(*inputs)) if w is not None]
+    assert len(got) == len(expected)
+    for g, w in zip(got, expected, strict=True):
         assert g.shape == w.shape and g.dtype == w.dtype
         np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5 * np.abs(w).max())
 
@@ -48,19 +48,19 @@ def operators(func: GraphFunc) -> list[str]:
 
 
 @pytest.mark.parametrize("name", torch_models.NAMES)
-def test_models_compute_what_torch_does(name: str) -> None:
+def test_models_agree_with_torch(name: str) -> None:
     model, inputs = torch_models.get(name)
     agree(imported(model, inputs), model, inputs)
 
 
-def test_a_convolutional_graph_has_one_operator_for_each_layer() -> None:
+def test_convolutional_graph_has_one_operator_per_layer() -> None:
     model, inputs = torch_models.get("mobilenet_v2")
     found = operators(imported(model, inputs))
     assert found.count("conv2d") == found.count("batch_norm") == 10
     assert set(found) == {"conv2d", "batch_norm", "clip", "add", "mean", "reshape", "permute_dims", "matmul"}
 
 
-def test_weights_are_constants_by_name_and_shared() -> None:
+def test_weights_are_named_shared_constants() -> None:
     model, inputs = torch_models.get("gpt_prefill")
     func = imported(model, inputs)
     names = [c.name for c in constants(func.body)]
@@ -70,7 +70,7 @@ def test_weights_are_constants_by_name_and_shared() -> None:
     assert [b.operation.operator for b in uses] == ["take", "permute_dims"]
 
 
-def test_constants_do_not_follow_the_model() -> None:
+def test_constants_are_copies_of_the_weights() -> None:
     model = nn.Linear(2, 2)
     func = imported(model, [torch.ones(1, 2)])
     before = run(func, [np.ones((1, 2), np.float32)])
@@ -84,10 +84,10 @@ def test_an_unknown_model_is_refused() -> None:
         torch_models.get("resnet19")
 
 
-# ---- sizes that vary --------------------------------------------------------------------------------------------------------------------
+# ---- dynamic shapes -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_of_any_length() -> None:
+def test_prompt_with_dynamic_length() -> None:
     model, inputs = torch_models.get("gpt_prefill")
     length = Dim("length", max=12)
     func = imported(model, inputs, ({1: length}, {0: length}))
@@ -100,7 +100,7 @@ def test_a_prompt_of_any_length() -> None:
         run(func, [np.zeros((1, 5), np.int64), np.zeros(6, np.int64)])
 
 
-def test_a_cache_that_grows() -> None:
+def test_growing_cache() -> None:
     model, (ids, position, *caches) = torch_models.get("gpt_decode_cat")
     past = Dim("past", max=11)
     func = imported(model, (ids, position, *caches), (None, None, tuple([{2: past}] * len(caches))))
@@ -108,7 +108,7 @@ def test_a_cache_that_grows() -> None:
         agree(func, model, (ids, torch.tensor([n]), *[torch.randn(1, 2, n, 8) for _ in caches]))
 
 
-def test_bert_of_any_length_and_batch() -> None:
+def test_bert_with_dynamic_length_and_batch() -> None:
     model, (ids, kinds, mask) = torch_models.get("bert_base")
     batch, length = Dim("batch", min=1, max=8), Dim("length", min=1, max=16)
     func = imported(model, [t.repeat(3, 1) for t in (ids, kinds, mask)], ({0: batch, 1: length},) * 3)
@@ -116,10 +116,10 @@ def test_bert_of_any_length_and_batch() -> None:
         agree(func, model, [torch.ones(b, n, dtype=torch.int64)] * 3)
 
 
-def test_images_of_any_size() -> None:
+def test_images_with_dynamic_size() -> None:
     model, (image,) = torch_models.get("unet")
     side = 4 * Dim("side", min=2, max=64)
-    with pytest.raises(ModelImportError, match="is the extent of no input by itself"):
+    with pytest.raises(ModelImportError, match="is not itself the extent of an input"):
         from_torch(model, (image,), ({2: side},))
 
 
@@ -153,7 +153,7 @@ class Even(nn.Module):
         return x.sum() - y.sum()
 
 
-def test_guards_are_checked_in_a_call() -> None:
+def test_guards_are_checked_at_run_time() -> None:
     model = Even()
     func = imported(model, [torch.randn(8), torch.randn(6)], ({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC}))
     agree(func, model, [torch.randn(4), torch.randn(3)])
@@ -167,7 +167,7 @@ class Rest(nn.Module):
         return x + pair["a"] * rest[0] if x.shape[0] % 3 == 0 and rest[1].shape[0] != 7 and pair["a"].shape[0] > 2 else x
 
 
-def test_guards_reach_into_nested_inputs() -> None:
+def test_guards_on_nested_inputs() -> None:
     model, varies = Rest(), {0: Dim.DYNAMIC}
     inputs = (torch.randn(6), {"a": torch.randn(6)}, torch.randn(6), torch.randn(5))
     func = imported(model, inputs, (varies, {"a": varies}, (varies, varies)))
@@ -178,12 +178,12 @@ def test_guards_reach_into_nested_inputs() -> None:
         run(func, [np.zeros(e, np.float32) for e in (9, 9, 9, 7)])
 
 
-def test_a_number_that_varies_is_refused() -> None:
+def test_dynamic_number_input_is_refused() -> None:
     class Times(nn.Module):
         def forward(self, x: Any, n: int) -> Any:
             return x * n
 
-    with pytest.raises(ModelImportError, match="input that is a number: a size that varies must be the extent of a tensor"):
+    with pytest.raises(ModelImportError, match="input that is a number: a dynamic size must be the extent of a tensor"):
         from_torch(Times(), (torch.ones(3), 4), (None, Dim.DYNAMIC))
 
 
@@ -227,7 +227,7 @@ def test_cond_is_an_if() -> None:
         agree(func, model, [x])
 
 
-def test_an_exported_program_is_imported_as_it_is() -> None:
+def test_exported_program_is_imported() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.GELU())
     program = torch.export.export(model, (torch.randn(2, 4),), dynamic_shapes=({0: Dim("n")},), strict=False)
     mod = from_torch(program, name="head")
@@ -235,11 +235,11 @@ def test_an_exported_program_is_imported_as_it_is() -> None:
     agree(mod["head"], model, [torch.randn(5, 4)])
 
 
-def test_the_facade_has_it() -> None:
+def test_from_torch_is_exported() -> None:
     assert tunesmith.from_torch is from_torch
 
 
-def test_another_operator_can_be_registered() -> None:
+def test_custom_converter() -> None:
     from torch import library
 
     @library.custom_op("tunesmith_test::halved", mutates_args=())
@@ -283,32 +283,32 @@ def F_pool(x: Any) -> Any:
     return nn.functional.adaptive_avg_pool1d(x[None], 3).sum()
 
 
-def test_everything_unsupported_is_listed_with_its_place() -> None:
+def test_one_error_lists_all_unsupported_operators_with_locations() -> None:
     with pytest.raises(ModelImportError) as error:
         from_torch(Unsupported(), (torch.randn(2, 4),), name="net")
     text = str(error.value)
     assert text.startswith("the torch model cannot be imported as net:")
     assert "aten.sort.default (2 times): there is no converter for this operator" in text
     assert "first at node sort (" in text and "test_importer.py:" in text and "module inner.1" in text
-    assert "aten.adaptive_avg_pool1d.default: its windows are not all of one size" in text
-    assert "change of the buffer 'count': functions change nothing" in text
+    assert "aten.adaptive_avg_pool1d.default: its windows have different sizes" in text
+    assert "write to the buffer 'count': graph functions have no side effects" in text
 
 
-def test_a_changed_input_is_refused() -> None:
+def test_write_to_an_input_is_refused() -> None:
     class Writes(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.add_(1)
 
-    with pytest.raises(ModelImportError, match="change of the user input 'x'"):
+    with pytest.raises(ModelImportError, match="write to the user input 'x'"):
         from_torch(Writes(), (torch.ones(3),))
 
 
-def test_a_model_in_training_is_refused() -> None:
+def test_model_in_training_mode_is_refused() -> None:
     with pytest.raises(ModelImportError, match="call model.eval\\(\\)"):
         from_torch(nn.BatchNorm1d(3), (torch.ones(2, 3),))
 
 
-def test_a_wrong_converter_is_found_out() -> None:
+def test_converter_with_wrong_result_type_is_reported() -> None:
     from torch import library
 
     TORCH_OPERATORS.register("tunesmith_test.wrong.default", lambda call, x: call.emit("cast", x, dtype="float64"))
@@ -323,32 +323,32 @@ def test_a_wrong_converter_is_found_out() -> None:
         def forward(self, x: Any) -> Any:
             return torch.ops.tunesmith_test.wrong(x)
 
-    with pytest.raises(ModelImportError, match=r"its converter made float64\[3\] of result 0, which is float32\[3\] in torch"):
+    with pytest.raises(ModelImportError, match=r"its converter returned float64\[3\] for result 0, which is float32\[3\] in torch"):
         from_torch(Wrong(), (torch.ones(3),))
 
 
-def test_what_torch_cannot_trace_is_told() -> None:
+def test_torch_export_errors_are_reported() -> None:
     class Steered(nn.Module):
         def forward(self, x: Any) -> Any:
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(ModelImportError, match="torch.export could not trace Steered: .*\n.*must be torch.cond"):
+    with pytest.raises(ModelImportError, match="torch.export could not trace Steered: .*\nUse torch.cond"):
         from_torch(Steered(), (torch.ones(3),))
 
 
 def test_arguments_of_a_wrong_kind() -> None:
-    with pytest.raises(ModelImportError, match="a model is an nn.Module or a torch.export.ExportedProgram, got function"):
+    with pytest.raises(ModelImportError, match="a model must be an nn.Module or a torch.export.ExportedProgram, got function"):
         from_torch(F_pool, (torch.ones(3),))
     with pytest.raises(ModelImportError, match="example_inputs must be a tuple of the model's positional arguments, got Tensor"):
         from_torch(nn.ReLU(), torch.ones(3))
 
 
-def test_types_that_a_graph_has_not() -> None:
+def test_unsupported_element_type() -> None:
     with pytest.raises(ModelImportError, match="tensor weight: tensors of bfloat16 cannot be imported"):
         from_torch(nn.Linear(2, 2).bfloat16(), (torch.ones(1, 2).bfloat16(),))
 
 
-def test_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match="importing a torch model needs the package `torch`"):
         torch_import_call.import_torch()
@@ -363,7 +363,7 @@ class Slices(nn.Module):
         return x[:m] + y, x[-m:], x[n // 2 :], x[m], nn.functional.pad(x, (1, 3)), kept
 
 
-def test_slices_by_sizes() -> None:
+def test_slices_with_symbolic_bounds() -> None:
     model = Slices()
     func = imported(model, [torch.randn(8), torch.randn(3)], ({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC}))
     for n, m in ((8, 3), (9, 4), (4, 2)):
@@ -372,7 +372,7 @@ def test_slices_by_sizes() -> None:
         run(func, [np.zeros(8, np.float32), np.zeros(5, np.float32)])
 
 
-# ---- the arithmetic of sizes and guards -------------------------------------------------------------------------------------------------
+# ---- arithmetic of sizes and guards -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ def sizes() -> Sizes:
         ("L['kw']['z'].size()[0] == 5", 1, 5, True),
     ],
 )
-def test_guards_are_conditions_on_sizes(sizes: Sizes, text: str, n: int, m: int, holds: bool) -> None:
+def test_guards_become_conditions_on_sizes(sizes: Sizes, text: str, n: int, m: int, holds: bool) -> None:
     extents = {name: (poly(v),) for name, v in sizes.variables.items()}
     condition = sizes.guard(text, {"x": extents["n"], "y": extents["m"], "rest_0": extents["m"], "z": extents["m"]})
     values = {sizes.variables["n"]: n, sizes.variables["m"]: m}
@@ -416,7 +416,7 @@ def truth(condition: Any, values: dict[Var, int]) -> bool:
     return all(both) if condition.op == "and" else any(both)
 
 
-def test_an_older_torch_that_hides_its_guards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_guards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     decompose = torch.export.ExportedProgram.run_decompositions
 
     def without_guards(program: Any, table: Any) -> Any:
@@ -425,11 +425,11 @@ def test_an_older_torch_that_hides_its_guards_is_refused(monkeypatch: pytest.Mon
         return made
 
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", without_guards)
-    with pytest.raises(ModelImportError, match="dynamic_shapes: this torch does not tell what it assumed of the sizes"):
+    with pytest.raises(ModelImportError, match="dynamic_shapes: this torch does not report its assumptions about sizes"):
         from_torch(nn.ReLU(), (torch.ones(3),), ({0: Dim("n")},))
 
 
-def test_trivial_guards_are_decided(sizes: Sizes) -> None:
+def test_trivial_guards_fold_to_constants(sizes: Sizes) -> None:
     same = {"x": (poly(sizes.variables["n"]),), "y": (poly(sizes.variables["n"]),)}
     assert sizes.guard("L['x'].size()[0] == L['y'].size()[0]", same).value is True
     assert sizes.guard("L['x'].size()[0] != L['y'].size()[0] and L['x'].size()[0] > 3", same).value is False
@@ -450,11 +450,11 @@ def test_trivial_guards_are_decided(sizes: Sizes) -> None:
     ],
 )
 def test_other_guards_are_refused(sizes: Sizes, text: str) -> None:
-    with pytest.raises(ModelImportError, match="which is no condition on sizes of inputs"):
+    with pytest.raises(ModelImportError, match="which is not a condition on input sizes"):
         sizes.guard(text, {"x": (poly(sizes.variables["n"]),)})
 
 
-def test_sympy_terms_are_index_expressions(sizes: Sizes) -> None:
+def test_sympy_expressions_become_index_expressions(sizes: Sizes) -> None:
     sympy = pytest.importorskip("sympy")
     from torch.utils._sympy import functions as f
 
@@ -475,20 +475,20 @@ def test_sympy_terms_are_index_expressions(sizes: Sizes) -> None:
         assert evaluate(sizes.of_sympy(term), values) == value
     for term, message in (
         (sympy.Symbol("u0") + 1, "its shape depends on data"),
-        (sympy.Symbol("k") + 1, "the size k is the extent of no input by itself"),
-        (sympy.sqrt(n), "power that is no natural number|has Half|has Rational"),
-        (f.Where(n > 3, n, m), "has Where in it"),
+        (sympy.Symbol("k") + 1, "the size k is not itself the extent of an input"),
+        (sympy.sqrt(n), "exponent that is not a natural number|contains Half|contains Rational"),
+        (f.Where(n > 3, n, m), "contains Where"),
     ):
         with pytest.raises(ModelImportError, match=message):
             sizes.of_sympy(term)
     assert truth(sizes.condition(sympy.And(sympy.Eq(n, 11), sympy.Or(n < m, sympy.Not(sympy.Eq(m, 3))))), values)
     assert not truth(sizes.condition(sympy.Ge(m, n)), values)
-    with pytest.raises(ModelImportError, match="is none on sizes"):
+    with pytest.raises(ModelImportError, match="is not a condition on sizes"):
         sizes.condition(sympy.Symbol("flag"))
 
 
-def test_circular_padding_goes_around_once() -> None:
-    """Torch refuses more only when it runs."""
+def test_circular_padding_wraps_at_most_once() -> None:
+    """Torch reports more than one wrap only at run time."""
 
     class Padded(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Indices of imported models: those out of range, as torch refuses them."""
+"""Test out-of-range and broadcast indices of imported torch models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = torch.nn.functional
 
 
 class Indexed(torch.nn.Module):
-    """Each way of torch to name rows by numbers, chosen by `which`."""
+    """Model that selects rows by indices with the torch function named by `which`."""
 
     def __init__(self, which: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Indexed(torch.nn.Module):
 
 @pytest.mark.parametrize("which", ["index", "pairs", "take_along_dim", "embedding", "one_hot", "scatter", "index_add"])
 def test_indices_out_of_range_are_reported_with_bounds_check(which: str) -> None:
-    """As torch reports them; below zero, too, also far below."""
+    """The bounds check reports the same indices as torch, including negative ones."""
     x, good = torch.arange(15, dtype=torch.float32).reshape(5, 3), torch.tensor([4, 0, 2, 2])
     model = Indexed(which)
     made = tunesmith.compile(from_torch(model, (x, good)), bounds_check=True)
@@ -54,5 +54,5 @@ def test_take_along_dim_broadcasts_and_flattens() -> None:
 
     x, i = torch.arange(15, dtype=torch.float32).reshape(5, 3), torch.tensor([0, 1, 2, 2])
     made = tunesmith.compile(from_torch(Model(), (x, i)))
-    for got, wanted in zip(made(x.numpy(), i.numpy()), Model()(x, i), strict=True):
-        np.testing.assert_array_equal(got, wanted.numpy())
+    for got, expected in zip(made(x.numpy(), i.numpy()), Model()(x, i), strict=True):
+        np.testing.assert_array_equal(got, expected.numpy())

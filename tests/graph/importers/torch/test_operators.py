@@ -1,4 +1,4 @@
-"""Each converter of torch operators against torch: one small module for each way of use."""
+"""Test each torch converter against torch, with one small formula per use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = torch.nn.functional
 
 
 class Formulas(torch.nn.Module):
-    """Many formulas in one module, since tracing costs more than a small graph: each has its own inputs, and all results are returned."""
+    """Many formulas in one module, since tracing has a high fixed cost; each formula has its own inputs and result."""
 
     def __init__(self, cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Formulas(torch.nn.Module):
 
 
 def draw(shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Normal numbers for a tuple of extents; a tensor is itself."""
+    """A tuple of extents as a normally distributed tensor; tensors are kept."""
     generator = torch.Generator().manual_seed(7)
     return tuple([torch.randn(s, generator=generator) if isinstance(s, tuple) else s for s in shapes])
 
@@ -44,14 +44,14 @@ Results = dict[str, tuple[list[np.ndarray], list[np.ndarray]]]
 
 
 def evaluated(cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]) -> Results:
-    """Results of the imported graph and of torch by case."""
+    """Results of the imported graph and of torch, by case."""
     model = Formulas(cases)
     inputs = {name: draw(shapes) for name, (_, shapes) in cases.items()}
     func = from_torch(model, (inputs,))["main"]
     verify(func)
     got = iter(run(func, [x.numpy() for x in leaves(inputs)]))
-    wanted = {name: [np.asarray(torch.as_tensor(w).numpy()) for w in leaves(tree)] for name, tree in model(inputs).items()}
-    results = {name: ([next(got) for _ in trees], trees) for name, trees in wanted.items()}
+    expected = {name: [np.asarray(torch.as_tensor(w).numpy()) for w in leaves(tree)] for name, tree in model(inputs).items()}
+    results = {name: ([next(got) for _ in trees], trees) for name, trees in expected.items()}
     assert next(got, None) is None
     return results
 
@@ -165,7 +165,7 @@ def unary() -> Results:
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_of_one_operand(unary: Results, name: str) -> None:
+def test_unary_operator(unary: Results, name: str) -> None:
     compare(unary, name)
 
 
@@ -222,7 +222,7 @@ def binary() -> Results:
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_of_two_operands(binary: Results, name: str) -> None:
+def test_binary_operator(binary: Results, name: str) -> None:
     compare(binary, name)
 
 
@@ -312,7 +312,7 @@ def moves() -> Results:
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_of_an_image(moves: Results, name: str) -> None:
+def test_shape_operator(moves: Results, name: str) -> None:
     compare(moves, name)
 
 
@@ -370,7 +370,7 @@ def network() -> Results:
 
 
 @pytest.mark.parametrize("name", NETWORK)
-def test_of_a_network(network: Results, name: str) -> None:
+def test_network_operator(network: Results, name: str) -> None:
     compare(network, name)
 
 
@@ -409,30 +409,30 @@ def mixed() -> Results:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_promotion_of_types(mixed: Results, name: str) -> None:
+def test_type_promotion(mixed: Results, name: str) -> None:
     compare(mixed, name)
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "nonzero": (torch.nonzero, ((3,),), "aten.nonzero.default: the shape of its result depends on data"),
     "random": (lambda x: x + torch.rand(3), ((3,),), "aten.rand.default: it draws random numbers"),
-    "item": (lambda x: x * x[0].item(), ((3,),), "a number from data cannot steer shapes"),
+    "item": (lambda x: x * x[0].item(), ((3,),), "a number from data cannot determine shapes"),
     "mask_index": (lambda x: x[x > 0].sum(), ((3,),), "aten.index.Tensor: its shape depends on data"),
-    "bits": (lambda x: INTS & 3, ((3,),), "bits of int64 cannot be combined"),
-    "uneven_pool": (lambda x: F.adaptive_avg_pool2d(x, 4), (IMAGE,), "its windows are not all of one size"),
-    "divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (IMAGE,), "divisor_override is not converted"),
-    "conv3d": (F.conv3d, ((1, 2, 3, 4, 5), (2, 2, 1, 1, 1)), "converted in one and two dimensions, this one has 3"),
-    "half_factor": (lambda x: F.interpolate(x, scale_factor=1.3), (IMAGE,), "the factor 1.3 does not make whole pixels"),
+    "bits": (lambda x: INTS & 3, ((3,),), "bitwise operators are supported for bool, not for int64"),
+    "uneven_pool": (lambda x: F.adaptive_avg_pool2d(x, 4), (IMAGE,), "its windows have different sizes"),
+    "divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (IMAGE,), "divisor_override is not supported"),
+    "conv3d": (F.conv3d, ((1, 2, 3, 4, 5), (2, 2, 1, 1, 1)), "over one and two dimensions are supported, not over 3"),
+    "half_factor": (lambda x: F.interpolate(x, scale_factor=1.3), (IMAGE,), "is not an integer; give the size"),
     "dropout": (lambda x: F.dropout(x, 0.5, training=True), ((3,),), "model.eval()"),
     "attention_dropout": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 1, 3, 4),), "model.eval()"),
     "training_norm": (lambda x: F.batch_norm(x, None, None, training=True), ((3, 4),), "computes statistics of the batch"),
-    "pool_places": (lambda x: F.max_pool2d(x, 2, return_indices=True), (IMAGE,), "is not converted"),
+    "pool_places": (lambda x: F.max_pool2d(x, 2, return_indices=True), (IMAGE,), "is not supported"),
     "topk": (lambda x: x.topk(2).values, ((3,),), "aten.topk.default: there is no converter for this operator"),
-    "gaps": (lambda x: x[torch.tensor([0]), :, torch.tensor([1])], (IMAGE,), "indices of one axis, or of the first axes"),
-    "large_source": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), x), ((2, 3),), "larger than its index"),
-    "mean_scatter": (lambda x: x.scatter_reduce(1, PLACES, x, "mean"), ((2, 3),), "not for mean"),
-    "norm_3": (lambda x: torch.linalg.vector_norm(x, 3), ((3,),), "order 1, 2 and infinity, not 3"),
-    "pixels_of_one": (lambda x: F.pixel_shuffle(x, 2), ((4, 2, 2),), "rank 4, this one has rank 3"),
+    "gaps": (lambda x: x[torch.tensor([0]), :, torch.tensor([1])], (IMAGE,), "indices of one axis, or of consecutive leading axes"),
+    "large_source": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), x), ((2, 3),), "differ in shape"),
+    "mean_scatter": (lambda x: x.scatter_reduce(1, PLACES, x, "mean"), ((2, 3),), "not mean"),
+    "norm_3": (lambda x: torch.linalg.vector_norm(x, 3), ((3,),), "order 1, 2 and infinity are supported, not 3"),
+    "pixels_of_one": (lambda x: F.pixel_shuffle(x, 2), ((4, 2, 2),), "rank 4 are supported, not rank 3"),
     "bfloat16": (lambda x: x.bfloat16() + 1, ((4,),), "tensors of bfloat16 cannot be imported"),
 }
 
@@ -446,11 +446,11 @@ def refusal() -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_all_that_is_refused_is_listed_at_once(refusal: str, name: str) -> None:
+def test_one_error_lists_all_refusals(refusal: str, name: str) -> None:
     assert REFUSED[name][2] in refusal
 
 
-def test_small_graphs_stay_small() -> None:
+def test_small_formulas_need_few_operators() -> None:
     def operators(formula: Callable[..., Any], *shapes: Any) -> list[str]:
         func = from_torch(Formulas({"f": (formula, shapes)}), ({"f": draw(shapes)},))["main"]
         return [b.operation.operator for b in all_bindings(func.body)]
@@ -466,7 +466,7 @@ def test_small_graphs_stay_small() -> None:
     ]
 
 
-def test_every_name_is_an_operator_of_torch() -> None:
+def test_every_registered_name_is_a_torch_operator() -> None:
     unknown = []
     for name in TORCH_OPERATORS:
         if name.startswith("aten."):

@@ -1,4 +1,4 @@
-"""Nodes of a torch program: what a converter does not take is refused with the node, and empty parts."""
+"""Test torch nodes with failing converters (reported with the node) and tensors without elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.graph.importers.torch.importer import TORCH_OPERATORS, from_torch
 from tunesmith.support.errors import ModelImportError  # noqa: E402
 
 
-def test_a_converter_that_breaks_is_reported_with_its_node() -> None:
+def test_failing_converter_is_reported_with_its_node() -> None:
     TORCH_OPERATORS.register("tunesmith_test.breaks.default", lambda call, x, dims: dims[5])
 
     @library.custom_op("tunesmith_test::breaks", mutates_args=())
@@ -31,14 +31,14 @@ def test_a_converter_that_breaks_is_reported_with_its_node() -> None:
             return torch.ops.tunesmith_test.breaks(x, [1, 2])
 
     with pytest.raises(
-        ModelImportError, match=r"breaks.default: its converter does not take these arguments \(IndexError.*\n.*node breaks"
+        ModelImportError, match=r"breaks.default: its converter does not accept these arguments \(IndexError.*\n.*node breaks"
     ) as e:
         from_torch(Breaks(), (torch.ones(3),))
     assert isinstance(e.value.__cause__, IndexError)
 
 
 class Calls(nn.Module):
-    """A function as a module."""
+    """A function wrapped in a module."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Calls(nn.Module):
         return self.f(*args)
 
 
-def test_parts_without_elements_vanish() -> None:
+def test_tensors_without_elements_are_dropped() -> None:
     a, b = torch.arange(12.0).reshape(3, 4), torch.ones(2, 4)
     for f in (
         lambda a, b: torch.cat([a[:0], b]),

@@ -1,4 +1,4 @@
-"""Torch functions with unusual arguments, and random networks, against torch; `experiments/torch_fuzz` runs all of both."""
+"""Compare torch functions with unusual arguments, and random networks, to torch; `experiments/torch_fuzz` runs the full tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRONG_ONCE = (
     *("cube_var_half", "cube_var_beyond", "cube_std", "half_squares", "index_put_mask", "index_put_mask_rows"),
     *("attention_minus_inf_row", "attention_floats_input", "resize_row_2_82"),
 )
-"""What earlier versions computed as something else, or ended with another error than one for users."""
+"""Cases that earlier versions computed wrongly or ended with an internal error."""
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,16 @@ def verdicts() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", WRONG_ONCE)
-def test_what_was_wrong_once(verdicts: dict[str, str], name: str) -> None:
+def test_regressions(verdicts: dict[str, str], name: str) -> None:
     assert verdicts[name] == "ok"
 
 
-def test_what_was_wrong_once_compiled() -> None:
+def test_regressions_compiled() -> None:
     found = agreement.verdicts([CASES[name] for name in WRONG_ONCE[1::6]], agreement.EXECUTORS["graph"])
     assert {name: verdict for name, verdict in found.items() if verdict != "ok"} == {}
 
 
-def test_a_sample_of_the_tables() -> None:
+def test_sample_of_the_tables() -> None:
     plain = [case for case in CASES.values() if not case.refused and case.name not in WRONG_ONCE]
     assert len(plain) > 600
     found = agreement.verdicts(plain[3::131], agreement.interpreted)
@@ -59,7 +59,7 @@ def test_a_sample_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize("name", ["edges_signbit", "write_diagonal", "index_mask", "empty_sum"])
-def test_what_is_not_imported_is_refused(name: str) -> None:
+def test_unsupported_cases_are_refused(name: str) -> None:
     case = CASES[name]
     assert case.refused and agreement.judged(case, agreement.verdicts([case], agreement.interpreted)[name]) == ""
 
@@ -71,14 +71,14 @@ def test_random_networks(executor: str, seeds: Sequence[int]) -> None:
         assert agreement.disagreement(network, network.example, agreement.EXECUTORS[executor], 2e-4) == "", seed
 
 
-def test_networks_are_equal_for_equal_seeds() -> None:
+def test_networks_are_reproducible_from_the_seed() -> None:
     one, other = Network(5), Network(5)
     assert [name for name, _, _ in one.steps] == [name for name, _, _ in other.steps] and len(one.steps) == 8
     assert all(torch.equal(a, b) for a, b in zip(one(*one.example), other(*other.example), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("got", "wanted", "text"),
+    ("got", "expected", "text"),
     [
         (np.zeros(2, np.float32), torch.zeros(2, dtype=torch.float64), "torch has float64"),
         (np.zeros((2, 1), np.float32), torch.zeros(2), "torch has float32[2]"),
@@ -88,12 +88,12 @@ def test_networks_are_equal_for_equal_seeds() -> None:
         (np.array([1, 2]), torch.tensor([1, 3]), "1 of 2 elements differ"),
     ],
 )
-def test_differences_are_found(got: np.ndarray, wanted: object, text: str) -> None:
-    assert text in agreement.difference(got, wanted)
-    assert agreement.difference(np.asarray(wanted), wanted) == ""
+def test_differences_are_reported(got: np.ndarray, expected: object, text: str) -> None:
+    assert text in agreement.difference(got, expected)
+    assert agreement.difference(np.asarray(expected), expected) == ""
 
 
-def test_wrong_results_refusals_and_crashes_are_told_apart() -> None:
+def test_verdicts_distinguish_wrong_results_refusals_and_crashes() -> None:
     table = CaseTable()
     table.add("good", lambda x: x + 1, (3,))
     table.add("refused", torch.nonzero, (3,), refused="depends on data")
@@ -115,7 +115,7 @@ class Function(torch.nn.Module):
         return self.function(*inputs)  # type: ignore[operator]
 
 
-def test_nearest_resizing_to_a_size_of_another_input() -> None:
+def test_nearest_resize_to_the_size_of_another_input() -> None:
     model = Function(lambda x, y: torch.nn.functional.interpolate(x, (2, y.shape[0])))
     x, width = torch.randn(1, 1, 2, 3), Dim("width", min=2, max=500)
     func = from_torch(model, (x, torch.zeros(7)), {"inputs": (None, {0: width})})["main"]
@@ -124,16 +124,16 @@ def test_nearest_resizing_to_a_size_of_another_input() -> None:
         assert np.array_equal(run(func, [x.numpy(), y.numpy()])[0], model(x, y).numpy()), n
 
 
-def test_variance_of_as_many_elements_as_there_are() -> None:
+def test_variance_with_dynamic_element_count() -> None:
     model = Function(lambda x: (x.var(0, correction=2.5), x.var(0, correction=0)))
     func = from_torch(model, (torch.randn(4, 3),), {"inputs": ({0: Dim("n", min=2, max=50)},)})["main"]
     few, several = torch.randn(2, 3), torch.randn(5, 3)
-    assert np.isposinf(run(func, [few.numpy()])[0]).all()  # torch divides by 0, and warns
-    for got, wanted in zip(run(func, [several.numpy()]), model(several), strict=True):
-        np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5)
+    assert np.isposinf(run(func, [few.numpy()])[0]).all()  # torch divides by 0 with a warning
+    for got, expected in zip(run(func, [several.numpy()]), model(several), strict=True):
+        np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5)
 
 
-def test_a_program_that_torch_cannot_decompose_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decomposition_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise RuntimeError("a mutation on a view chain\n\nof length 2")
 

@@ -1,4 +1,4 @@
-"""What cannot be imported of a torch model, gathered and told in one error: operator, how often, where, and what to do."""
+"""Collect the unsupported operators of a torch model and report them in one error: operator, count, location, remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tunesmith.support.errors import ModelImportError
 
-_DATA_DEPENDENT = "the shape of its result depends on data; compute a mask instead, or take it out of the model"
+_DATA_DEPENDENT = "the shape of its result depends on data; compute a mask instead, or remove it from the model"
 _RANDOM = "it draws random numbers; pass them in as an input"
 _HINTS = {
     "aten.nonzero": _DATA_DEPENDENT,
@@ -15,51 +15,51 @@ _HINTS = {
     "aten.unique": _DATA_DEPENDENT,
     "aten._unique": _DATA_DEPENDENT,
     "aten._unique2": _DATA_DEPENDENT,
-    "aten.item": "a number from data cannot steer shapes; keep it a tensor",
-    "aten._local_scalar_dense": "a number from data cannot steer shapes; keep it a tensor",
+    "aten.item": "a number from data cannot determine shapes; keep it as a tensor",
+    "aten._local_scalar_dense": "a number from data cannot determine shapes; keep it as a tensor",
     "aten.rand": _RANDOM,
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
     "aten.native_dropout": "call model.eval() before the import",
     "aten._native_batch_norm_legit": "it computes statistics of the batch; call model.eval(), and keep track_running_stats on",
-    "higher_order.while_loop": "write the loop out, or take it out of the model and call the function in a loop",
+    "higher_order.while_loop": "unroll the loop, or remove it from the model and call the function in a loop",
 }
 
 
 class UnsupportedOperators:
-    """All that is wrong with one model."""
+    """The unsupported operators of one model."""
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self._places: dict[tuple[str, str], list[str]] = {}
+        self._locations: dict[tuple[str, str], list[str]] = {}
         self.cause: BaseException | None = None
 
     def add(self, what: str, node: Any, reason: str | None, cause: BaseException | None = None) -> None:
-        """Note a fault.
+        """Record an unsupported operator.
 
         Args:
-            what: the operator, or what else it is that cannot be imported.
-            node: the fx node, None if it is none.
-            reason: why, and what to do; None for an operator without a converter.
-            cause: the error that a converter ended in.
+            what: operator name, or another unsupported part of the model.
+            node: fx node, or None.
+            reason: why it is unsupported and what to do; None for an operator without a converter.
+            cause: error raised in the converter.
         """
         self.cause = self.cause or cause
-        self._places.setdefault((what, reason or _unknown_operator(what)), []).append("" if node is None else place(node))
+        self._locations.setdefault((what, reason or _unknown_operator(what)), []).append("" if node is None else location(node))
 
     def raise_if_any(self) -> None:
-        """ModelImportError that lists everything added."""
-        if not self._places:
+        """Raise a ModelImportError that lists all recorded operators, if there are any."""
+        if not self._locations:
             return
         lines = [f"the torch model cannot be imported as {self.model}:"]
-        for (what, reason), places in sorted(self._places.items()):
-            count = f" ({len(places)} times)" if len(places) > 1 else ""
-            where = f"\n      {'first ' if len(places) > 1 else ''}at {places[0]}" if places[0] else ""
+        for (what, reason), locations in sorted(self._locations.items()):
+            count = f" ({len(locations)} times)" if len(locations) > 1 else ""
+            where = f"\n      {'first ' if len(locations) > 1 else ''}at {locations[0]}" if locations[0] else ""
             lines.append(f"  - {what}{count}: {reason}{where}")
         raise ModelImportError("\n".join(lines)) from self.cause
 
 
-def place(node: Any) -> str:
-    """Where a node comes from: its name, the last line of the user's own code, the module."""
+def location(node: Any) -> str:
+    """Location of a node: its name, the innermost line of user code, its module."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', node.meta.get("stack_trace") or "")
     source = f" ({frames[-1][0]}:{frames[-1][1]} in {frames[-1][2]})" if frames else ""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -72,6 +72,6 @@ def _unknown_operator(name: str) -> str:
         if name == start or name.startswith(start + ".") or (hint is _RANDOM and name.startswith(start)):
             return hint
     return (
-        "there is no converter for this operator. Write the model with others, or add one:"
+        "there is no converter for this operator. Use other operators in the model, or add a converter:"
         f" tunesmith.graph.importers.torch.importer.TORCH_OPERATORS.register({name!r}, convert)"
     )
