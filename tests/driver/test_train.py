@@ -25,7 +25,7 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream

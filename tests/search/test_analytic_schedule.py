@@ -24,7 +24,7 @@ from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search import analytic_schedule as untuned
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.drafter import Population, ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 MATMUL = "matmul(m=32,n=32,k=32)"

@@ -17,7 +17,7 @@ from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError

@@ -66,7 +66,7 @@ def test_a_model_without_an_opinion_stops_nothing() -> None:
     "changes", [{"chains": 0}, {"steps": 0}, {"hot": 0.01, "cold": 0.02}, {"cold": 0.0}, {"hot": float("nan")}, {"cold": float("nan")}]
 )
 def test_sizes_and_temperatures_are_checked(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="annealing wants chains and steps from 1 and hot >= cold > 0"):
+    with pytest.raises(UserError, match="annealing needs chains >= 1, steps >= 1 and hot >= cold > 0"):
         AnnealingSettings(**changes)
 
 

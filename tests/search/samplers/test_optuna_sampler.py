@@ -46,7 +46,7 @@ def test_a_study_with_the_sketch_as_a_choice_or_one_for_each_sketch() -> None:
     for trial in told(joint):
         assert all(n == "sketch" or n.startswith(trial.params["sketch"] + "/") for n in trial.params)
     assert all("sketch" not in t.params for t in told(apart))
-    assert all(s.asked > 0 for s in apart._studies)  # each sketch is tried
+    assert all(s.proposals > 0 for s in apart._studies)  # each sketch is tried
 
 
 def test_the_value_of_a_repaired_row_is_told_where_it_was_measured() -> None:

@@ -74,7 +74,7 @@ def test_settings_are_checked(changes: dict[str, Any]) -> None:
 
 
 def test_the_random_share_is_checked() -> None:
-    with pytest.raises(UserError, match="random_share is between 0 and 1, got 2"):
+    with pytest.raises(UserError, match="random_share must be between 0 and 1, got 2"):
         GradientSettings(random_share=2)
 
 
