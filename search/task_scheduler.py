@@ -19,7 +19,7 @@ from tunesmith.support.registry import Registry
 
 RESCUE = 2
 """A task without a success has priority until its trials reach this multiple of the mean trials of tasks with one."""
-HOPELESS = 4
+NO_SUCCESS_PATIENCE = 4
 """Early stopping gives a task without a success this multiple of the trials it gives a task that no longer improves."""
 MIN_GAIN = 0.01
 """Relative gain below which a task counts as not improving."""
@@ -176,7 +176,7 @@ class TaskScheduler:
         total: trials of all tasks together, including those of earlier runs; None for no common limit.
         seconds: time after which no new turn starts; a turn in progress is completed.
         early_stop: a task stops when its best time has not improved by `MIN_GAIN` over this number of trials; without a success after
-            `HOPELESS` times as many.  None stops no task.
+            `NO_SUCCESS_PATIENCE` times as many.  None stops no task.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class TaskScheduler:
         if n is None or state.trials <= n:
             return False
         if state.best is None:
-            return state.trials >= HOPELESS * n
+            return state.trials >= NO_SUCCESS_PATIENCE * n
         before = state.curve[-1 - n]
         return before is not None and state.best > (1 - MIN_GAIN) * before
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.history import History, candidate_of
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows

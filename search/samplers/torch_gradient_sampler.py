@@ -25,8 +25,8 @@ from tunesmith.costmodel.formulas.torch_program import TorchProgram, import_torc
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.ir.target.target import Target
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.history import History
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows

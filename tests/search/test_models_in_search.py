@@ -11,8 +11,8 @@ from tunesmith.costmodel.models.model import CostModel, Features, Scores
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError

@@ -291,7 +291,10 @@ def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
         ([[Candidate(0, (1,))]], r"the row \[1\]; rows of the sketch '.*' have \d+ values"),
         ([[Candidate(99, (1,))]], r"a candidate of sketch 99; the space has \d+ sketches"),
         ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is not a Candidate: Scripted.ask must return a list of Candidate\(sketch, row\)"),
-        ([np.ones((5, 4), np.int64)], r"Scripted.ask\(5\) returned an array of shape \[5, 4\]; it must return a list of at most 5 Candidate"),
+        (
+            [np.ones((5, 4), np.int64)],
+            r"Scripted.ask\(5\) returned an array of shape \[5, 4\]; it must return a list of at most 5 Candidate",
+        ),
         ([None], r"Scripted.ask\(5\) gave a value of type NoneType"),
         ([[Candidate(0, np.ones(4, np.int64))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),
         ([[Candidate(0, (1.5,))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),

@@ -9,8 +9,8 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.registry import make_model
-from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.history import History
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.samplers.scorer import ENOUGH, Scorer
 from tunesmith.support.errors import UserError
