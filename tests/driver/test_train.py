@@ -179,9 +179,9 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
         # A file never runs code that it names: the class is named beside it.
         with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
             tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
-        with pytest.raises(UserError, match=r"'m.txt' is no file of a saved model: its name ends with none of .json, .safetensors"):
+        with pytest.raises(UserError, match=r"'m.txt' is not a saved model: its name must end with one of .json, .safetensors"):
             find_model(f"{kind}@m.txt")
-        with pytest.raises(RecordError, match="none.json is no model that Ridge.save wrote"):
+        with pytest.raises(RecordError, match="none.json is not a model written by Ridge.save"):
             find_model(f"{kind}@{tmp_path}/none.json")
     finally:
         sys.path[:] = path

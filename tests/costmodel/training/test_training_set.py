@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.random_model import RandomModel
-from tunesmith.costmodel.training.evaluation import METRICS, evaluate, judge, split
+from tunesmith.costmodel.training.evaluation import METRICS, evaluate, metric_values, split
 from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
@@ -161,9 +161,9 @@ def test_scores_of_different_rounds_are_not_compared() -> None:
     data = three_tasks()
     parts = [np.flatnonzero(np.arange(len(data)) % 2 == i) for i in (0, 1)]
     truth = [100.0 * i - np.log(data.seconds[p]) for i, p in enumerate(parts)]
-    assert judge(data, parts, truth)["Spearman"] == pytest.approx(1)
+    assert metric_values(data, parts, truth)["Spearman"] == pytest.approx(1)
     one = np.array([0])
-    assert judge(data, [one], [np.zeros(1)])["pairs"] is None and set(judge(data, [one], [np.zeros(1)])) == set(METRICS)
+    assert metric_values(data, [one], [np.zeros(1)])["pairs"] is None and set(metric_values(data, [one], [np.zeros(1)])) == set(METRICS)
 
 
 def test_refusals() -> None:
@@ -178,7 +178,7 @@ def test_refusals() -> None:
         evaluate("xgb", data, None)
     failed = TrainingSet(data.tasks, data.groups, np.full(len(data), np.inf), [], data.refused)
     with pytest.raises(UserError, match="no program ran"):
-        judge(failed, [np.arange(len(data))], [np.zeros(len(data))])
+        metric_values(failed, [np.arange(len(data))], [np.zeros(len(data))])
 
 
 def test_a_workload_that_is_held_out_is_so_on_all_targets() -> None:
