@@ -1,7 +1,9 @@
 """Compute the ranking metrics of TenSet and TLP for cost models, over programs grouped by task.
 
 All take measured `seconds` [N], predicted `scores` [N] (higher is better) and `groups` [N] (the task of each program), so they apply to
-learned models, the analytic cost and random scores alike.  Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
+learned models, the analytic cost and random scores alike.
+
+Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
 (ASPLOS 2023); Best-k: Qiao et al., "Pruner" (ASPLOS 2025); NDCG: Järvelin and Kekäläinen (TOIS 2002), with the gains of LambdaRank.
 """
 

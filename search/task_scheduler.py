@@ -113,7 +113,7 @@ class Gradient(Allocator):
     def __init__(self, alpha: float = 0.2, beta: float = 2.0, window: int = 3) -> None:
         if not 0 <= alpha <= 1 or not 0 < beta < math.inf or window < 1:
             raise UserError(
-                f"the gradient's alpha must be from 0 to 1, beta above 0, window at least 1; got alpha={alpha}, beta={beta}, window={window}"
+                f"the gradient's alpha must be in [0, 1], beta above 0, window at least 1; got alpha={alpha}, beta={beta}, window={window}"
             )
         self.alpha, self.beta, self.window = alpha, beta, window
 

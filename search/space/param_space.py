@@ -181,7 +181,7 @@ class ParamSpace:
         return rows
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
-        """Each row with the tuple of one group replaced, by a near one with probability 1/2; rows stay unchanged after `tries` rejections."""
+        """Each row with the tuple of one group replaced, by a near one with probability 1/2; unchanged after `tries` rejections."""
         out = rows.copy()
         todo = np.arange(len(rows) if self.groups else 0)
         for _ in range(tries):

@@ -315,7 +315,7 @@ def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window:
 
 
 def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
-    """Whether every index has a constant stride between the lanes of a vector along `axis`, and every condition holds for a prefix of lanes."""
+    """Whether every index has a constant stride between vector lanes along `axis`, and every condition holds for a prefix of lanes."""
     lane, whole = Var("lane"), Var("whole")
     ranges = {it.var: (0, max((it.extent.const or 1) - 1, 0)) for it in b.iters}
     ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
