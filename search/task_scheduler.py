@@ -1,4 +1,4 @@
-"""Choose the task to measure next and the number of its candidates; an `Allocator` expresses the preference among tasks.
+"""Choose the task to measure next and its number of candidates; an `Allocator` ranks the tasks.
 
 Every decision follows from the tasks' curves, which follow from the log: an interrupted search resumes as it would have continued, and
 equal measurements give equal orders.  Every task is measured: an `Allocator` chooses only among tasks that have had their warm-up, and

@@ -169,8 +169,8 @@ class Tuning:
         timed: set[str] = set()
         noisy = False
         for _ in range(RANKING_ROUNDS):
-            top = self._mine(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
-            best = self._mine([r for r in [self._update_best()] if r is not None])
+            top = self._in_space(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
+            best = self._in_space([r for r in [self._update_best()] if r is not None])
             # Times lengthened by noise cannot be compared with those of other candidates: then the database's best ends the ranking.
             leading = best if noisy else top
             if not top or (timed and (not leading or leading[0].schedule in timed)):
@@ -187,7 +187,7 @@ class Tuning:
         self._update_best()
         self._show()
 
-    def _mine(self, records: Sequence[Record]) -> list[Record]:
+    def _in_space(self, records: Sequence[Record]) -> list[Record]:
         """The records of candidates in the space."""
         return [r for r in records if r.schedule in self._candidates]
 

@@ -1,4 +1,4 @@
-"""Check the scores of a cost model, which may be user code: one number for each program, or an error that names the class."""
+"""Check the scores of a cost model, which may be user code: one number for each program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the LambdaRank loss: pairs of programs of one task, each weighted by the change of NDCG if the two are swapped.
+"""Compute the LambdaRank loss: pairs of programs of one task, weighted by the change of NDCG when swapped.
 
 For a list with relevances y and scores s, sorted by score, G = (2^y - 1) / maxDCG and D(rank) = log2(1 + rank):
 

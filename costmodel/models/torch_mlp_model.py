@@ -1,4 +1,4 @@
-"""Score programs by TenSet's multilayer perceptron: encode the features of each store, sum over the stores, decode to a score.
+"""Score programs by TenSet's multilayer perceptron: encode each store, sum over the stores, decode.
 
 The loss is LambdaRank, so the model is trained on the order of programs within a task, not on their times (source: Zheng et al.,
 "TenSet", NeurIPS 2021 datasets track; the network is TVM MetaSchedule's SegmentSumMLP).  Features are normalised to mean 0 and deviation

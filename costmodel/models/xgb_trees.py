@@ -1,7 +1,7 @@
-"""Validate boosted trees in XGBoost's JSON format and copy the known fields: XGBoost checks no index and crashes on an invalid one.
+"""Validate boosted trees in XGBoost's JSON format, and copy the known fields.
 
-A digest detects damage, but does not authenticate the file.  So each index is checked, and only the fields that `XGBModel.save` writes
-are passed to XGBoost.
+XGBoost checks no index and crashes on an invalid one.  A digest detects damage, but does not authenticate the file.  So each index is
+checked, and only the fields that `XGBModel.save` writes are passed to XGBoost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Propose candidates by simulated annealing: parallel chains under a falling temperature (`annealing`).
+"""Propose candidates by simulated annealing: parallel chains under a falling temperature.
 
 The sampler of AutoTVM (Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018, section 5.3), vectorised over rows: all chains
 step together, a step is `ParamSpace.mutate`, and the objective is the predicted cost, of the learned model or, before it has data, of
@@ -75,7 +75,7 @@ class _Chains:
 
 
 class AnnealingSampler(Sampler):
-    """Simulated annealing, see the module docstring."""
+    """Simulated annealing (registered as `annealing`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: AnnealingSettings | None = None) -> None:
         self.task, self.seed = task, seed

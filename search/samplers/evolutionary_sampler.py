@@ -1,4 +1,4 @@
-"""Propose candidates by evolutionary search: the analytic model ranks a draft, the learned model guides its evolution (`evolutionary`).
+"""Propose candidates by evolutionary search: an analytically ranked draft evolves under the learned model.
 
 Each round draws a large population and keeps the part with the lowest analytic cost; the best measured candidates join it as parents.
 Rows are mutated and crossed within their sketch for a few generations, ranked by the learned model.  The best unmeasured candidates
@@ -51,7 +51,7 @@ class EvolutionSettings:
 
 
 class EvolutionarySampler(Sampler):
-    """Evolutionary search, see the module docstring."""
+    """Evolutionary search (registered as `evolutionary`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: EvolutionSettings | None = None) -> None:
         self.task, self.model, self.seed = task, model, seed

@@ -1,4 +1,4 @@
-"""Propose candidates by any Optuna sampler over the domains of the sketches, through Optuna's ask-and-tell interface (`optuna-...`).
+"""Propose candidates by Optuna samplers over the domains of the sketches, through the ask-and-tell interface.
 
 **Columns** are integers: the index of a value in its Param's domain.  Domains are sorted and about evenly spaced on a logarithmic scale,
 so steps are comparable across the domain.  Objective values are logarithms of seconds, minimised.

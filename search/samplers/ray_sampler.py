@@ -132,7 +132,7 @@ class RaySampler(Sampler):
             self._do("repeat", answer.calls, tuple(self._calls[answer.calls :]))
             answer = self._do("call", len(self._calls), call)
         if isinstance(answer, _MissingCalls):
-            raise RunError(f"the sampler lost its Ray actor {_MAX_LOST + 1} times in call {len(self._calls)} ({call[0]!r})")
+            raise RunError(f"the sampler lost its Ray actor repeatedly in call {len(self._calls)} ({call[0]!r})")
         self._calls.append(call)
         return answer
 

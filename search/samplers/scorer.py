@@ -1,4 +1,4 @@
-"""Predict the cost of unmeasured candidates by the learned model, or by the analytic model until the learned one is trained."""
+"""Predict the cost of unmeasured candidates by the learned model, or by the analytic one before training."""
 
 from __future__ import annotations
 

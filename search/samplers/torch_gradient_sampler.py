@@ -1,4 +1,4 @@
-"""Propose candidates by gradient descent on the analytic cost over relaxed tile sizes, rounded to admissible rows (`gradient`).
+"""Propose candidates by gradient descent on the analytic cost over relaxed tile sizes, rounded to admissible rows.
 
 The method of Felix (Zhao et al., "Felix: Optimizing Tensor Programs with Gradient Descent", ASPLOS 2024): the cost of a sketch is a
 formula over its Params, so it has a gradient.  Params are continuous on a logarithmic scale, y = log2(1 + value).  Step functions in the
@@ -130,7 +130,7 @@ class Descent:
 
 
 class GradientSampler(Sampler):
-    """Gradient descent on the analytic cost, see the module docstring."""
+    """Gradient descent on the analytic cost (registered as `gradient`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: GradientSettings | None = None) -> None:
         import_torch("the sampler `gradient`")

@@ -1,4 +1,4 @@
-"""Represent the admissible rows of a sketch: a table of tuples for each group of coupled Params, and joint constraints between groups.
+"""Represent the admissible rows of a sketch by tables of coupled Params and joint constraints between tables.
 
 Plain rejection sampling is infeasible: a random choice of a convolution's dozen tile sizes is almost never admissible.  So each group is
 enumerated once, and rejection applies only to constraints between large groups (for example, the register budget).  Sampling and

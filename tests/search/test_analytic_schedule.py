@@ -1,4 +1,4 @@
-"""Test schedules without measurements: reproducible, correct, and the default schedule for functions without a search space."""
+"""Test schedules without measurements: reproducibility, results, and functions without a search space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check that every cost model works in the evolutionary sampler, with its kind of features, and a pretrained one from the start."""
+"""Check that every cost model works in the evolutionary sampler, a pretrained one from the start."""
 
 from __future__ import annotations
 

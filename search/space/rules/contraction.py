@@ -1,4 +1,4 @@
-"""Schedule matrix products and convolutions on CPUs: register tiles, cache blocks, packing, fused epilogues and padding (`contraction`).
+"""Schedule matrix products and convolutions on CPUs: register tiles, cache blocks, packing, fused epilogues, padding.
 
 The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the fourth.  The
 fourth level is the register tile, whose accumulators stay in registers during the reduction.  An operand may be packed into a

@@ -1,4 +1,4 @@
-"""Schedule any function on CPUs: parallelise the independent leading spatial loops of every block (`fallback`).
+"""Schedule any function on CPUs: parallelise the independent leading spatial loops of every block.
 
 Functions with little work also get a serial schedule.  Used only if no other rule applies.
 """

@@ -1,4 +1,4 @@
-"""Schedule matrix products and convolutions on GPUs: blocks, virtual threads, warps and per-thread register tiles (`gpu_contraction`).
+"""Schedule matrix products and convolutions on GPUs: blocks, virtual threads, warps and per-thread register tiles.
 
 The loop nest of docs/design/006-gpu.md: for each step of the reduction, all threads of a block copy a tile of each operand to shared
 memory; each thread loads fragments of it into registers and updates its tile of accumulators.  Operands without reuse are read directly

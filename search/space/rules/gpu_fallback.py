@@ -1,4 +1,4 @@
-"""Schedule any function on GPUs: bind the spatial iterations of every block to threads (`gpu_fallback`).
+"""Schedule any function on GPUs: bind the spatial iterations of every block to threads.
 
 Used only if no other rule applies.
 """

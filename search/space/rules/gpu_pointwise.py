@@ -1,4 +1,4 @@
-"""Schedule elementwise operators on GPUs: inline into the output, distribute its elements over threads in vectors (`gpu_pointwise`)."""
+"""Schedule elementwise operators on GPUs: inline into the output, distribute vectors of elements over threads."""
 
 from __future__ import annotations
 

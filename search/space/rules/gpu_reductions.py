@@ -1,4 +1,4 @@
-"""Schedule single reductions on GPUs, of rows or of all elements (`gpu_reductions`).
+"""Schedule single reductions on GPUs, of rows or of all elements.
 
 Each row is reduced by a group of threads, whose partial results are combined.  A reduction of all elements gives one partial result per
 block, and a second kernel with one block combines them.

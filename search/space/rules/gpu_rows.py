@@ -1,4 +1,4 @@
-"""Schedule operators that reduce along rows and use the results in the same rows on GPUs: softmax, norms (`gpu_rows`).
+"""Schedule operators that reduce along rows and use the results in the same rows on GPUs: softmax, norms.
 
 One group of threads processes a row, and a block processes several rows.  Each thread reads its elements once, keeps them in registers,
 and combines its partial results with the other threads of the group.  Short rows are processed by one warp without barriers.

@@ -1,4 +1,4 @@
-"""Schedule elementwise operators on CPUs: inline into the output, vectorise the last axis, parallelise the rows (`pointwise`)."""
+"""Schedule elementwise operators on CPUs: inline into the output, vectorise the last axis, parallelise the rows."""
 
 from __future__ import annotations
 

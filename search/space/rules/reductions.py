@@ -1,4 +1,4 @@
-"""Schedule single memory-bound reductions, of rows or of all elements, with vector accumulators and threads (`reductions`)."""
+"""Schedule single memory-bound reductions, of rows or of all elements, with vector accumulators and threads."""
 
 from __future__ import annotations
 

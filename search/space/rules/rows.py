@@ -1,4 +1,4 @@
-"""Schedule operators that reduce along rows and use the results in the same rows: softmax, norms, row sums (`rows`).
+"""Schedule operators that reduce along rows and use the results in the same rows: softmax, norms, row sums.
 
 All stages of a row are fused, so that a row is read from memory once.  Each reduction is split into the lanes of several vectors, which
 are combined at the end of the row (source: Suriana et al., CGO 2017; rfactor).

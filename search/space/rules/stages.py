@@ -1,4 +1,4 @@
-"""Schedule functions with too many pointwise blocks to inline into one expression: inline them into stages of bounded size (`stages`).
+"""Schedule functions with too many pointwise blocks for one expression: inline them into stages of bounded size.
 
 Expressions are trees: a chain of 1,000 additions is 1,000 levels deep, and a chain of 30 functions that read their argument twice has 2**30
 nodes.  Used only for functions that exceed `block_classes.INLINED` after full inlining.

@@ -1,4 +1,4 @@
-"""Test the gradient sampler: the descent lowers the analytic cost within the domains, constraints, settings, error messages."""
+"""Test the gradient sampler: descent on the analytic cost, domains, constraints, settings, error messages."""
 
 from __future__ import annotations
 

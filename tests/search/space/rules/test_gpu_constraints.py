@@ -1,4 +1,4 @@
-"""Check that the constraints of GPU sketches accept exactly the rows that lowering accepts; see also `experiments/gpu_constraints`."""
+"""Check that GPU sketches accept exactly the rows that lowering accepts; see also `experiments/gpu_constraints`."""
 
 from __future__ import annotations
 
