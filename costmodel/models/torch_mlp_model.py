@@ -260,7 +260,7 @@ def _settings_of(data: Any) -> MLPSettings:
         or {k: type(v) for k, v in data.items()} != kinds
         or not all(k == "seed" or v >= (k == "threads") for k, v in data.items())
     ):
-        raise ValueError("its settings do not have the names and types of this network, or are negative")
+        raise ValueError("its settings do not have the names, types and ranges of this network")
     return MLPSettings(**data)
 
 
