@@ -198,7 +198,7 @@ def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Pa
     with pytest.raises(RecordError, match=r"cannot read .*none\.jsonl"):
         train(none, tmp_path / "m.json")
     result = CliRunner().invoke(main, ["costmodel", "eval", "xgb", str(logs[0]), "--holdout", "task"])
-    assert result.exit_code == 2 and "all programs are of one task" in result.stderr
+    assert result.exit_code == 2 and "all programs have the same task" in result.stderr
 
 
 @pytest.mark.parametrize("method", ["__init__", "update", "score"])
