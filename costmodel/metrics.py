@@ -1,7 +1,9 @@
-"""How good a cost model is: the metrics of TenSet and TLP, over programs grouped by task.
+"""Compute the ranking metrics of TenSet and TLP for cost models, over programs grouped by task.
 
-All take measured `seconds` [N], predicted `scores` [N] (higher is better) and `groups` [N] (the task of each program), so that a model,
-the analytic cost or a coin are judged alike.  Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
+All take measured `seconds` [N], predicted `scores` [N] (higher is better) and `groups` [N] (the task of each program), so they apply to
+learned models, the analytic cost and random scores alike.
+
+Sources: Zheng et al., "TenSet" (NeurIPS 2021, datasets track); Zhai et al., "TLP"
 (ASPLOS 2023); Best-k: Qiao et al., "Pruner" (ASPLOS 2025); NDCG: Järvelin and Kekäläinen (TOIS 2002), with the gains of LambdaRank.
 """
 
@@ -19,13 +21,13 @@ Ints = npt.NDArray[np.integer]
 
 
 def top_k_score(seconds: Floats, scores: Floats, groups: Ints, k: int, weights: Mapping[int, float] | None = None) -> float:
-    """Time of the best programs by time of the best among each task's k highest scores, tasks summed; 1 is perfect.
+    """Time of the best programs divided by the best time among each task's k highest scores, summed over tasks; 1 is perfect.
 
     Args:
-        seconds, scores, groups: see the module's text; of equal scores the slower programs count as the higher ones, so that a model
-            which cannot tell programs apart gains nothing by their order.
-        k: programs that would be measured.
-        weights: how often a network runs each task; 1 by default.
+        seconds, scores, groups: see the module docstring.  Among equal scores the slower program is ranked higher, so that a constant
+            model gains nothing from the order of programs.
+        k: number of programs that would be measured.
+        weights: occurrences of each task in a network; 1 by default.
     """
     best, found = 0.0, 0.0
     for g, time, score in _tasks(seconds, scores, groups):
@@ -48,33 +50,33 @@ def recall_at_k(seconds: Floats, scores: Floats, groups: Ints, k: int) -> float:
 
 
 def best_k(seconds: Floats, scores: Floats, groups: Ints, draft: int, k: int, weights: Mapping[int, float] | None = None) -> float:
-    """Time of the best programs by time of the k-th fastest among each task's `draft` highest scores, tasks summed; 1 is perfect.
+    """Time of the best programs divided by the k-th best time among each task's `draft` highest scores, summed over tasks; 1 is perfect.
 
-    It judges a draft that another model, or the machine, will choose from: good drafts hold k fast programs, not one.  With k = 1 it is
-    the top-k score of the draft.  Where a task has fewer programs, its slowest counts.
+    It evaluates a draft from which another model, or a measurement, selects: good drafts contain k fast programs, not one.  With k = 1 it
+    is the top-k score of the draft.  For a task with fewer programs, the slowest one counts.
 
     Args:
-        seconds, scores, groups, weights: as for `top_k_score`.
-        draft: programs that are kept.
-        k: which of them counts.
+        seconds, scores, groups, weights: see `top_k_score`.
+        draft: size of the draft.
+        k: rank in the draft, by time.
     """
     best, found = 0.0, 0.0
     for g, time, score in _tasks(seconds, scores, groups):
         w = _weight(weights, g)
-        kept = np.sort(time[np.lexsort((-time, -score))[: _positive(draft)]])
+        drafted = np.sort(time[np.lexsort((-time, -score))[: _positive(draft)]])
         best += w * float(time.min())
-        found += w * float(kept[min(_positive(k), len(kept)) - 1])
+        found += w * float(drafted[min(_positive(k), len(drafted)) - 1])
     return best / found
 
 
 def ndcg(seconds: Floats, scores: Floats, groups: Ints, k: int | None = None) -> float:
     """Normalised discounted cumulative gain of the ranking, mean over tasks; 1 is perfect.
 
-    The gain of a program is 2^y - 1, where y is its throughput relative to the best of the task; that at rank r counts 1 / log2(1 + r).
+    The gain of a program is 2^y - 1, where y is its throughput relative to the best of the task, with weight 1 / log2(1 + r) at rank r.
 
     Args:
-        seconds, scores, groups: as for `top_k_score`, equal scores too.
-        k: ranks that count; all by default.
+        seconds, scores, groups: see `top_k_score`, also for equal scores.
+        k: number of ranks; all by default.
     """
     found = []
     for _, time, score in _tasks(seconds, scores, groups):
@@ -87,9 +89,9 @@ def ndcg(seconds: Floats, scores: Floats, groups: Ints, k: int | None = None) ->
 
 
 def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
-    """Share of the pairs of one task's programs that the scores order as the times do; all pairs together.
+    """Share of the pairs of programs of one task that the scores order correctly, over all pairs of all tasks.
 
-    Pairs of equal times are left out; of equal scores, half a pair is right.
+    Pairs with equal times are ignored; pairs with equal scores count one half.
 
     Raises:
         UserError: no task has two programs of different times.
@@ -99,18 +101,21 @@ def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
         for i in range(len(time) - 1):
             slower = np.sign(time[i + 1 :] - time[i])
             lower = np.sign(score[i] - score[i + 1 :])
-            told = slower != 0
-            pairs += int(told.sum())
-            right += float((1.0 + slower[told] * lower[told]).sum() / 2)
+            distinct = slower != 0
+            pairs += int(distinct.sum())
+            right += float((1.0 + slower[distinct] * lower[distinct]).sum() / 2)
     if not pairs:
         raise UserError("pairwise accuracy needs two programs of different times in some task")
     return right / pairs
 
 
 def spearman(seconds: Floats, scores: Floats, groups: Ints) -> float:
-    """Rank correlation of scores with speed, mean over tasks of at least two different times; equal values share their mean rank.
+    """Spearman's rank correlation of scores with speed, mean over tasks with at least two different times.
 
-    Scores that are all equal correlate with nothing: 0.
+    Equal values share their mean rank.  The correlation of constant scores is 0.
+
+    Raises:
+        UserError: no task has two programs of different times.
     """
     found = []
     for _, time, score in _tasks(seconds, scores, groups):
@@ -125,20 +130,20 @@ def spearman(seconds: Floats, scores: Floats, groups: Ints) -> float:
 
 
 def ranks(values: Floats) -> npt.NDArray[np.float64]:
-    """Rank of each value, from 1 for the lowest; equal ones share the mean of their ranks."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    """Rank of each value, 1 for the lowest; equal values share their mean rank."""
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2.0)[place])
+    return np.asarray((last - (counts - 1) / 2.0)[index])
 
 
 def rmse(truth: Floats, predicted: Floats) -> float:
-    """Root of the mean squared error, of whatever the model predicts (TenSet: throughput, best of the task = 1)."""
+    """Root mean squared error of any quantity (in TenSet: throughput, best of the task = 1)."""
     _same(truth, predicted)
     return float(np.sqrt(np.mean((truth - predicted) ** 2)))
 
 
 def r_squared(truth: Floats, predicted: Floats) -> float:
-    """Share of the variance that the prediction explains; 0 for a constant at the mean, negative for worse.
+    """Coefficient of determination: 0 for a constant at the mean, negative for worse predictions.
 
     Raises:
         UserError: the truth does not vary.
@@ -151,9 +156,9 @@ def r_squared(truth: Floats, predicted: Floats) -> float:
 
 
 def fitted_throughput(seconds: Floats, scores: Floats, groups: Ints) -> npt.NDArray[np.float64]:
-    """The throughput that scores predict, [N], for `rmse` and `r_squared` of models whose scores have no unit.
+    """The throughput predicted by scores, [N], for `rmse` and `r_squared` of models whose scores have no unit.
 
-    Each task's scores go through the straight line that fits its throughput best, which never falls: a model that ranks upside down
+    Each task's scores are mapped by the least-squares line to its throughput, with a slope of at least 0: a model that ranks in reverse
     predicts a constant.
     """
     truth, out = normalized_throughput(seconds, groups), np.zeros(len(seconds))
@@ -166,7 +171,7 @@ def fitted_throughput(seconds: Floats, scores: Floats, groups: Ints) -> npt.NDAr
 
 
 def normalized_throughput(seconds: Floats, groups: Ints) -> npt.NDArray[np.float64]:
-    """Best time of the task by time: 1 for the fastest program of each task, 0 for those that failed (inf)."""
+    """Best time of the task divided by time: 1 for the fastest program of each task, 0 for failed ones (inf)."""
     out = np.zeros(len(seconds))
     for g in np.unique(groups):
         mine = groups == g
@@ -183,9 +188,9 @@ def _tasks(seconds: Floats, scores: Floats, groups: Ints) -> Iterator[tuple[int,
             f"got shapes {list(seconds.shape)}, {list(scores.shape)}, {list(groups.shape)}"
         )
     if not np.isfinite(seconds).all() or not (seconds > 0).all():
-        raise UserError("metrics need finite positive seconds: leave out programs that failed")
+        raise UserError("metrics need finite positive seconds: leave out failed programs")
     if np.isnan(scores).any():
-        raise UserError(f"metrics need scores that can be compared; {int(np.isnan(scores).sum())} of {n} are NaN")
+        raise UserError(f"metrics need comparable scores; {int(np.isnan(scores).sum())} of {n} are NaN")
     for g in np.unique(groups):
         mine = groups == g
         yield int(g), seconds[mine], scores[mine]
@@ -208,4 +213,6 @@ def _positive(k: int) -> int:
 
 def _same(truth: Floats, predicted: Floats) -> None:
     if truth.shape != predicted.shape or not truth.size:
-        raise UserError(f"truth and prediction must have one shape and hold something; got {list(truth.shape)} and {list(predicted.shape)}")
+        raise UserError(
+            f"truth and prediction must have equal shapes and not be empty; got {list(truth.shape)} and {list(predicted.shape)}"
+        )

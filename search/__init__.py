@@ -1,1 +1,1 @@
-"""Rank 8: spaces and their rules, samplers, the tuner."""
+"""Layer 8: search spaces and their rules, samplers, the tuner and the task scheduler."""

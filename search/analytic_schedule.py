@@ -1,7 +1,7 @@
-"""A schedule without measurements: the candidate that the analytic model likes best.
+"""Choose a schedule without measurements: the candidate with the lowest analytic cost.
 
-It is what a function without a record is compiled with.  The draw has a fixed seed, so equal functions and targets give equal
-programs on every machine.
+Functions without a record are compiled with it.  The draw has a fixed seed, so equal functions and targets give equal programs on
+every machine.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU
-from tunesmith.search.samplers.drafter import Population, ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import BuildError, UserError
 from tunesmith.support.seeds import stream
 
 DRAWN = 4096
-"""Candidates that are ranked."""
+"""Number of candidates drawn and ranked."""
 TRIED = 8
-"""Candidates that are tried, best first, to find one whose code is small enough, or on a GPU one that spills no registers."""
+"""Number of candidates tried, best first, to find one with small enough code or, on a GPU, one that spills no registers."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function under the best of `DRAWN` candidates by the analytic model; the plain schedule where there is no space.
+    """The function with the best of `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
 
-    Functions with symbolic sizes, and those that somebody has scheduled, have none.
+    Functions with dynamic shapes and functions that are already scheduled have none.
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)
     with suppress(UserError):
         task = Task(func.name, func, target)
         if task.space.sketches:
-            drafter = ProposalGenerator(task)
-            drawn = drafter.draw(DRAWN, stream(0, "untuned", task.digest))
+            generator = ProposalGenerator(task)
+            drawn = generator.draw(DRAWN, stream(0, "untuned", task.digest))
             best = drawn.best(TRIED)
             if target.is_cpu:
                 best = [*_on_one_thread(task, drawn, target), *best]
@@ -57,14 +57,14 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[float, Candidate]]:
-    """The best candidates without a parallel loop whose work is not worth starting threads: these may be asleep, or have no core."""
+    """The best candidates without a parallel loop, if their predicted time is too short to pay for waking threads or waiting for cores."""
     serial = [k for k in drawn.rows if not any(type(n) is For and n.kind == "parallel" for n in walk(task.space.sketches[k].func.body))]
     best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(TRIED)
     return [x for x in best if not worth_threads(x[0], target)]
 
 
 def _is_small(program: PrimFunc, target: Target) -> bool:
-    """Whether the code stays within the budget of unrolling, also where a choice keeps the program from being vectorised."""
+    """Whether the code stays within the unrolling budget, also if a `Select` prevents vectorisation."""
     if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
         return False
     if code_size(program.body) <= UNROLLED or not any(type(n) is Select for n in walk(program.body)):
@@ -77,7 +77,7 @@ def _is_small(program: PrimFunc, target: Target) -> bool:
 
 
 def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:
-    """The first whose kernels the compiler keeps in registers, which estimates tell only nearly; if all spill, that which spills least."""
+    """The first program that compiles without register spills, which the estimates predict only roughly; else the one that spills least."""
     found: list[tuple[float, PrimFunc]] = []
     for program in programs:
         spilled = build(program, target).facts["spill_bytes"]

@@ -1,7 +1,7 @@
-"""Choose the records of a log that measured candidates of today's space.
+"""Select the records of a log that measured candidates of the current search space.
 
-The name of a sketch says little: rules change, and a log may come from anywhere.  A record is one of today's candidate only if its trace
-has the steps of the sketch with the decisions of its row, and the row is admissible.
+The name of a sketch is not sufficient: rules change, and a log may come from another version.  A record matches a candidate only if its
+trace has the steps of the sketch with the decisions of its row, and the row is admissible.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tunesmith.search.task import Task
 
 
 def known_records(task: Task, records: Iterable[Record]) -> list[tuple[Candidate, Record]]:
-    """The records of candidates of the task's space, on its target, in their order.
+    """The records of candidates in the task's space on its target, in the order given, each with its candidate.
 
-    A candidate that failed may have failed because its row does not fit the steps: of these the steps alone are compared.
+    The row of a failed candidate may not fit the steps, so failed records are compared by their steps alone.
     """
     sketches = {s.name: (k, len(s.params), template(s.trace.to_json())) for k, s in enumerate(task.space.sketches)}
     key = target_key(task.target.to_json())
@@ -35,7 +35,7 @@ def known_records(task: Task, records: Iterable[Record]) -> list[tuple[Candidate
 
 
 def decisions(record: Record) -> tuple[object, ...]:
-    """What the steps of the trace decided, end to end; of a trace that is none as far as it goes."""
+    """The decisions of all steps of the trace, concatenated; malformed steps are skipped."""
     out: list[object] = []
     for step in record.trace:
         if isinstance(step, list) and len(step) == 4 and isinstance(step[3], list):
@@ -48,8 +48,8 @@ def _admissible(task: Task, candidates: set[Candidate]) -> set[Candidate]:
     for c in candidates:
         rows.setdefault(c.sketch, []).append(c)
     out: set[Candidate] = set()
-    for k, mine in rows.items():
-        table = np.array([c.row for c in mine], np.int64).reshape(len(mine), -1)
+    for k, same_sketch in rows.items():
+        table = np.array([c.row for c in same_sketch], np.int64).reshape(len(same_sketch), -1)
         fine = task.space.sketches[k].space.admissible(table).tolist()
-        out |= {c for c, ok in zip(mine, fine, strict=True) if ok}
+        out |= {c for c, ok in zip(same_sketch, fine, strict=True) if ok}
     return out

@@ -1,4 +1,4 @@
-"""A task: one function to be tuned for one target, with its space and everything that is keyed by its digest."""
+"""Describe a tuning task: one function, one target, the search space and the digest that identifies its records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Task:
     """One function to tune.
 
     Attributes:
-        name: what people call it, such as `matmul(m=512,n=512,k=512)`.
+        name: display name, such as `matmul(m=512,n=512,k=512)`.
         func: the unscheduled function.
-        target: where it will run.
-        reference: outputs from inputs, in numpy; None compares candidates with the unscheduled program instead.
-        flops: floating point operations, for rates.
-        weight: how often the function occurs in what is to be fast, for the allocation of a shared budget.
-        rules: the space's rules; None for those of the target's kind.
-        ranges: of input values, for inputs on which the usual ones make no sense, such as divisors.
+        target: the target it is compiled for.
+        reference: computes the outputs from the inputs in numpy; None compares candidates with the unscheduled program instead.
+        flops: floating point operations, to compute rates.
+        weight: occurrences of the function in the tuned program, used to allocate a shared budget.
+        rules: sketch rules of the space; None for those of the target's kind.
+        ranges: value ranges of inputs for which the default range is unsuitable, such as divisors.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """The function's identity, equal on every machine."""
+        """Structural digest of the function, equal on every machine."""
         return structural.digest(self.func)
 
     @cached_property
     def measured(self) -> MeasureTask:
-        """The task as builders and runners see it."""
+        """The task in the form that builders and runners take."""
         return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges)
 
     @cached_property
     def space(self) -> Space:
-        """All sketches."""
+        """The search space: all sketches of the function."""
         return generate(self.func, self.target, self.rules)

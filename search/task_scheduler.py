@@ -1,8 +1,8 @@
-"""Which task is measured next, and how many candidates of it: budgets and fairness in one place, preferences in another.
+"""Choose the task to measure next and its number of candidates; an `Allocator` ranks the tasks.
 
-Everything follows from the tasks' curves, which follow from the log: a search that was interrupted goes on as it would have, and the
-same measurements give the same order.  No task is forgotten, and none holds up the others: an `Allocator` is only asked
-about tasks that have had their warm-up, and a task without any valid schedule comes before its wishes.
+Every decision follows from the tasks' curves, which follow from the log: an interrupted search resumes as it would have continued, and
+equal measurements give equal orders.  Every task is measured: an `Allocator` chooses only among tasks that have had their warm-up, and
+tasks without a valid schedule precede its choice.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.registry import Registry
 
 RESCUE = 2
-"""A task without a success is served first until it has had so many times the trials that tasks with one have on average."""
-HOPELESS = 4
-"""Early stopping gives a task without a success so many times the trials that it gives one that no longer improves."""
+"""A task without a success has priority until its trials reach this multiple of the mean trials of tasks with one."""
+NO_SUCCESS_PATIENCE = 4
+"""Early stopping gives a task without a success this multiple of the trials it gives a task that no longer improves."""
 MIN_GAIN = 0.01
-"""Relative gain below which a task does not improve."""
+"""Relative gain below which a task counts as not improving."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """What allocation knows of a task.
+    """The state of a task that allocation depends on.
 
     Attributes:
-        name: for messages.
-        curve: best verified seconds after each trial, earlier runs' included; None before the first success.
-        weight: how often the task occurs in what is to be made fast.
-        limit: trials that it may have, None if only the common budget bounds them.
+        name: display name, for messages.
+        curve: best verified seconds after each trial, including trials of earlier runs; None before the first success.
+        weight: occurrences of the task in the tuned program.
+        limit: maximum number of trials; None if only the common budget limits them.
         done: nothing more can be measured: its space is exhausted, or it failed.
         flops: floating point operations, 0 if unknown.
-        group: tasks of one group are similar and should reach similar rates; empty for none.
+        group: name of a group of similar tasks, which should reach similar rates; empty for none.
     """
 
     name: str
@@ -60,11 +60,11 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is measured next.
+    """The task measured next.
 
     Attributes:
         task: position of the task.
-        trials: at most so many candidates.
+        trials: maximum number of candidates.
         why: `warm-up`, `rescue` (it has no valid schedule yet), or `choice` (of the allocator).
     """
 
@@ -74,21 +74,21 @@ class Turn:
 
 
 class Allocator(ABC):
-    """Prefers one of several tasks.  A pure function of its arguments: no state, no randomness."""
+    """Choose one of several tasks.  A pure function of its arguments: no state, no randomness."""
 
     @abstractmethod
     def pick(self, states: Sequence[TaskState], open_: Sequence[int], batch: int) -> int:
         """One of `open_`.
 
         Args:
-            states: of all tasks.
-            open_: positions of those that may be measured, ascending, at least one; each has been measured before.
-            batch: candidates of a turn.
+            states: states of all tasks.
+            open_: positions of the tasks that may be measured, ascending, at least one; each has been measured before.
+            batch: candidates per turn.
         """
 
 
 class RoundRobin(Allocator):
-    """Equal turns: the task with the fewest trials, of several the first.  Weights do not matter."""
+    """Equal turns: the task with the fewest trials, the first one on ties.  Weights are ignored."""
 
     def pick(self, states: Sequence[TaskState], open_: Sequence[int], batch: int) -> int:
         """One of `open_`."""
@@ -96,24 +96,24 @@ class RoundRobin(Allocator):
 
 
 class Gradient(Allocator):
-    """The task whose next turn promises to save most of the weighted sum of all times.
+    """The task whose next turn has the largest expected reduction of the weighted sum of all times.
 
-    Ansor's gradient (Zheng et al., OSDI 2020, section 6 and appendix A) with time counted in turns of a batch: `alpha` times
-    the gain per turn over the last `window` turns, and else the gain to be hoped for, the larger of best / turns (as optimistic as
-    before) and what is missing to 1 / `beta` of the best rate that a similar task has reached.  TVM's MetaSchedule
-    leaves the similarity out and has the same defaults.  Unlike both, ties go to the task with fewer trials, then to the first, and a
-    task without a success has no gradient: it comes last here, as the scheduler sees to it.
+    Ansor's gradient (Zheng et al., OSDI 2020, section 6 and appendix A) with time counted in turns of a batch: `alpha` times the gain per
+    turn over the last `window` turns, plus 1 - `alpha` times the expected gain, the larger of best / turns and the distance to the best
+    rate of a similar task divided by `beta`.  TVM's MetaSchedule omits the similarity and has the same defaults.  Unlike both, ties are
+    broken by the number of trials, then by position, and a task without a success has no gradient: it comes last here, because the
+    scheduler handles it.
 
     Args:
-        alpha: share of the past, 0 to 1.
-        beta: trust in similar tasks, above 0: the rate of the best divided by it is expected of all.
-        window: turns that the past spans.
+        alpha: weight of the past gain, 0 to 1.
+        beta: weight of similar tasks, above 0: the best rate of the group divided by it is expected of all.
+        window: number of turns over which the past gain is computed.
     """
 
     def __init__(self, alpha: float = 0.2, beta: float = 2.0, window: int = 3) -> None:
         if not 0 <= alpha <= 1 or not 0 < beta < math.inf or window < 1:
             raise UserError(
-                f"the gradient's alpha is from 0 to 1, beta above 0, window at least 1; got alpha={alpha}, beta={beta}, window={window}"
+                f"the gradient's alpha must be in [0, 1], beta above 0, window at least 1; got alpha={alpha}, beta={beta}, window={window}"
             )
         self.alpha, self.beta, self.window = alpha, beta, window
 
@@ -129,8 +129,8 @@ class Gradient(Allocator):
         """Weighted seconds that a turn is expected to save; -1 before the first success.
 
         Args:
-            state: of the task.
-            batch: candidates of a turn.
+            state: state of the task.
+            batch: candidates per turn.
             rate: operations per second of the fastest similar task, itself included, or None.
         """
         best = state.best
@@ -139,10 +139,10 @@ class Gradient(Allocator):
         span = self.window * batch
         earlier = state.curve[-1 - span] if state.trials > span else None
         past = 0.0 if earlier is None else (earlier - best) / self.window
-        hope = best / max(1.0, state.trials / batch)
+        expected = best / max(1.0, state.trials / batch)
         if rate is not None and state.flops:
-            hope = max(hope, best - self.beta * state.flops / rate)
-        return state.weight * (self.alpha * past + (1 - self.alpha) * hope)
+            expected = max(expected, best - self.beta * state.flops / rate)
+        return state.weight * (self.alpha * past + (1 - self.alpha) * expected)
 
 
 ALLOCATORS: Registry[type[Allocator]] = Registry("allocator")
@@ -152,31 +152,31 @@ ALLOCATORS.register("round-robin", RoundRobin)
 
 
 def make_allocator(spec: str | Allocator) -> Allocator:
-    """The allocator of a registered name, with its defaults, or the one that is given.
+    """The allocator registered under a name, with its defaults, or the instance given.
 
     Raises:
-        UserError: there is no such name, or what is given is no Allocator.
+        UserError: the name is not registered, or the argument is not an Allocator.
     """
     found = ALLOCATORS.get(spec)() if isinstance(spec, str) else spec
     if not isinstance(found, Allocator):
-        raise UserError(f"the allocation {spec!r} is no name and no Allocator: one of {', '.join(ALLOCATORS.names())} is wanted")
+        raise UserError(f"the allocation {spec!r} is neither a name nor an Allocator; pass one of {', '.join(ALLOCATORS.names())}")
     return found
 
 
 class TaskScheduler:
-    """Gives turns until budgets are spent.
+    """Assigns turns to tasks until the budgets are spent.
 
-    Each task is warmed up with a batch, or with an even share of a small total.  Where tasks share a budget (`total` or `seconds`), one
-    that has no valid schedule is then served first, up to `RESCUE` times the mean trials of those that have one, so that
-    it gets at least an even share all along.  All else is the allocator's choice.
+    Each task starts with a warm-up of one batch, or of an even share of a small total.  If tasks share a budget (`total` or `seconds`), a
+    task without a valid schedule then has priority, up to `RESCUE` times the mean trials of those that have one, so that it always gets
+    at least an even share.  All other turns are chosen by the allocator.
 
     Args:
-        allocator: prefers tasks.
-        batch: candidates of a turn.
-        total: trials of all tasks together, those of earlier runs included; None for no common bound.
-        seconds: after so many no turn is given; a turn under way is not cut.
-        early_stop: a task stops when its best time has not become shorter by `MIN_GAIN` over so many trials; without a success after
-            `HOPELESS` times as many.  None stops no task.
+        allocator: chooses among tasks.
+        batch: candidates per turn.
+        total: trials of all tasks together, including those of earlier runs; None for no common limit.
+        seconds: time after which no new turn starts; a turn in progress is completed.
+        early_stop: a task stops when its best time has not improved by `MIN_GAIN` over this number of trials; without a success after
+            `NO_SUCCESS_PATIENCE` times as many.  None stops no task.
     """
 
     def __init__(
@@ -198,10 +198,10 @@ class TaskScheduler:
         )
 
     def check(self, states: Sequence[TaskState]) -> None:
-        """Refuse tasks that cannot all be served.
+        """Reject tasks that cannot all be measured.
 
         Raises:
-            UserError: a weight is no positive number, or the common budget is smaller than the number of tasks.
+            UserError: a weight is not a positive number, or the common budget is smaller than the number of tasks.
         """
         for s in states:
             if isinstance(s.weight, bool) or not isinstance(s.weight, Real) or not 0 < s.weight < math.inf:
@@ -210,20 +210,20 @@ class TaskScheduler:
             raise UserError(f"{self.total} trials for {len(states)} tasks: some would not be measured at all. Give at least {len(states)}")
 
     def next(self, states: Sequence[TaskState], elapsed: float = 0.0) -> Turn | None:
-        """The next turn; None when budgets are spent, or no task wants more.
+        """The next turn; None when the budgets are spent, or no task can be measured further.
 
         Args:
-            states: of all tasks, always in the same order.
-            elapsed: seconds of this run so far.
+            states: states of all tasks, always in the same order.
+            elapsed: seconds since the start of this run.
 
         Raises:
-            UserError: as `check`, or the allocator picked a task that it may not.
+            UserError: see `check`; or the allocator picked a task that is not open.
         """
         self.check(states)
         left = math.inf if self.total is None else self.total - sum(s.trials for s in states)
         if left <= 0 or (self.seconds is not None and elapsed >= self.seconds):
             return None
-        open_ = [i for i, s in enumerate(states) if not s.done and self._room(s) > 0 and not self.has_settled(s)]
+        open_ = [i for i, s in enumerate(states) if not s.done and self._trials_left(s) > 0 and not self.has_settled(s)]
         if not open_:
             return None
         share = self.batch if self.total is None else min(self.batch, self.total // len(states))
@@ -244,20 +244,20 @@ class TaskScheduler:
         if n is None or state.trials <= n:
             return False
         if state.best is None:
-            return state.trials >= HOPELESS * n
+            return state.trials >= NO_SUCCESS_PATIENCE * n
         before = state.curve[-1 - n]
         return before is not None and state.best > (1 - MIN_GAIN) * before
 
-    def _room(self, state: TaskState) -> float:
+    def _trials_left(self, state: TaskState) -> float:
         return math.inf if state.limit is None else state.limit - state.trials
 
     def _turn(self, task: int, most: float, states: Sequence[TaskState], why: str) -> Turn:
-        return Turn(task, int(min(self.batch, most, self._room(states[task]))), why)
+        return Turn(task, int(min(self.batch, most, self._trials_left(states[task]))), why)
 
     def _failing(self, states: Sequence[TaskState], open_: Sequence[int]) -> list[int]:
-        """Open tasks without a success that come before the allocator's choice."""
+        """Open tasks without a success that precede the allocator's choice."""
         if self.total is None and self.seconds is None:
-            return []  # each task has its own trials, whoever is first
+            return []  # each task has its own trials, in any order
         served = [s.trials for s in states if s.best is not None]
         bound = RESCUE * sum(served) / len(served) if served else math.inf
         return [i for i in open_ if states[i].best is None and states[i].trials < bound]

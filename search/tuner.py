@@ -1,4 +1,7 @@
-"""The tuner: ask a sampler, measure, tell, until the budget is spent.  It knows no Ray and prints nothing."""
+"""Tune one task: ask a sampler for candidates, measure them and report the results until the budget is spent.
+
+The tuner does not depend on Ray and prints nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from tunesmith.search.task import Task
 from tunesmith.support.seeds import recorded_seed
 
 PHASES = ("draft", "verify", "build", "measure", "train")
-"""Where the time of a search goes."""
+"""Phases of a search whose time is recorded."""
 RANKING = TimingPolicy(limit_s=1.0)
-"""How leaders are timed: in turn, in quiet windows, for seconds in all."""
+"""Timing policy for the leaders: interleaved, in quiet windows, for seconds in all."""
 RANKING_ROUNDS = 6
-"""How often leaders are timed at most: times of equal candidates would overtake each other for long."""
+"""Maximum number of ranking rounds: candidates of equal speed would keep changing places."""
 
 
 @dataclass(slots=True)
@@ -31,15 +34,15 @@ class Progress:
     """The state of one task's tuning, shown to callbacks after every batch.
 
     Attributes:
-        task: what is tuned.
-        trials: measured candidates, failures and earlier runs' records included.
-        budget: trials wanted; None if the task has no bound of its own.
+        task: the task being tuned.
+        trials: measured candidates, including failures and records of earlier runs.
+        budget: maximum number of trials; None if the task has no limit of its own.
         best: the best verified record.
-        errors: failures by class.
-        seconds: where the time went: draft, verify, build, measure, train, total.
-        drafted, scored: candidates judged by the analytic and by the learned model.
+        errors: number of failures by error kind.
+        seconds: time spent on each phase: draft, verify, build, measure, train, total.
+        drafted, scored: candidates scored by the analytic model and by the learned model.
         curve: best seconds after each trial; None before the first success.
-        resumed: how many of the trials are an earlier run's.
+        resumed: trials that come from earlier runs.
     """
 
     task: Task
@@ -55,7 +58,7 @@ class Progress:
 
     @property
     def gflops(self) -> float:
-        """Rate of the best record; 0 before there is one."""
+        """Rate of the best record in GFLOP/s; 0 without one."""
         return self.task.flops / self.best.seconds / 1e9 if self.best is not None and self.task.flops else 0.0
 
     def add(self, record: Record) -> None:
@@ -72,19 +75,19 @@ Callback = Callable[[Progress], None]
 
 
 class Tuning:
-    """One task under way, a batch at a time, so that several can take turns.
+    """The tuning of one task, one batch per step, so that several tasks can be interleaved.
 
-    Earlier records of the database are told to the sampler at once; they count as trials and are never measured again.
+    Earlier records of the database are reported to the sampler at construction; they count as trials and are never measured again.
 
     Args:
-        task: what to tune.
+        task: the task to tune.
         sampler: proposes candidates.
         measurer: builds, runs and logs them.
-        trials: total budget, records of the database included; None for as many as the caller steps for.
+        trials: total budget, records of the database included; None for no limit besides the number of steps.
         database: earlier records; new ones are added to it.
-        batch: candidates a step.
-        seed: of the search, for the records.
-        callbacks: called with the progress now and after every batch.
+        batch: candidates per step.
+        seed: seed of the search, stored in the records.
+        callbacks: called with the progress at construction and after every batch.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class Tuning:
             self._candidates[record.schedule] = result.candidate
             self.progress.add(record)
         self.progress.resumed = len(known)
-        best = self._standing()
+        best = self._update_best()
         if best is not None:
             measurer.note_best(task.measured, best.seconds)
         with self._phase("train"):
@@ -120,30 +123,29 @@ class Tuning:
         self._show()
 
     def step(self, most: int | None = None) -> bool:
-        """Measure one batch; False when the budget was spent, or the sampler had nothing more, and nothing was measured.
+        """Measure one batch; False if nothing was measured because the budget is spent or the sampler proposed none.
+
+        An interrupt (Ctrl-C) is passed on; every record in the log has been counted by then.
 
         Args:
-            most: candidates, if it is to be less than a batch.
-
-        An interrupt (Ctrl-C) passes through; every record that the log has is then counted.
-
+            most: maximum number of candidates, if smaller than a batch.
         Raises:
-            UserError: the sampler proposed more than it was asked for, a candidate twice, or what is not in the space, as in the arena;
-                nothing of the batch was measured.
+            UserError: the sampler proposed more candidates than requested, a candidate twice, or one outside the space (the checks of
+                the arena); nothing of the batch was measured.
         """
         p = self.progress
-        room = self._batch if most is None else min(self._batch, most)
-        room = room if p.budget is None else min(room, p.budget - p.trials)
-        if room <= 0:
+        count = self._batch if most is None else min(self._batch, most)
+        count = count if p.budget is None else min(count, p.budget - p.trials)
+        if count <= 0:
             return False
         with self._phase("verify"):
-            candidates = proposed(type(self.sampler).__name__, self.sampler.ask(room), room)
+            candidates = proposed(type(self.sampler).__name__, self.sampler.ask(count), count)
         self._account()
         if not candidates:
             return False
         name = type(self.sampler).__name__
         check_admissible(name, candidates, self.task.space.sketches)
-        check_new(name, candidates, room, self._seen)
+        check_new(name, candidates, count, self._seen)
         records: list[Record] = []
         with self._phase("build"):
             for record in self.measurer.stream(self.task.measured, [(c.sketch, c.row) for c in candidates], seed=self._seed):
@@ -159,16 +161,17 @@ class Tuning:
         return True
 
     def rank(self, leaders: int = 4) -> None:
-        """Verify the leaders and time them in turn, until the fastest is one of those just timed: the best is not the luckiest.
+        """Verify the leaders and time them interleaved until the fastest candidate is among those just timed.
 
-        It adds a record for each to log and database; they are no trials.  At the end `measure.records.status` decides, from the log alone.
+        This corrects for lucky first measurements.  Each measurement adds a record to log and database, but no trial.  The final best is
+        chosen by `measure.records.status` from the log alone.
         """
         timed: set[str] = set()
         noisy = False
         for _ in range(RANKING_ROUNDS):
-            top = self._mine(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
-            best = self._mine([r for r in [self._standing()] if r is not None])
-            # Times that noise made longer say nothing against those of other candidates: then the judgement of the log ends the ranking.
+            top = self._in_space(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
+            best = self._in_space([r for r in [self._update_best()] if r is not None])
+            # Times lengthened by noise cannot be compared with those of other candidates: then the database's best ends the ranking.
             leading = best if noisy else top
             if not top or (timed and (not leading or leading[0].schedule in timed)):
                 break
@@ -181,15 +184,15 @@ class Tuning:
             self._ran(records)
             noisy = not all(r.clean for r in records if r.error is None)
             timed = {r.schedule for r in records}
-        self._standing()
+        self._update_best()
         self._show()
 
-    def _mine(self, records: Sequence[Record]) -> list[Record]:
-        """Those of candidates of the space."""
+    def _in_space(self, records: Sequence[Record]) -> list[Record]:
+        """The records of candidates in the space."""
         return [r for r in records if r.schedule in self._candidates]
 
-    def _standing(self) -> Record | None:
-        """The best by the judgement of the database, where later and quieter measurements count for more."""
+    def _update_best(self) -> Record | None:
+        """Set the best record from the database, which prefers later and quieter measurements."""
         self.progress.best = self._database.best(self.task.digest, self._target, self.task.func)
         return self.progress.best
 
@@ -208,24 +211,27 @@ class Tuning:
             self.progress.seconds["total"] += seconds
 
     def _ran(self, records: Sequence[Record]) -> None:
-        """Running took place while the clock of building was on."""
+        """Move the time of running from the build phase, whose clock included it, to the measure phase."""
         ran = sum(float(str(r.extra.get("run_s", 0.0))) for r in records)
         self.progress.seconds["measure"] += ran
         self.progress.seconds["build"] = max(0.0, self.progress.seconds["build"] - ran)
 
     def _account(self) -> None:
-        """Drafting took place while the clock of verifying was on: the sampler's drafter, if it has one, knows its share."""
+        """Move the time of drafting from the verify phase, whose clock included it, to the draft phase.
+
+        The sampler's proposal generator counts it; for a sampler without one, all of the time is drafting.
+        """
         p = self.progress
-        drafter = getattr(self.sampler, "drafter", None)
-        if drafter is None:
+        generator = getattr(self.sampler, "drafter", None)
+        if generator is None:
             p.seconds["draft"] += p.seconds["verify"]
             p.seconds["verify"] = 0.0
             return
-        newly = drafter.draft_seconds - self._drafted
-        self._drafted = drafter.draft_seconds
+        newly = generator.draft_seconds - self._drafted
+        self._drafted = generator.draft_seconds
         p.seconds["draft"] += newly
         p.seconds["verify"] = max(0.0, p.seconds["verify"] - newly)
-        p.drafted, p.scored = drafter.drafted, drafter.scored
+        p.drafted, p.scored = generator.drafted, generator.scored
 
 
 def tune_task(
@@ -238,7 +244,7 @@ def tune_task(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
 ) -> Progress:
-    """Tune one task to the end; the arguments are those of `Tuning`."""
+    """Tune one task until its budget is spent; the arguments are those of `Tuning`."""
     tuning = Tuning(task, sampler, measurer, trials, database, batch, seed, callbacks)
     while tuning.step():
         pass
@@ -246,15 +252,15 @@ def tune_task(
 
 
 def result_of(candidate: Candidate, record: Record) -> Result:
-    """What a record tells a sampler."""
+    """The result of a record, as reported to a sampler."""
     return Result(candidate, None if record.error is not None else record.seconds)
 
 
 def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]:
-    """Records of earlier runs that belong to candidates of this task's space (see `known_records`), one for each candidate: its first, in
-    the order of the log.
+    """The first record of each candidate in the task's space that earlier runs measured (see `known_records`), in the order of the log.
 
-    A time that the target cannot reach is left out: such a candidate may be measured again.  One whose last run failed is a failure.
+    Records below the least possible time of the target are skipped, so such a candidate may be measured again.  A candidate whose last
+    run failed is reported as a failure.
     """
     least = least_seconds(task.func, task.target)
     first: dict[Candidate, Record] = {}
@@ -262,6 +268,6 @@ def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]
     for candidate, r in known_records(task, database.records(task.digest, task.target.to_json())):
         if r.error is None and r.seconds < least:
             continue
-        first.setdefault(candidate, r)  # a second record is a leader's, compared with others
+        first.setdefault(candidate, r)  # a second record comes from the ranking of the leaders
         (failed.discard if r.error is None else failed.add)(candidate)
     return [(r, Result(c, None) if c in failed else result_of(c, r)) for c, r in first.items()]

@@ -1,1 +1,1 @@
-"""Cost models: the interface, XGBoost, an MLP, controls."""
+"""Cost models: the interface, boosted trees (XGBoost), an MLP, and the controls."""

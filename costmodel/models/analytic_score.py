@@ -1,4 +1,4 @@
-"""The analytic cost behind the contract of learned models: the column that holds it is the score."""
+"""Wrap the analytic cost as a cost model: the score is its feature column."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ COLUMN = f"{ANALYTIC}seconds"
 
 
 class AnalyticScore(CostModel):
-    """Prefers programs whose predicted time is low.  Learns nothing.
+    """Scores programs by their analytic time, lower times higher.  It is not trained.
 
     Args:
-        names: the columns of the vectors it will score: `FeatureProgram(..., target=...).program_names`; by default those that
-            searches use.
+        names: the columns of the feature vectors: `FeatureProgram(..., target=...).program_names`; by default those of searches.
     Raises:
-        UserError: the vectors do not hold the analytic cost.
+        UserError: the vectors do not contain the analytic cost.
     """
 
     def __init__(self, names: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Scores that a cost model gave, which a user may have written: one number for each program, or a refusal that names the class."""
+"""Check the scores of a cost model, which may be user code: one number for each program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tunesmith.support.errors import UserError
 
 
 class ScoreWarning(UserWarning):
-    """A cost model gave scores that are no numbers."""
+    """A cost model returned NaN or infinite scores."""
 
 
 def checked_scores(model: CostModel, features: Features, count: int) -> npt.NDArray[np.float64]:
-    """The model's scores of `count` programs, float64 [N].  NaN and infinity become worse than all others, and a warning says so.
+    """The model's scores of `count` programs, float64 [N].  NaN and infinity become lower than all others, with a warning.
 
     Raises:
-        UserError: what the model gave are not numbers, or not one for each program.
+        UserError: the scores are not numbers, or not one for each program.
     """
     given, name = model.score(features), type(model).__name__
     try:
@@ -29,15 +29,15 @@ def checked_scores(model: CostModel, features: Features, count: int) -> npt.NDAr
             raise TypeError(f"elements of type {found.dtype}")
         scores = found.astype(np.float64)
     except (TypeError, ValueError) as error:
-        what = f"the cost model {name} gave a {type(given).__name__} where an array of numbers, one for each program, is needed"
+        what = f"the cost model {name} returned a {type(given).__name__}; it must return an array of numbers, one for each program"
         raise UserError(f"{what}: {error}") from error
     if scores.shape != (count,):
         raise UserError(
-            f"the cost model {name} gave scores of shape {list(scores.shape)} for {count} candidates: one number each is needed, [{count}]"
+            f"the cost model {name} returned scores of shape {list(scores.shape)} for {count} candidates; the shape must be [{count}]"
         )
     bad = ~np.isfinite(scores)
     if bad.any():
-        what = f"the cost model gave NaN or infinity for {int(bad.sum())} of {count} candidates, which count as the worst ({name})"
+        what = f"the cost model returned NaN or infinity for {int(bad.sum())} of {count} candidates, which are ranked last ({name})"
         warnings.warn(what, ScoreWarning, stacklevel=stacklevel())
         scores = np.where(bad, scores[~bad].min(initial=0.0) - 1.0, scores)
     return scores

@@ -1,4 +1,4 @@
-"""The model that knows nothing: what every other model has to beat."""
+"""Score programs at random: the lower baseline of cost models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tunesmith.support.seeds import plain_seed, stream
 
 
 class RandomModel(CostModel):
-    """Scores by chance.  A row's score depends on the seed and on what stands in the row, so that equal programs stay equal.
+    """Random scores.  A score is a function of the seed and the features, so equal programs have equal scores.
 
     Args:
-        seed: another seed, another order.
+        seed: seed of the scores.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -29,7 +29,7 @@ class RandomModel(CostModel):
         if features.ndim != 2:
             raise UserError(f"rows of features [N, F] are needed, got an array of shape {list(features.shape)}")
         rows = np.ascontiguousarray(features, np.float32)
-        # A random projection, folded into [0, 1): equal rows fall on equal points, all others anywhere.
+        # A random projection modulo 1: equal rows have equal scores, all others independent ones.
         weights = stream(self.seed, "random model", rows.shape[1]).random(rows.shape[1]) * 1e4
         return np.asarray((rows.astype(np.float64) * weights).sum(axis=1) % 1.0)
 

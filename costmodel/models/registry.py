@@ -1,4 +1,4 @@
-"""The learned cost models by name; importing this table imports none of them."""
+"""Look up cost models by registered name, class or file; importing this module imports no model."""
 
 from __future__ import annotations
 
@@ -27,51 +27,50 @@ COST_MODELS: Registry[type[CostModel]] = Registry(
 
 
 def find_model(spec: str | Callable[..., CostModel]) -> Callable[..., CostModel]:
-    """What makes the models that `spec` names.
+    """The factory of the models that `spec` names.
 
     Args:
-        spec: a registered name; `path.py:Class`; a file of a saved model (a text that ends with .json or .safetensors), from which
-            each model is loaded afresh; `path.py:Class@FILE`, the same for a file that this class wrote; or what makes a model, which
-            is returned.
+        spec: a registered name; `path.py:Class`; a saved model (a path that ends with .json or .safetensors), which is loaded for each
+            model; `path.py:Class@FILE`, the same for a file written by this class; or a factory, which is returned.
     Raises:
-        UserError: there is no model of that name, or no such file or class in it, or it is no `CostModel`, or lacks methods of one.
-        RecordError: the file holds no model.
+        UserError: there is no such name, file or class, it is not a `CostModel`, or it lacks required methods.
+        RecordError: the file does not contain a model.
     """
     if not isinstance(spec, str):
         if not callable(spec):
-            raise UserError(f"model={spec!r:.200}: a cost model is given by a text (a name, path.py:Class, a file) or by what makes one")
+            raise UserError(f"model={spec!r:.200}: pass a cost model as text (a name, path.py:Class, a file) or as a factory")
         check_complete(spec, "the cost model")
         return spec
     kind, file = model_class(spec)
     if file is None:
         return kind
-    kind.load(file)  # an error in the file is raised now, not when the first task needs its model
+    kind.load(file)  # report an error in the file now, not when the first task needs its model
     return partial(kind.load, file)
 
 
 def load_model(path: str | PathLike[str]) -> CostModel:
-    """The model that a file holds, pretrained with what it had learned; the file says which of the registered ones wrote it.
+    """The pretrained model in a file, which contains the registered name of its class.
 
     Raises:
-        RecordError: the file is not there, was changed, is of another version, or holds no model.
-        UserError: it holds one that is not registered here, or that needs a package which is not installed.
+        RecordError: the file does not exist, was modified, has another version, or does not contain a model.
+        UserError: the model is not registered here, or needs a package that is not installed.
     """
     return _class_of_file(path).load(path)
 
 
 def model_class(spec: str) -> tuple[type[CostModel], str | None]:
-    """The class that a text names, see `find_model`, and the file to load it from, if it names one.
+    """The class that a text names, see `find_model`, and the file to load, if it names one.
 
     Raises:
         UserError: see `find_model`.
-        RecordError: the file does not say which model it holds.
+        RecordError: the file does not contain the name of its model.
     """
     if names_a_file(spec):
         path, _, rest = spec.rpartition(".py:")
         name, at, file = rest.partition("@")
         named = f"{path}.py:{name}"
         if at and not is_model_file(file):
-            raise UserError(f"the model {spec!r}: {file!r} is no file of a saved model: its name ends with none of {', '.join(SUFFIXES)}")
+            raise UserError(f"the model {spec!r}: {file!r} is not a saved model: its name must end with one of {', '.join(SUFFIXES)}")
         found = load_from_file(named)
         if not (isinstance(found, type) and issubclass(found, CostModel)):
             raise UserError(f"the model {named!r} is {found!r}, not a class that derives from tunesmith.costmodel.models.model.CostModel")
@@ -83,24 +82,22 @@ def model_class(spec: str) -> tuple[type[CostModel], str | None]:
 
 
 def _class_of_file(path: str | PathLike[str]) -> type[CostModel]:
-    """The registered class whose name a file holds.  A class of a Python file is never run because a model's file names it."""
+    """The registered class that a file names.  A model's file cannot name a class in a Python file, so loading it runs no other code."""
     name = model_of_file(path)
     try:
         return COST_MODELS.get(name)
     except UserError as error:
         if name in COST_MODELS:
             raise
-        raise UserError(
-            f"{fspath(path)}: {error} If a class in a file of your own wrote it, name both: path.py:Class@{fspath(path)}"
-        ) from None
+        raise UserError(f"{fspath(path)}: {error} If a class of your own wrote it, name both: path.py:Class@{fspath(path)}") from None
 
 
 def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel:
-    """A fresh model.
+    """A new model.
 
     Args:
-        spec: see `find_model`; what makes the model is called with `seed=` if it takes that.
-        seed: of the search.
+        spec: see `find_model`; the factory is called with `seed=` if it has that parameter.
+        seed: seed of the search.
     Raises:
         UserError, RecordError: see `find_model`.
     """

@@ -1,8 +1,8 @@
-"""Files of saved models: which model a file holds, and files that are JSON.
+"""Read and write the files of saved cost models, and identify the model of a file.
 
-Every file says which model wrote it and from which version of the features that model has learned: `"model"` and `"schema"` at the
-top of a JSON file, or in the metadata of a safetensors file (`{"__metadata__": {...}}`, at the beginning, after eight bytes of its
-length).  Reading runs nothing: the name selects a class among the registered ones, and its `load` checks the rest.
+Every file contains the name of its model and the version of the features it was trained on: `"model"` and `"schema"` at the top level of
+a JSON file, or in the metadata of a safetensors file (`{"__metadata__": {...}}` at the start, after an 8-byte length).  Reading executes
+no code: the name selects a registered class, whose `load` checks the rest.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tunesmith.support import atomic_file, json_lines
 from tunesmith.support.errors import RecordError, UserError
 
 SUFFIXES = (".json", ".safetensors")
-"""What the names of files of models end with."""
+"""Suffixes of model files."""
 MAX_HEADER = 1 << 20
-"""Bytes of the header of a safetensors file; ours have a few thousand."""
+"""Maximum bytes of the header of a safetensors file; typical headers have a few thousand."""
 MAX_BYTES = 1 << 28
-"""Bytes of a JSON file; a hundred trees have a million."""
+"""Maximum bytes of a JSON file; a hundred trees take a million."""
 
 
 def is_model_file(spec: str) -> bool:
-    """Whether a text that names a model names a file of one, rather than a registered name or a class."""
+    """Whether the text names a model file instead of a registered name or a class."""
     return spec.endswith(SUFFIXES)
 
 
 def model_of_file(path: str | os.PathLike[str]) -> str:
-    """The name of the model that a file says it holds.
+    """The name of the model in a file.
 
     Raises:
-        RecordError: the file is not there, or no model's.
+        RecordError: the file does not exist, or is not a model file.
     """
     try:
         found = _metadata(Path(path)).get("model")
@@ -43,27 +43,27 @@ def model_of_file(path: str | os.PathLike[str]) -> str:
         return found
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"{os.fspath(path)} is no saved cost model: {_reason(error)}. If a class in a file of your own wrote it, name both: "
+            f"{os.fspath(path)} is not a saved cost model: {_reason(error)}. If a class of your own wrote it, name both: "
             f"path.py:Class@{os.fspath(path)}"
         ) from None
 
 
 def check_schema(path: str | os.PathLike[str], schema: object) -> None:
-    """RecordError unless a model has learned from features of this version."""
+    """Raise RecordError unless the model was trained on features of this version."""
     if schema != SCHEMA_VERSION:
         raise RecordError(
-            f"{os.fspath(path)} has learned from features of version {schema}; this is version {SCHEMA_VERSION}. Train it again"
+            f"{os.fspath(path)} was trained on features of version {schema}; this is version {SCHEMA_VERSION}. Train it again"
         )
 
 
 def check_suffix(path: str | os.PathLike[str], suffix: str) -> None:
-    """UserError unless the name of a file to be written ends with what tells such a file from the name of a model."""
+    """Raise UserError unless the file name ends with the model's suffix."""
     if not os.fspath(path).endswith(suffix):
         raise UserError(f"cannot save to {os.fspath(path)}: files of this model have names that end with {suffix}")
 
 
 def write_json(path: str | os.PathLike[str], data: Mapping[str, object]) -> None:
-    """Write a model's file.  UserError if that cannot be done."""
+    """Write a model as JSON.  Raises UserError if the file cannot be written."""
     check_suffix(path, ".json")
     text = json.dumps(data) + "\n"
     try:
@@ -73,17 +73,17 @@ def write_json(path: str | os.PathLike[str], data: Mapping[str, object]) -> None
 
 
 def read_json(path: str | os.PathLike[str], model: str, kind: type) -> dict[str, Any]:
-    """What `write_json` wrote for this model, the version of its features checked.
+    """The data that `write_json` wrote for this model, after a check of its feature version.
 
     Raises:
-        RecordError: the file is not there, holds something else, or is of another version.
+        RecordError: the file does not exist, contains something else, or has another version.
     """
     try:
         data = _parsed(Path(path).read_bytes())
         if not isinstance(data, dict) or "model" not in data:
-            raise ValueError('it is no JSON object with a field "model"')
+            raise ValueError('it is not a JSON object with a field "model"')
         if data["model"] != model:
-            raise ValueError(f"it holds a model {data['model']!r}")
+            raise ValueError(f"it contains a model {data['model']!r}")
         if "schema" not in data:
             raise ValueError('it has no field "schema"')
     except (OSError, ValueError) as error:
@@ -93,8 +93,8 @@ def read_json(path: str | os.PathLike[str], model: str, kind: type) -> dict[str,
 
 
 def not_saved(path: str | os.PathLike[str], kind: type, error: Exception) -> RecordError:
-    """The error for a file that is not this class's."""
-    return RecordError(f"{os.fspath(path)} is no model that {kind.__name__}.save wrote: {_reason(error)}")
+    """The error for a file that this class did not write."""
+    return RecordError(f"{os.fspath(path)} is not a model written by {kind.__name__}.save: {_reason(error)}")
 
 
 def unwritable(path: str | os.PathLike[str], error: OSError) -> UserError:
@@ -109,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def _parsed(data: bytes) -> object:
-    """The JSON of a file.  ValueError if it is none, or too deep or too large for one of ours."""
+    """The JSON data of a file.  Raises ValueError if it is not JSON, too deeply nested or too large."""
     found = json_lines.parse(data, max_line_bytes=MAX_BYTES)
     if isinstance(found, json_lines.BadLine):
         raise ValueError(found.reason)
@@ -123,9 +123,9 @@ def _metadata(path: Path) -> Mapping[str, object]:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > MAX_HEADER:
-                raise ValueError(f"its header would have {size} bytes")
+                raise ValueError(f"its header has {size} bytes, more than {MAX_HEADER}")
             data = _parsed(file.read(size))
         data = data.get("__metadata__") if isinstance(data, dict) else None
     if not isinstance(data, dict):
-        raise ValueError("it holds no description of a model")
+        raise ValueError("it contains no model metadata")
     return data

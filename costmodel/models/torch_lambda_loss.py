@@ -1,11 +1,11 @@
-"""The LambdaRank loss: pairs of programs of one task, each weighted by how much NDCG would change if the two changed places.
+"""Compute the LambdaRank loss: pairs of programs of one task, weighted by the change of NDCG when swapped.
 
 For a list with relevances y and scores s, sorted by score, G = (2^y - 1) / maxDCG and D(rank) = log2(1 + rank):
 
     loss = - sum over pairs with y_i > y_j of |1/D_i - 1/D_j| |G_i - G_j| log2(sigmoid(sigma (s_i - s_j)))
 
-This is the form that TenSet trains its MLP with (LambdaLoss, scheme lambdaRank: Wang et al., CIKM 2018), after Burges (2010); LightGBM's
-gradients are those of the same loss.  Relevance is throughput relative to the best of the task, so that y lies in [0, 1].
+TenSet trains its MLP with this form (LambdaLoss, scheme lambdaRank: Wang et al., CIKM 2018), after Burges (2010); LightGBM's gradients
+are those of the same loss.  Relevance is throughput relative to the best of the task, so y is in [0, 1].
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _TINY = 1e-10
 
 
 def lambda_rank_loss(scores: torch.Tensor, relevance: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-    """The loss of several lists, summed over lists, divided by the number of programs in them.
+    """The loss of several lists: the sum over the lists divided by their number of programs.
 
     Args:
         scores: [lists, n].
         relevance: [lists, n], at least 0.
-        present: bool [lists, n]; the other places are padding and count for nothing.
+        present: bool [lists, n]; False for padding, which is ignored.
     """
     order = torch.where(present, scores, scores.new_tensor(-torch.inf)).argsort(dim=1, descending=True, stable=True)
     s, y, there = scores.gather(1, order), relevance.gather(1, order), present.gather(1, order)

@@ -1,18 +1,19 @@
-"""TenSet's multilayer perceptron: every store's features through one encoder, summed over the stores, decoded to a score.
+"""Score programs by TenSet's multilayer perceptron: encode each store, sum over the stores, decode.
 
-It learns the order of programs within a task (LambdaRank), not their times (source: Zheng et al., "TenSet", NeurIPS 2021 datasets
-track; the network is TVM MetaSchedule's SegmentSumMLP).  Features are brought to mean 0 and deviation 1 of the training data; what did
-not vary there is left out, and nothing counts beyond `CLIP` deviations: a network knows nothing of what it has not seen.
+The loss is LambdaRank, so the model is trained on the order of programs within a task, not on their times (source: Zheng et al.,
+"TenSet", NeurIPS 2021 datasets track; the network is TVM MetaSchedule's SegmentSumMLP).  Features are normalised to mean 0 and deviation
+1 of the training data; constant features are dropped, and values are clipped at `CLIP` deviations, because the network does not
+extrapolate.
 
-On 1357 programs of seven tasks from logs of searches, five rounds within tasks, mean Spearman is 0.49 (trees 0.52, the analytic cost
-0.21); on tasks that were held out whole 0.25 (trees 0.14, the analytic cost 0.22).  Pretrained without a task, updates of 8, 32 and 64
-of its measurements bring 0.32, 0.46 and 0.47; pretrained on half of it, 0.50 becomes 0.43, 0.46 and 0.43.  More epochs or larger steps
-for updates gained 0.02 there and lost 0.07 here.  One thread scores 62,000 programs of ten stores a second; an update of 200 takes
-0.07 s.
+On 1357 programs of seven tasks from search logs, with five folds within tasks, mean Spearman is 0.49 (trees 0.52, the analytic cost
+0.21); on held-out tasks 0.25 (trees 0.14, the analytic cost 0.22).  For a model pretrained on other tasks, updates with 8, 32 and 64
+measurements of a task result in 0.32, 0.46 and 0.47; for one pretrained on half of the task, 0.50 becomes 0.43, 0.46 and 0.43.  More
+epochs or larger steps for updates gained 0.02 in the first case and lost 0.07 in the second.  One thread scores 62,000 programs of ten
+stores per second; an update with 200 takes 0.07 s.
 
-Deterministic on a CPU: weights and order of the data come from named streams, torch runs its deterministic algorithms on a fixed number
-of threads while it is used here, and finds its settings as they were.  Programs are scored in blocks of one size, so that a score
-does not depend on the programs beside it.
+Results are deterministic on a CPU: weights and data order come from named random streams, and torch runs deterministic algorithms on a
+fixed number of threads; its settings are restored afterwards.  Programs are scored in blocks of a fixed size, so that a score does not
+depend on the other programs.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ except ImportError as error:
     raise MissingExtraError((error.name or "torch").partition(".")[0], "torch", "the cost model `mlp`") from None
 
 CLIP = 4.0
-"""Deviations from the mean beyond which a feature says no more."""
+"""Number of standard deviations at which features are clipped."""
 BLOCK = 1024
-"""Rows of a matrix product when scoring."""
+"""Rows of each matrix product during scoring."""
 LIST = 64
-"""Programs of one task that are ranked against each other in a step of training."""
+"""Maximum programs per list: programs of one task that are ranked against each other in a training step."""
 _LOCK = threading.RLock()
 
 Array = npt.NDArray[np.float32]
@@ -60,18 +61,18 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class MLPSettings:
-    """Sizes and rates.
+    """Hyperparameters of the MLP.
 
     Attributes:
         hidden: width of all layers.
-        epochs: passes over the data when learning from scratch.
-        online_epochs: passes of an update of a pretrained model.
-        learning_rate: of Adam; four fifths of it after each tenth of the epochs.
-        online_rate: where an update of a pretrained model begins.
-        weight_decay: of Adam.
-        lists: lists of programs in a step.
-        seed: of the first weights and the order of the data.
-        threads: of torch.
+        epochs: passes over the data in training from scratch.
+        online_epochs: passes in an update of a pretrained model.
+        learning_rate: initial learning rate of Adam, multiplied by 0.8 after each tenth of the epochs.
+        online_rate: initial learning rate in an update of a pretrained model.
+        weight_decay: weight decay of Adam.
+        lists: lists of programs per step.
+        seed: seed of the initial weights and the data order.
+        threads: number of torch threads.
     """
 
     hidden: int = 256
@@ -86,13 +87,13 @@ class MLPSettings:
 
 
 class TorchMLPModel(CostModel):
-    """See the module's text.
+    """TenSet's MLP, see the module docstring.
 
-    An update of a pretrained model begins with the pretrained weights and takes few, smaller steps.
+    An update of a pretrained model starts from the pretrained weights and takes fewer, smaller steps.
 
     Args:
-        seed: of the first weights and the order of the data.
-        settings: sizes and rates; its seed is not looked at.
+        seed: seed of the initial weights and the data order.
+        settings: hyperparameters; their seed is ignored.
     """
 
     inputs: ClassVar[str] = "stores"
@@ -102,14 +103,14 @@ class TorchMLPModel(CostModel):
         given = asdict(settings or MLPSettings())
         self.settings = MLPSettings(**{**given, "seed": plain_seed(seed)})
         self._state: dict[str, torch.Tensor] | None = None
-        self._kept: dict[str, torch.Tensor] | None = None
+        self._pretrained: dict[str, torch.Tensor] | None = None
 
     @property
     def ready(self) -> bool:
         return self._state is not None
 
     def keep(self) -> None:
-        self._kept = self._state
+        self._pretrained = self._state
 
     def score(self, features: Features) -> Scores:
         if self._state is None or not len(features):
@@ -126,10 +127,10 @@ class TorchMLPModel(CostModel):
     def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
         check_training_data(features, seconds, groups, self.inputs)
         if not len(seconds):
-            self._state = self._kept
+            self._state = self._pretrained
             return
         with _torch_settings(self.settings.threads):
-            state = _fresh(features, self.settings) if self._kept is None else dict(self._kept)
+            state = _fresh(features, self.settings) if self._pretrained is None else dict(self._pretrained)
             rows, owner = self._rows(features, state)
             rows = _normal(rows, state)
             relevance = torch.from_numpy(normalized_throughput(seconds, groups).astype(np.float32))
@@ -139,8 +140,8 @@ class TorchMLPModel(CostModel):
     def _train(
         self, state: dict[str, torch.Tensor], rows: torch.Tensor, owner: torch.Tensor, relevance: torch.Tensor, groups: npt.NDArray[Any]
     ) -> None:
-        """Replace the weights in `state` by trained ones."""
-        s, online = self.settings, self._kept is not None
+        """Train the weights in `state` in place."""
+        s, online = self.settings, self._pretrained is not None
         epochs, rate = (s.online_epochs, s.online_rate) if online else (s.epochs, s.learning_rate)
         weights = {name: value.clone().requires_grad_() for name, value in state.items() if name not in _FIXED}
         optimizer = torch.optim.Adam(list(weights.values()), lr=rate, weight_decay=s.weight_decay)
@@ -168,23 +169,21 @@ class TorchMLPModel(CostModel):
         state.update({name: value.detach() for name, value in weights.items()})
 
     def _rows(self, features: Features, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of all stores, [M, F], and the program that each belongs to, [M]."""
+        """Feature rows of all stores, [M, F], and the program of each, [M]."""
         columns = len(state["mean"])
         if features.ndim != 3 or features.shape[2] != columns:
-            raise UserError(
-                f"the model has learned from stores of {columns} features, and is given an array of shape {list(features.shape)}"
-            )
+            raise UserError(f"the model was trained on stores of {columns} features, got an array of shape {list(features.shape)}")
         flat, owner = _present(features)
         return torch.from_numpy(flat), torch.from_numpy(owner)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write weights and normalisation as safetensors; settings and the version of the features are its metadata.
+        """Write weights and normalisation as safetensors, with settings and feature version as metadata.
 
         Raises:
-            UserError: nothing has been learned yet, or the file cannot be written.
+            UserError: the model is untrained, or the file cannot be written.
         """
         if self._state is None:
-            raise UserError(f"there is nothing to save to {os.fspath(path)}: the model has not been updated with measurements yet")
+            raise UserError(f"cannot save to {os.fspath(path)}: the model is untrained. Call update with measurements first")
         check_suffix(path, self.suffix)
         settings = json.dumps(asdict(self.settings))
         metadata = {"model": "mlp", "schema": str(SCHEMA_VERSION), "settings": settings, "digest": _digest(self._state, settings)}
@@ -200,9 +199,9 @@ class TorchMLPModel(CostModel):
             state = load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
             if header["model"] != "mlp":
-                raise ValueError(f"it holds a model {header['model']!r}")
+                raise ValueError(f"it contains a model {header['model']!r}")
             if header["digest"] != _digest(state, header["settings"]):
-                raise ValueError("its weights have been changed")
+                raise ValueError("its weights do not match its digest")
             settings = _settings_of(json.loads(header["settings"]))
             schema = int(header["schema"])
             _check_shapes(state, settings.hidden)
@@ -210,7 +209,7 @@ class TorchMLPModel(CostModel):
             raise not_saved(path, cls, error) from None
         check_schema(path, schema)
         out = cls(seed=settings.seed, settings=settings)
-        # In the order of a model that was never saved: the norm of a gradient is a sum over the weights, and rounds with their order.
+        # Weights in the order of a new model, because the rounding of gradient norms depends on the order of the sum.
         out._state = {name: state[name] for name in _names(state, settings.hidden)}
         out.keep()
         return out
@@ -221,7 +220,7 @@ _LAYERS = ("encoder0", "encoder1", "residual0", "residual1", "decoder")
 
 
 def _fresh(features: Features, s: MLPSettings) -> dict[str, torch.Tensor]:
-    """Normalisation of these features, and first weights: uniform in +-1 / sqrt(fan in), as torch has them, from a named stream."""
+    """Normalisation of these features, and initial weights: uniform in +-1 / sqrt(fan in), as in torch, from a named stream."""
     flat, _ = _present(features)
     mean, deviation = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
     scale = np.where(deviation > 1e-6, 1.0 / np.maximum(deviation, 1e-6), 0.0)
@@ -251,7 +250,7 @@ def _check_shapes(state: dict[str, torch.Tensor], hidden: int) -> None:
         wanted |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     found = {name: tuple(value.shape) for name, value in state.items() if value.dtype == torch.float32}
     if found != wanted or not all(bool(v.isfinite().all()) for v in state.values()):
-        raise ValueError("its weights are not those of such a network")
+        raise ValueError("its weights do not have the names and shapes of this network, or are not finite")
 
 
 def _settings_of(data: Any) -> MLPSettings:
@@ -261,7 +260,7 @@ def _settings_of(data: Any) -> MLPSettings:
         or {k: type(v) for k, v in data.items()} != kinds
         or not all(k == "seed" or v >= (k == "threads") for k, v in data.items())
     ):
-        raise ValueError("its settings are not those of such a network")
+        raise ValueError("its settings do not have the names, types and ranges of this network")
     return MLPSettings(**data)
 
 
@@ -270,7 +269,7 @@ def _linear(x: torch.Tensor, name: str, w: dict[str, torch.Tensor]) -> torch.Ten
 
 
 def _normal(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Rows with the mean and the deviation that the first ones had taken away.  Scores do this a block at a time, in the cache."""
+    """Normalise and clip rows.  Scoring does this block by block, in the cache."""
     return ((x - w["mean"]) * w["scale"]).clamp_(-CLIP, CLIP)
 
 
@@ -285,8 +284,11 @@ def _decode(x: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _in_blocks(x: torch.Tensor, layer: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
-    """The layer over the rows and where each part begins, always `BLOCK` at a time: libraries sum in another order for other numbers of
-    rows.  Parts stay in the cache: what the layer makes of all rows would be fresh pages each time, a third of the work."""
+    """Apply a layer to blocks of exactly `BLOCK` rows; yields (first row, result).
+
+    The block size is fixed because the order of summation in libraries depends on the number of rows.  Results stay in the cache; results
+    for all rows would need newly mapped pages each time, a third of the work.
+    """
     for at in range(0, len(x), BLOCK):
         part = x[at : at + BLOCK]
         n = len(part)
@@ -294,17 +296,17 @@ def _in_blocks(x: torch.Tensor, layer: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _present(features: Features) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The stores that there are, [M, F], and their programs.  A store that a program does not have is NaN throughout."""
+    """The stores without padding, [M, F], and the program of each, [M]."""
     there = ~np.isnan(features[:, :, 0]) if features.shape[2] else np.ones(features.shape[:2], bool)
     chosen = features.reshape(-1, features.shape[2]) if there.all() else features[there]
-    rows = np.require(chosen, np.float32, ["C", "W"])  # copied where torch could not share it
+    rows = np.require(chosen, np.float32, ["C", "W"])  # copied only if torch cannot share the memory
     if not np.isfinite(rows).all():
         rows = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     return rows, np.nonzero(there)[0].astype(np.int64)
 
 
 def _stores_of(programs: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of some programs' stores, and for each row the position of its program among them."""
+    """The rows of the stores of `programs`, and for each row the position of its program in `programs`."""
     counts = first[programs + 1] - first[programs]
     position = torch.arange(len(programs)).repeat_interleave(counts)
     inside = torch.arange(len(position)) - (counts.cumsum(0) - counts)[position]
@@ -312,7 +314,7 @@ def _stores_of(programs: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _lists(groups: npt.NDArray[Any], rng: np.random.Generator) -> list[npt.NDArray[np.int64]]:
-    """The programs of each task by chance in lists of at most `LIST`, the lists in an order by chance."""
+    """Random lists of at most `LIST` programs of one task, in random order."""
     out: list[npt.NDArray[np.int64]] = []
     for g in np.unique(groups):
         mine = rng.permutation(np.flatnonzero(groups == g))
@@ -329,7 +331,7 @@ def _digest(state: dict[str, torch.Tensor], settings: str) -> str:
 
 @contextmanager
 def _torch_settings(threads: int) -> Iterator[None]:
-    """Deterministic algorithms on so many threads, for one thread at a time; then everything is as it was."""
+    """Run torch with deterministic algorithms on `threads` threads, in one caller at a time, and restore its settings."""
     with _LOCK:
         before = (
             torch.get_num_threads(),

@@ -1,20 +1,20 @@
-"""Gradient-boosted trees (XGBoost) on log throughput, normalised task by task.
+"""Score programs by gradient-boosted trees (XGBoost) trained on log throughput, normalised per task.
 
-Objective: of squared error on throughput and on its logarithm, and of pairwise and NDCG ranking, the logarithm ranked held-out programs
-best: over five tasks and five seeds, Spearman 0.87, 0.90 and 0.93 after 32, 64 and 110 measurements, where rank:pairwise, with
-each task as one group, reached 0.88, 0.86 and 0.79.  The analytic cost as a column added 0.03, 0.02 and 0.01.  64 bins instead of
-256 train four times faster and cost less than 0.01.
+Objective: among squared error on throughput, squared error on its logarithm, pairwise ranking and NDCG ranking, the logarithm ranked
+held-out programs best: over five tasks and five seeds, Spearman 0.87, 0.90 and 0.93 after 32, 64 and 110 measurements; rank:pairwise, with
+each task as one group, reached 0.88, 0.86 and 0.79.  The analytic cost as a column added 0.03, 0.02 and 0.01.  64 bins instead of 256
+train four times faster and lose less than 0.01.
 
-What is known beforehand is a part of the model that stays as it is: the analytic cost, where the features hold it, and pretrained
-trees.  Trees on what the analytic cost leaves over order 79.1 % of the pairs of held-out tasks rightly (18 tasks of 128 programs; 81.0 %
-of 74 tasks of 32), where trees alone order 72.8 %; within tasks it is 83.9 instead of 83.4 %.  An update
-fits their weight, and new trees to what they leave over, with stronger regularisation.  The weight is the slope of the new
-measurements on the old predictions, task by task, as if `TRUST` more
-measurements had agreed with them.  With 8, 32 and 64 new measurements of a task (two seeds, six tasks of a search's log) Spearman on
-the rest of it was, where the pretrained trees had seen half of the task, 0.40, 0.45 and 0.44 (0.50 before the update; forgetting
-them: 0.22, 0.37, 0.46), and where they had seen other tasks only, 0.31, 0.49 and 0.51 (0.06; 0.34, 0.47, 0.49).  Training on
-residuals without weight did not get rid of useless trees (0.32, 0.45, 0.47); their prediction as one more column forgot useful ones
-(0.22, 0.40, 0.48).
+Prior predictors are fixed parts of the model: the analytic cost, if the features contain it, and pretrained trees.  Trees on the residuals
+of the analytic cost order 79.1 % of the pairs of held-out tasks correctly (18 tasks of 128 programs; 81.0 % of 74 tasks of 32), trees
+alone 72.8 %; within tasks, 83.9 instead of 83.4 %.  An update fits the weight of the prior parts, and new trees to their residuals, with
+stronger regularisation.  The weight is the slope of the new measurements on the prior predictions, per task, as if `TRUST` additional
+measurements had agreed with them.
+
+Spearman on the rest of a task after 8, 32 and 64 new measurements (two seeds, six tasks of a search log): 0.40, 0.45 and 0.44 if the
+pretrained trees had seen half of the task (0.50 before the update; 0.22, 0.37 and 0.46 without them), and 0.31, 0.49 and 0.51 if they had
+seen only other tasks (0.06 before the update; 0.34, 0.47 and 0.49 without them).  Training on residuals without a weight kept useless
+trees (0.32, 0.45, 0.47); the prior prediction as a column lost useful ones (0.22, 0.40, 0.48).
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import derive, plain_seed
 
 FLOOR = -6.0
-"""Log throughput below which programs are all alike: 400 times slower than the best."""
+"""Lower bound of log throughput: 400 times slower than the best."""
 BINS = 64
-"""Bins of a feature."""
+"""Histogram bins per feature."""
 TRUST = 4
-"""Measurements that the knowledge of pretrained trees counts for."""
+"""Weight of the prior predictions, in measurements that agree with them."""
 ONLINE = {"reg_lambda": 10.0}
-"""What differs for trees that are added to pretrained ones: a handful of noisy measurements must not undo what thousands taught."""
+"""Parameters of trees added to prior parts: a few noisy measurements must not outweigh thousands of earlier ones."""
 _COLUMNS, _ANALYTIC = len(vector_names()), vector_names().index(COLUMN)
-"""Columns of the vectors that searches use, and which one is the analytic cost."""
+"""Number of columns of the feature vectors in searches, and the index of the analytic cost."""
 _MOST = {"threads": 1024, "max_depth": 64, "eta": 1.0, "colsample": 1.0, "subsample": 1.0}
-"""Of settings that a file may hold; the others are smaller than 2 ** 20."""
+"""Upper bounds of settings in a file; 2 ** 20 for the others."""
 _SETTINGS = ("rounds", "max_depth", "eta", "colsample", "subsample", "seed", "threads")
 
 
 _Part = tuple[float, Any]
-"""A weight and a booster, or None for the score of the analytic cost; a model is the weighted sum of its parts."""
+"""A weight and a booster, or None for the analytic cost; a model is the weighted sum of its parts."""
 
 
 def _xgboost() -> ModuleType:
@@ -68,16 +68,16 @@ def _xgboost() -> ModuleType:
 
 
 class XGBModel(CostModel):
-    """Boosted regression trees; deterministic for one number of threads.
+    """Boosted regression trees; deterministic for a fixed number of threads.
 
     Args:
-        rounds: trees.
-        max_depth: of a tree.
+        rounds: number of trees.
+        max_depth: maximum depth of a tree.
         eta: learning rate.
-        colsample: share of the columns that a tree sees.
-        subsample: share of the rows that a tree sees.
-        seed: of both choices.
-        threads: for training and scoring.
+        colsample: share of the columns sampled for each tree.
+        subsample: share of the rows sampled for each tree.
+        seed: seed of the sampling.
+        threads: number of threads for training and scoring.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class XGBModel(CostModel):
         self.rounds, self.max_depth, self.eta = rounds, max_depth, eta
         self.colsample, self.subsample, self.seed, self.threads = colsample, subsample, plain_seed(seed), threads
         self._parts: tuple[_Part, ...] = ()
-        self._kept: tuple[_Part, ...] = ()
+        self._prior: tuple[_Part, ...] = ()
 
     @property
     def ready(self) -> bool:
         return bool(self._parts)
 
     def keep(self) -> None:
-        self._kept = self._parts
+        self._prior = self._parts
 
     def score(self, features: Features) -> Scores:
         return self._predict(self._parts, features)
@@ -112,9 +112,7 @@ class XGBModel(CostModel):
         for weight, booster in parts:
             columns = _COLUMNS if booster is None else booster.num_features()
             if features.ndim != 2 or features.shape[1] != columns:
-                raise UserError(
-                    f"the model has learned from rows of {columns} features, and is given an array of shape {list(features.shape)}"
-                )
+                raise UserError(f"the model was trained on rows of {columns} features, got an array of shape {list(features.shape)}")
             if booster is None:
                 out -= weight * features[:, _ANALYTIC].astype(np.float64)
             elif len(features):
@@ -123,12 +121,12 @@ class XGBModel(CostModel):
 
     def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
         check_training_data(features, seconds, groups)
-        self._parts = self._kept
+        self._parts = self._prior
         if not len(seconds):
             return
         labels = log_throughput(seconds, groups, FLOOR)
         settings = self._parameters()
-        before = self._kept or (((1.0, None),) if features.shape[1] == _COLUMNS else ())
+        before = self._prior or (((1.0, None),) if features.shape[1] == _COLUMNS else ())
         if before:
             known = _centred(self._predict(before, features), groups)
             weight = _slope(known, _centred(labels, groups))
@@ -154,13 +152,13 @@ class XGBModel(CostModel):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write settings, version of the features, and the trees in XGBoost's JSON.
+        """Write settings, feature version and the trees in XGBoost's JSON format.
 
         Raises:
-            UserError: nothing has been learned yet.
+            UserError: the model is untrained, or the file cannot be written.
         """
         if not self._parts:
-            raise UserError(f"there is nothing to save to {os.fspath(path)}: the model has not been updated with measurements yet")
+            raise UserError(f"cannot save to {os.fspath(path)}: the model is untrained. Call update with measurements first")
         parts = [{"weight": w, "trees": b and json.loads(bytes(b.save_raw("json")))} for w, b in self._parts]
         settings = {name: getattr(self, name) for name in _SETTINGS}
         data = {"model": "xgb", "schema": SCHEMA_VERSION, "settings": settings, "digest": _digest(parts), "parts": parts}
@@ -171,7 +169,7 @@ class XGBModel(CostModel):
         data = read_json(path, "xgb", cls)
         try:
             if data["digest"] != _digest(data["parts"]):
-                raise ValueError("its trees have been changed")
+                raise ValueError("its trees do not match their digest")
             out = cls(**_settings(data["settings"]))
             parts = [(_weight(p["weight"]), p["trees"] and _text(checked_trees(p["trees"]))) for p in data["parts"]]
             out._parts = tuple([(weight, trees and out._booster(trees)) for weight, trees in parts])
@@ -187,7 +185,7 @@ class XGBModel(CostModel):
 
 
 def _centred(values: Scores, groups: npt.NDArray[np.integer]) -> Scores:
-    """The values with the mean of their task taken away: what is compared within a task has no origin."""
+    """The values minus the mean of their task, because only differences within a task matter."""
     out = values.copy()
     for g in np.unique(groups):
         out[groups == g] -= values[groups == g].mean()
@@ -195,7 +193,7 @@ def _centred(values: Scores, groups: npt.NDArray[np.integer]) -> Scores:
 
 
 def _slope(known: Scores, labels: Scores) -> float:
-    """The weight of predictions, from none to full, by least squares; see the module's text."""
+    """The weight of the prior predictions, from 0 to 1, by least squares; see the module docstring."""
     spread = float((known * known).mean())
     if spread == 0:
         return 1.0
@@ -204,7 +202,7 @@ def _slope(known: Scores, labels: Scores) -> float:
 
 
 def _settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a file, each of the type of its default and within what training takes."""
+    """The settings of a file, after a check of their types and ranges."""
     defaults = {name: p.default for name, p in inspect.signature(XGBModel).parameters.items()}
     out = {name: data[name] for name in _SETTINGS}
     for name, value in out.items():

@@ -1,7 +1,7 @@
-"""Check XGBoost's JSON of boosted trees, and copy what is known of it: XGBoost itself checks no index, and dies of a wrong one.
+"""Validate boosted trees in XGBoost's JSON format, and copy the known fields.
 
-A digest shows that a file was not damaged, and not who wrote it.  So each index is checked here, and fields that `XGBModel.save` does not
-write reach XGBoost under no name.
+XGBoost checks no index and crashes on an invalid one.  A digest detects damage, but does not authenticate the file.  So each index is
+checked, and only the fields that `XGBModel.save` writes are passed to XGBoost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categor
 
 
 def checked_trees(data: object) -> dict[str, Any]:
-    """The same trees with known fields only, each of them checked.
+    """The trees with only the known fields, each of them checked.
 
     Args:
-        data: the JSON of `Booster.save_raw("json")`.
+        data: the JSON data of `Booster.save_raw("json")`.
     Raises:
-        ValueError: a field is missing, of another type, or no tree can hold it.
+        ValueError: a field is missing, has the wrong type, or is invalid for a tree.
     """
     learner = _dict(_get(_dict(data, "trees"), "learner"), "learner")
     booster = _dict(_get(learner, "gradient_booster"), "gradient_booster")
@@ -47,7 +47,7 @@ def checked_trees(data: object) -> dict[str, Any]:
         made["cats"] = {"enc": [], "feature_segments": [], "sorted_idx": []}
     version = _list(_get(_dict(data, "trees"), "version"), "version")
     if len(version) != 3 or not all(type(v) is int and 0 <= v < 1000 for v in version):
-        raise ValueError("its version of XGBoost is not three numbers")
+        raise ValueError("its XGBoost version is not a list of three numbers")
     out = {
         "attributes": {},
         "feature_names": [],
@@ -76,32 +76,32 @@ def _tree(data: object, number: int, features: int) -> dict[str, Any]:
     out: dict[str, Any] = {name: _floats(_get(tree, name), nodes, f"{where}: {name}") for name in _FLOATS}
     found = {name: _integers(_get(tree, name), nodes, f"{where}: {name}") for name in _INTEGERS}
     if any(_list(tree.get(name, []), where) for name in _CATEGORIES) or found["split_type"].any():
-        raise ValueError(f"{where}: it splits by categories")
+        raise ValueError(f"{where}: categorical splits are not supported")
     if not np.isin(found["default_left"], (0, 1)).all():
-        raise ValueError(f"{where}: default_left holds a number other than 0 and 1")
+        raise ValueError(f"{where}: default_left has a value other than 0 and 1")
     if (found["split_indices"] < 0).any() or (found["split_indices"] >= features).any():
-        raise ValueError(f"{where}: a split is by a feature that is none of {features}")
+        raise ValueError(f"{where}: the index of a split feature is not below {features}")
     _check_children(found["left_children"], found["right_children"], found["parents"], where)
     out |= {name: values.tolist() for name, values in found.items()}
     out |= {name: [] for name in _CATEGORIES}
-    kept = {name: param[name] for name in ("num_deleted", "num_feature", "num_nodes", "size_leaf_vector")}
-    return {**out, "id": number, "tree_param": kept}
+    known = {name: param[name] for name in ("num_deleted", "num_feature", "num_nodes", "size_leaf_vector")}
+    return {**out, "id": number, "tree_param": known}
 
 
 def _check_children(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], parents: npt.NDArray[np.int64], where: str) -> None:
-    """Each node but the first is the child of its parent, and of no other, and leads to it without a round."""
+    """Check that the nodes form a tree: each node but the root is a child of exactly one node, its parent, and there are no cycles."""
     nodes = np.arange(len(left))
     leaf = left == -1
     inside = nodes[~leaf]
     children = np.concatenate([left[~leaf], right[~leaf]])
     if (right[leaf] != -1).any() or not np.array_equal(np.sort(children), nodes[1:]):
-        raise ValueError(f"{where}: its nodes are not each the child of one other")
+        raise ValueError(f"{where}: a node is not the child of exactly one other")
     up = np.full(len(left), 0, np.int64)
     up[left[~leaf]] = inside
     up[right[~leaf]] = inside
     if parents[0] != NO_PARENT or not np.array_equal(parents[1:], up[1:]):
-        raise ValueError(f"{where}: its parents and children contradict each other")
-    for _ in range(len(left).bit_length()):  # after k steps, the ancestor 2 ** k above
+        raise ValueError(f"{where}: parents and children are inconsistent")
+    for _ in range(len(left).bit_length()):  # after k steps, `up` is the ancestor 2 ** k levels above
         up = up[up]
     if up.any():
         raise ValueError(f"{where}: nodes are their own ancestors")
@@ -121,13 +121,13 @@ def _get(data: dict[str, Any], name: str) -> object:
 
 def _dict(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: an object is wanted")
+        raise ValueError(f"{where}: not an object")
     return value
 
 
 def _list(value: object, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{where}: a list is wanted")
+        raise ValueError(f"{where}: not a list")
     return value
 
 

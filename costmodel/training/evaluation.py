@@ -1,10 +1,9 @@
-"""How good a model is on programs that it has not learned from, beside controls that show what the numbers are worth.
+"""Evaluate a cost model on held-out programs, in comparison with controls.
 
-Four ways to hold programs out ask four questions.  *within*: measured some of a task, which of the others are fast?  *task*, *family*,
-*target*: what does it know about workloads, operators, machines that it has never met?  A workload that is held out is so on all
-targets and under all of its names, as in `datasets.splits`.  Each program is held out once.  Three controls
-stand beside the model: random scores, the same model taught with times shuffled within each task (what it gets from the features of
-a task alone), and the analytic cost, which needs no data.
+There are four kinds of holdout.  *within* tests generalisation to other programs of the same tasks; *task*, *family* and *target* test
+generalisation to new workloads, operators and machines.  A held-out workload is held out on all targets and under all of its names, as in
+`datasets.splits`.  Each program is held out once.  There are three controls: random scores, the same model trained on times shuffled
+within each task (the information in the task's features alone), and the analytic cost, which needs no data.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ METRICS: dict[str, Callable[[Floats, Floats, Ints], float]] = {
     "RMSE": lambda s, p, g: metrics.rmse(metrics.normalized_throughput(s, g), metrics.fitted_throughput(s, p, g)),
     "R2": lambda s, p, g: metrics.r_squared(metrics.normalized_throughput(s, g), metrics.fitted_throughput(s, p, g)),
 }
-"""What is reported, by name; RMSE and R2 are of throughput, best of the task = 1, after a straight line through each task's scores."""
+"""Reported metrics by name.  RMSE and R2 are of throughput (best of the task = 1), after a linear fit of each task's scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `evaluate` found.
+    """The result of `evaluate`.
 
     Attributes:
-        holdout: how programs were held out; None if the model had learned already and was judged as it was.
-        folds: in how many rounds.
-        programs: that were judged; failed ones are not.
-        tasks: that they are of.
-        values: by model or control, then by name of the metric; None where a metric is not defined, as for times all equal.
+        holdout: kind of holdout; None if a pretrained model was evaluated without further training.
+        folds: number of folds.
+        programs: number of evaluated programs, without failed ones.
+        tasks: number of their tasks.
+        values: by model or control, then by metric name; None if the metric is undefined, for example because all times are equal.
     """
 
     holdout: str | None
@@ -65,16 +64,16 @@ class Evaluation:
 def evaluate(
     model: str | Callable[..., CostModel], data: TrainingSet, holdout: str | None = "within", folds: int = FOLDS, seed: int = 0
 ) -> Evaluation:
-    """Judge a model and the controls on the same held-out programs.
+    """Evaluate a model and the controls on the same held-out programs.
 
     Args:
-        model: as `find_model` takes it.  A pretrained one is updated with what is not held out.
+        model: see `find_model`.  A pretrained model is updated with the programs that are not held out.
         data: the programs.
-        holdout: one of `HOLDOUTS`; None judges a pretrained model on all programs as it is.
-        folds: rounds; fewer if there are fewer programs, families or targets.
-        seed: of the model and of what is held out when.
+        holdout: one of `HOLDOUTS`; None evaluates a pretrained model on all programs without training.
+        folds: number of folds; fewer if there are fewer programs, families or targets.
+        seed: seed of the model and of the folds.
     Raises:
-        UserError: the programs cannot be held out this way, or a model that has learned nothing is to be judged as it is.
+        UserError: the programs cannot be held out this way, or `holdout` is None and the model is untrained.
     """
     candidates: dict[str, Callable[[], CostModel]] = {
         "model": lambda: make_model(model, seed),
@@ -87,18 +86,18 @@ def evaluate(
     if holdout is None:
         del candidates["shuffled"]
         if not make_model(model, seed).ready:
-            raise UserError(f"the model {model!r} has learned nothing yet: hold programs out ({', '.join(HOLDOUTS)}) or train it first")
+            raise UserError(f"the model {model!r} is untrained: hold programs out ({', '.join(HOLDOUTS)}) or train it first")
     values: dict[str, dict[str, float | None]] = {}
     for name, make in candidates.items():
         seconds = _shuffled(data, seed) if name == "shuffled" else data.seconds
         scores = [_score(make(), data, seconds, learn, test) for learn, test in rounds]
-        values[name] = judge(data, [test for _, test in rounds], scores)
+        values[name] = metric_values(data, [test for _, test in rounds], scores)
     ran = np.isfinite(data.seconds)
     return Evaluation(holdout, len(rounds), int(ran.sum()), len(np.unique(data.groups[ran])), values)
 
 
 def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) -> Iterator[tuple[Ints, Ints]]:
-    """The programs to learn from and those to be judged, round by round.
+    """The training and the test programs of each fold.
 
     Raises:
         UserError: see `evaluate`.
@@ -106,40 +105,44 @@ def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) ->
     if holdout not in HOLDOUTS:
         raise UserError(f"programs are held out by {', '.join(HOLDOUTS)}, not by {holdout!r}")
     if folds < 2:
-        raise UserError(f"folds counts from 2, got {folds}")
+        raise UserError(f"folds must be at least 2, got {folds}")
     rng = stream(seed, "held out", holdout)
     if holdout == "within":
-        turn = np.zeros(len(data), np.int64)
+        fold = np.zeros(len(data), np.int64)
         for g in range(len(data.tasks)):
             mine = rng.permutation(np.flatnonzero(data.groups == g))
-            turn[mine] = np.arange(len(mine)) % folds
+            fold[mine] = np.arange(len(mine)) % folds
     else:
         names = {"task": lambda t: t.workload, "family": lambda t: t.family, "target": lambda t: t.target}
         key: Callable[[TaskKey], object] = names[holdout]
         kinds = list(dict.fromkeys(key(t) for t in data.tasks))
         if len(kinds) < 2:
-            raise UserError(f"all programs are of one {holdout}: nothing is left to learn from when it is held out. Hold out within tasks")
+            raise UserError(f"all programs have the same {holdout}, so holding it out leaves no training data. Hold out within tasks")
         folds = min(folds, len(kinds))
-        place = dict(zip([kinds[i] for i in rng.permutation(len(kinds))], np.arange(len(kinds)) % folds, strict=True))
-        turn = np.array([place[key(t)] for t in data.tasks], np.int64)[data.groups]
+        fold_of = dict(zip([kinds[i] for i in rng.permutation(len(kinds))], np.arange(len(kinds)) % folds, strict=True))
+        fold = np.array([fold_of[key(t)] for t in data.tasks], np.int64)[data.groups]
     for f in range(folds):
-        if (turn == f).any() and (turn != f).any():
-            yield np.flatnonzero(turn != f), np.flatnonzero(turn == f)
+        if (fold == f).any() and (fold != f).any():
+            yield np.flatnonzero(fold != f), np.flatnonzero(fold == f)
 
 
-def judge(data: TrainingSet, parts: list[Ints], scores: list[Floats]) -> dict[str, float | None]:
-    """The metrics of scores of parts of the programs.  Scores of different parts, and of different tasks, are not compared."""
+def metric_values(data: TrainingSet, parts: list[Ints], scores: list[Floats]) -> dict[str, float | None]:
+    """The metrics of scores of parts of the programs.  Scores of different parts or tasks are not compared.
+
+    Raises:
+        UserError: all programs failed.
+    """
     at, score = np.concatenate(parts), np.concatenate(scores)
     part = np.concatenate([np.full(len(p), i) for i, p in enumerate(parts)])
     group = part * len(data.tasks) + data.groups[at]
     ran = np.isfinite(data.seconds[at])
     if not ran.any():
-        raise UserError("no program ran: there is nothing to judge a model on")
+        raise UserError("all programs failed: a model cannot be evaluated on them")
     out: dict[str, float | None] = {}
     for name, metric in METRICS.items():
         try:
             out[name] = metric(data.seconds[at][ran], score[ran], group[ran])
-        except UserError:  # it is not defined for these times
+        except UserError:  # undefined for these times
             out[name] = None
     return out
 
@@ -152,7 +155,7 @@ def _score(model: CostModel, data: TrainingSet, seconds: Floats, learn: Ints, te
 
 
 def _shuffled(data: TrainingSet, seed: int) -> Floats:
-    """The times of each task, dealt to its programs by chance."""
+    """The times of all programs, permuted at random within each task."""
     rng, out = stream(seed, "shuffled"), data.seconds.copy()
     for g in range(len(data.tasks)):
         mine = np.flatnonzero(data.groups == g)

@@ -1,8 +1,8 @@
-"""From records to features: measured programs of many tasks as arrays, whatever model is to learn from them.
+"""Convert records to training data: features, times and tasks of measured programs as arrays.
 
-A record names its program by workload, trace and row.  Records of one sketch differ in the row alone, so each sketch is rebuilt
-once, parametrically, and its feature program runs over all of its rows: 1400 records of 74 sketches take four seconds, nearly all
-of them spent on the sketches.  Nothing of a record is executed but scheduling steps; one that cannot be rebuilt is counted and named.
+A record identifies its program by workload, trace and row.  Records of one sketch differ only in the row, so each sketch is rebuilt once,
+parametrically, and its feature program runs over all of its rows: 1400 records of 74 sketches take 4 s, nearly all of it for the
+sketches.  Only the scheduling steps of a record are executed; records that cannot be rebuilt are counted and reported.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Measured:
         workload: digest of the workload.
         target: identity of the target, as JSON data.
         sketch: name of the sketch; empty for a schedule written by hand.
-        trace: the schedule as JSON data; decisions in it are not looked at.
-        row: the value of each number that the trace samples.
+        trace: the schedule as JSON data; its decisions are ignored.
+        row: the values that the trace samples.
         seconds: median time; inf if the program failed.
     """
 
@@ -53,12 +53,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class TaskKey:
-    """What times may be compared within: a workload on a target.
+    """A workload on a target: the scope within which times are comparable.
 
     Attributes:
         workload: digest.
-        name: as people call it, such as `matmul(m=512,n=512,k=512)`.
-        target: identity, canonical text.
+        name: display name, such as `matmul(m=512,n=512,k=512)`.
+        target: identity as canonical text.
     """
 
     workload: str
@@ -67,34 +67,34 @@ class TaskKey:
 
     @property
     def family(self) -> str:
-        """The operators: see `datasets.family`."""
+        """The operator family, see `datasets.family`."""
         return family(self.name)
 
 
 @dataclass(slots=True)
 class Refused:
-    """Records that gave no example: how many, and the first of each reason."""
+    """Records that cannot be used: their total number, and the number for each reason."""
 
     count: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
     def add(self, reason: str, count: int = 1) -> None:
-        """Count so many records that were left out for this reason."""
+        """Count `count` skipped records with this reason."""
         self.count += count
         self.reasons[reason] = self.reasons.get(reason, 0) + count
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.count} records left out", *[f"  {n}: {why}" for why, n in self.reasons.items()]])
+        return "\n".join([f"{self.count} records skipped", *[f"  {n}: {why}" for why, n in self.reasons.items()]])
 
 
 class TrainingSet:
-    """Measured programs, numbered, with their features; see `training_set`.
+    """Measured programs with their features; see `training_set`.
 
     Attributes:
         tasks: the tasks, in the order of their first program.
         groups: int64 [N], the task of each program, an index into `tasks`.
-        seconds: float64 [N], inf where the program failed.
-        refused: records that are not among the programs.
+        seconds: float64 [N], inf for failed programs.
+        refused: records that were skipped.
     """
 
     def __init__(
@@ -113,21 +113,21 @@ class TrainingSet:
         return len(self.seconds)
 
     def features(self, inputs: str) -> Floats:
-        """What a model with these `CostModel.inputs` takes, of all programs in order; computed once."""
+        """The features of all programs for a model with these `CostModel.inputs`; computed once."""
         found = self._features.get(inputs)
         if found is None:
             parts = [s.program.inputs(s.rows, inputs) for s in self._sketches]
-            found = self._features[inputs] = gather(parts, [s.places for s in self._sketches])
+            found = self._features[inputs] = gather(parts, [s.positions for s in self._sketches])
         return found
 
 
 @dataclass(slots=True)
 class _SketchRows:
-    """A rebuilt sketch: its feature program, rows, and where they stand among all programs."""
+    """A rebuilt sketch: its feature program, its rows, and their positions among all programs."""
 
     program: FeatureProgram
     rows: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
 
 
 def training_set(
@@ -136,16 +136,16 @@ def training_set(
     names: Mapping[str, str] | None = None,
     target_of: Callable[[Mapping[str, object]], Target] = Target.from_json,
 ) -> TrainingSet:
-    """The programs of records, ready to be learned from.
+    """The training set of the programs of records.
 
     Args:
         measured: records of any workloads and targets, in any order; a program that occurs twice counts twice.
         workloads: script text of each workload, by digest.
-        names: what people call them, by digest; the digest by default.
-        target_of: the target of an identity with the rates that the analytic cost is to use; by default estimates for the processor.
-            A search takes measured rates, so a model that is to guide one should see the same.
+        names: display names by digest; the digest by default.
+        target_of: maps an identity to a target with the rates for the analytic cost; by default estimates for the processor.  Searches
+            use measured rates, so a model for a search should be trained with the same.
     Raises:
-        UserError: no record can be used; the message names the reasons.
+        UserError: no record can be used; the message contains the reasons.
     """
     refused = Refused()
     sketches = _Sketches(workloads, target_of)
@@ -156,7 +156,7 @@ def training_set(
     for key, same in _by_sketch(measured, workloads, names or {}).items():
         try:
             found[key] = same, sketches.program(same[0])
-        except Exception as error:  # arguments of steps come from files, and a primitive may trip over any of them
+        except Exception as error:  # arguments of steps come from files, and invalid ones may raise anything in a primitive
             refused.add(f"{key[0].name}, sketch {same[0].sketch or 'by hand'!r}: {_first_line(error)}", len(same))
     rows: list[_SketchRows] = []
     for (task, _), (same, program) in found.items():
@@ -168,14 +168,14 @@ def training_set(
             groups += [tasks.setdefault(task, len(tasks))] * len(usable)
             seconds += [m.seconds for m in usable]
     if not seconds:
-        raise UserError(f"there is no program to learn from. {refused}")
+        raise UserError(f"no record can be used for training. {refused}")
     return TrainingSet(list(tasks), np.array(groups, np.int64), np.array(seconds, np.float64), rows, refused)
 
 
 def _by_sketch(
     measured: Iterable[Measured], workloads: Mapping[str, str], names: Mapping[str, str]
 ) -> dict[tuple[TaskKey, str], list[Measured]]:
-    """Records of one task whose traces differ in decisions alone."""
+    """The records grouped by task and by steps without decisions."""
     out: dict[tuple[TaskKey, str], list[Measured]] = {}
     for m in measured:
         name = names.get(m.workload) or m.workload
@@ -185,16 +185,16 @@ def _by_sketch(
 
 
 def _usable(same: Sequence[Measured], program: FeatureProgram, where: str, refused: Refused) -> list[Measured]:
-    """The records whose rows belong to the sketch."""
+    """The records whose rows are admissible in the sketch."""
     width = len(program.analysis.params)
     fitting = [m for m in same if len(m.row) == width]
     if len(fitting) < len(same):
-        refused.add(f"{where}: the row has another length than the {width} values that the trace samples", len(same) - len(fitting))
+        refused.add(f"{where}: the row does not have the {width} values that the trace samples", len(same) - len(fitting))
     if not fitting or not program.constraints:
         return fitting
     ok = program.admissible(np.array([m.row for m in fitting], np.int64).reshape(-1, width))
     if not ok.all():
-        refused.add(f"{where}: the row breaks a constraint of the sketch", int((~ok).sum()))
+        refused.add(f"{where}: the row violates a constraint of the sketch", int((~ok).sum()))
     return [m for m, good in zip(fitting, ok, strict=True) if good]
 
 
@@ -207,13 +207,13 @@ class _Sketches:
         self._targets: dict[str, Target] = {}
 
     def program(self, m: Measured) -> FeatureProgram:
-        """The feature program of a record's sketch, of what is timed of it: without what is computed once from constants."""
+        """The feature program of a record's sketch, for the timed part: without computations on constants, which run once."""
         schedule = Schedule(self._function(m.workload), parametric=True)
         for instruction in Trace.from_json(list(m.trace)).instructions:
             apply_instruction(schedule, instruction, None)
         lifted = hoist_constant_packing(schedule.func)
         func = schedule.func if lifted is None else lifted.main
-        # Numpy: a log has hundreds of rows of a sketch, and code for it would take longer to compile than they take.
+        # NumPy: a log has hundreds of rows per sketch, for which compilation would take longer than evaluation.
         return FeatureProgram(func, schedule.params, schedule.constraints, target=self._target(m.target), backend="numpy")
 
     def _function(self, digest: str) -> PrimFunc:

@@ -24,7 +24,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.ops.workload import workload
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.task import Task
 from tunesmith.support.errors import TunesmithError
 from tunesmith.support.seeds import stream

@@ -1,1 +1,1 @@
-"""Samplers: strategies that propose candidates."""
+"""Samplers: search strategies that propose candidates."""

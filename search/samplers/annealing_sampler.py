@@ -1,10 +1,10 @@
-"""annealing: many chains walk the space under a falling temperature; the best states they saw are proposed.
+"""Propose candidates by simulated annealing: parallel chains under a falling temperature.
 
-The sampler of AutoTVM (Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018, section 5.3), on populations of rows: all
-chains take their step together, a step is `ParamSpace.mutate`, and the energy of a state is the learned model's, or the analytic
-one's until there is data.  Chains go on from round to round, as AutoTVM's do, except for those that start again at the measured
-best, and those that start anywhere.  The batch is the best of all states that were judged, without near-copies, and a random share
-that keeps the model honest.
+The sampler of AutoTVM (Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018, section 5.3), vectorised over rows: all chains
+step together, a step is `ParamSpace.mutate`, and the objective is the predicted cost, of the learned model or, before it has data, of
+the analytic one.  Chains continue from round to round, as in AutoTVM, except for a share restarted at the best measured candidates and
+a share restarted at random.  The batch consists of the best scored states without near-duplicates and a random share, which gives the
+model unbiased data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import Population, ProposalGenerator
 from tunesmith.search.samplers.history import History
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
@@ -32,17 +32,17 @@ Sketches = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AnnealingSettings:
-    """Sizes of one round.
+    """Parameters of one round.
 
     Attributes:
-        chains: walked at the same time.
-        steps: of each chain.
-        hot, cold: temperature at the first and the last step, which falls geometrically, in standard deviations of the energy at the
-            start: models differ in their scales.
-        restart: share of the chains that begin a round at the measured best.
-        fresh: share that begins it anywhere.
-        jump: share of the proposals that are a random row of a random sketch: `mutate` never leaves its sketch.
-        random_share: of the batch, drawn by chance.
+        chains: number of parallel chains.
+        steps: steps of each chain.
+        hot, cold: temperature at the first and the last step, with geometric decay, in standard deviations of the initial predicted
+            costs, because the scales of models differ.
+        restart: share of the chains that start a round at the best measured candidates.
+        fresh: share of the chains that start a round at random.
+        jump: share of the steps that draw a random row of a random sketch, because `mutate` never changes the sketch.
+        random_share: share of the batch drawn at random.
     """
 
     chains: int = 256
@@ -56,26 +56,26 @@ class AnnealingSettings:
 
     def __post_init__(self) -> None:
         if self.chains < 1 or self.steps < 1 or not self.hot >= self.cold > 0:
-            raise UserError(f"annealing wants chains and steps from 1 and hot >= cold > 0, got {self}")
+            raise UserError(f"annealing needs chains >= 1, steps >= 1 and hot >= cold > 0, got {self}")
         shares = (self.restart, self.fresh, self.jump, self.random_share)
         if min(shares) < 0 or max(shares) > 1 or self.restart + self.fresh > 1:
-            raise UserError(f"annealing wants shares between 0 and 1, and restart + fresh <= 1, got {self}")
+            raise UserError(f"annealing needs shares between 0 and 1, and restart + fresh <= 1, got {self}")
 
 
 @dataclass(slots=True)
 class _Chains:
-    """States of all chains: sketches [C], and rows [C, most columns of a sketch], of which each uses as many as its sketch has."""
+    """States of all chains: sketches [C] and rows [C, maximum width of a sketch]; columns beyond the width of the sketch are unused."""
 
     sketch: Sketches
     rows: Rows
 
     def group(self, k: int, width: int) -> Rows:
-        """The rows of sketch k."""
+        """The rows of the chains at sketch k."""
         return self.rows[self.sketch == k, :width]
 
 
 class AnnealingSampler(Sampler):
-    """See the module's text."""
+    """Simulated annealing (registered as `annealing`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: AnnealingSettings | None = None) -> None:
         self.task, self.seed = task, seed
@@ -105,34 +105,35 @@ class AnnealingSampler(Sampler):
         return batch
 
     def _walk(self, rng: np.random.Generator) -> Population:
-        """Let all chains walk for a round; every state that was judged, with its energy."""
+        """Run all chains for one round; all scored states with their predicted costs."""
         s = self.settings
         now = self._begin(rng)
-        energy = self._energies(now)
-        judged = [(now, energy)]
-        spread = float(energy.std())
+        cost = self._predicted_costs(now)
+        scored = [(now, cost)]
+        spread = float(cost.std())
         for step in range(s.steps):
             temperature = spread * s.hot * (s.cold / s.hot) ** (step / max(s.steps - 1, 1))
             new = self._propose(now, rng)
-            new_energy = self._energies(new)
-            judged.append((new, new_energy))
+            new_cost = self._predicted_costs(new)
+            scored.append((new, new_cost))
             chance = rng.random(s.chains)
-            # Written so that equal energies are accepted at a temperature of 0, which a model without an opinion gives.
-            accept = new_energy - energy <= -temperature * np.log(np.maximum(chance, 1e-300))
+            # This form accepts equal costs at temperature 0, which a model with constant scores results in.
+            accept = new_cost - cost <= -temperature * np.log(np.maximum(chance, 1e-300))
             now = _Chains(np.where(accept, new.sketch, now.sketch), np.where(accept[:, None], new.rows, now.rows))
-            energy = np.where(accept, new_energy, energy)
+            cost = np.where(accept, new_cost, cost)
         self._chains = now
-        return self._population(judged)
+        return self._population(scored)
 
     def _begin(self, rng: np.random.Generator) -> _Chains:
-        """Where the chains start: where they ended, at the measured best, anywhere."""
+        """Start states of the chains: their last states, the best measured candidates, or random rows."""
         s = self.settings
         sketch = rng.integers(len(self._spaces), size=s.chains)
         chains = _Chains(sketch, np.zeros((s.chains, max(self._widths)), np.int64))
         self._draw(chains, np.ones(s.chains, bool), rng)
         if self._chains is not None:
-            kept = np.arange(s.chains) >= round(s.chains * s.fresh)
-            chains = _Chains(np.where(kept, self._chains.sketch, chains.sketch), np.where(kept[:, None], self._chains.rows, chains.rows))
+            resumed = np.arange(s.chains) >= round(s.chains * s.fresh)
+            rows = np.where(resumed[:, None], self._chains.rows, chains.rows)
+            chains = _Chains(np.where(resumed, self._chains.sketch, chains.sketch), rows)
         elite = self._history.elite(round(s.chains * s.restart))
         for i in range(round(s.chains * s.restart) if elite else 0):
             best = elite[i % len(elite)]
@@ -143,7 +144,7 @@ class AnnealingSampler(Sampler):
         return chains
 
     def _propose(self, now: _Chains, rng: np.random.Generator) -> _Chains:
-        """One step of every chain."""
+        """The proposed next state of every chain."""
         jumps = rng.random(len(now.sketch)) < self.settings.jump
         new = _Chains(np.where(jumps, rng.integers(len(self._spaces), size=len(jumps)), now.sketch), now.rows.copy())
         for k in np.unique(new.sketch[~jumps]).tolist():
@@ -153,26 +154,26 @@ class AnnealingSampler(Sampler):
         return new
 
     def _draw(self, chains: _Chains, where: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
-        """Give these chains a random row of their sketch."""
+        """Set the selected chains to random rows of their sketches."""
         for k in np.unique(chains.sketch[where]).tolist():
             mine = np.flatnonzero((chains.sketch == k) & where)
             chains.rows[mine] = 0
             chains.rows[mine, : self._widths[k]] = self._spaces[k].sample(len(mine), rng)
 
-    def _energies(self, chains: _Chains) -> Floats:
+    def _predicted_costs(self, chains: _Chains) -> Floats:
         found = self._scorer.predicted_costs({k: chains.group(k, self._widths[k]) for k in np.unique(chains.sketch).tolist()})
         out = np.empty(len(chains.sketch))
         for k, predicted_costs in found.items():
             out[chains.sketch == k] = predicted_costs
         return out
 
-    def _population(self, judged: list[tuple[_Chains, Floats]]) -> Population:
-        """All states that were judged, each once."""
+    def _population(self, scored: list[tuple[_Chains, Floats]]) -> Population:
+        """All scored states without duplicates."""
         rows: dict[int, Rows] = {}
         values: dict[int, Floats] = {}
-        for k in np.unique(np.concatenate([c.sketch for c, _ in judged])).tolist():
-            every = np.concatenate([c.group(k, self._widths[k]) for c, _ in judged])
-            predicted_costs = np.concatenate([e[c.sketch == k] for c, e in judged])
+        for k in np.unique(np.concatenate([c.sketch for c, _ in scored])).tolist():
+            every = np.concatenate([c.group(k, self._widths[k]) for c, _ in scored])
+            predicted_costs = np.concatenate([e[c.sketch == k] for c, e in scored])
             rows[k], first = np.unique(every, axis=0, return_index=True)
             values[k] = predicted_costs[first]
         return Population(rows, values)

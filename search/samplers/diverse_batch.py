@@ -1,7 +1,7 @@
-"""Which of the ranked candidates make a batch: good ones that are not all near-copies of each other.
+"""Select a diverse batch from ranked candidates by skipping near-duplicates.
 
-A model that is wrong about one tile is wrong about all its copies.  Candidates of one tile that differ in one outer size alone run
-nearly equally fast, so that a batch of them teaches what one of them would have.
+The prediction error of a tile applies to all its near-duplicates.  Candidates with the same tile that differ in one outer size run at
+nearly equal speed, so a batch of them carries the information of a single one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import numpy as np
 from tunesmith.search.samplers.sampler import Candidate
 
 SHARE = 0.75
-"""Of a batch, the part in which no candidate is a near-copy of another."""
+"""Share of a batch without near-duplicates."""
 DIFFER = 2
-"""Columns in which rows of one sketch differ at least that are no near-copies, or all if there are fewer.
+"""Rows of one sketch that differ in fewer columns are near-duplicates; narrower rows must differ in all columns.
 
-Replays of six pools that earlier searches left (four seeds, five batches of 16) ended at 99.8 and 99.9 % of the best speed so (mean of two
-and of four pools), at 99.7 and 99.6 % with a share of 0, and at 99.5 and 99.8 % when more than a third of the columns had to differ.
+Replays on six tabular benchmarks from earlier searches (four seeds, five batches of 16) ended at 99.8 and 99.9 % of the best speed (means
+over two and over four of them), at 99.7 and 99.6 % with a share of 0, and at 99.5 and 99.8 % if more than a third of the columns had to
+differ.
 """
 
 
 def pick(ranked: Sequence[Candidate], n: int, seen: Container[Candidate] = (), share: float = SHARE) -> list[Candidate]:
-    """At most n of the ranked candidates that were not seen: first the best that are no near-copies, then the best of the others.
+    """At most n unseen candidates: first the best without near-duplicates, then the best of the remaining ones.
 
     Args:
-        ranked: best first.
-        n: how many.
-        seen: not to be taken.
-        share: of the batch, for candidates that are no near-copies of others in it: rows of one sketch that differ in one column.
+        ranked: candidates, best first.
+        n: maximum number of candidates.
+        seen: candidates to skip.
+        share: share of the batch without near-duplicates, see `DIFFER`.
     """
     out: list[Candidate] = []
     known: set[Candidate] = set()
@@ -37,10 +38,10 @@ def pick(ranked: Sequence[Candidate], n: int, seen: Container[Candidate] = (), s
     for c in ranked:
         if len(out) >= round(n * share):
             break
-        row, mine = np.array(c.row, np.int64), taken.setdefault(c.sketch, [])
-        if c in seen or c in known or (mine and ((np.stack(mine) != row).sum(axis=1) < min(len(row), DIFFER)).any()):
+        row, same_sketch = np.array(c.row, np.int64), taken.setdefault(c.sketch, [])
+        if c in seen or c in known or (same_sketch and ((np.stack(same_sketch) != row).sum(axis=1) < min(len(row), DIFFER)).any()):
             continue
-        mine.append(row)
+        same_sketch.append(row)
         known.add(c)
         out.append(c)
     for c in ranked:
@@ -53,13 +54,13 @@ def pick(ranked: Sequence[Candidate], n: int, seen: Container[Candidate] = (), s
 
 
 def by_turns(ranked: Iterable[Candidate], n: int) -> list[Candidate]:
-    """For a batch of n before there is data: the best half of it, mixed with the best of each sketch in turn, so that each is tried.
+    """Order candidates for the first batch: the best n / 2 alternate with the best of each sketch in turn, so that every sketch is tried.
 
     Args:
-        ranked: best first.
-        n: of the batch.
+        ranked: candidates, best first.
+        n: size of the batch.
     Returns:
-        All candidates, in a new order; the same one may come twice.
+        All candidates in the new order; a candidate may appear twice.
     """
     every = list(ranked)
     queues: dict[int, list[Candidate]] = {}

@@ -1,9 +1,9 @@
-"""evolutionary: draft, evolve, verify.  The analytic model ranks a large population, the learned model its evolution.
+"""Propose candidates by evolutionary search: an analytically ranked draft evolves under the learned model.
 
-Each round draws a large population and keeps what the analytic model likes; the measured best join it as parents; rows
-are mutated and crossed within their sketch for a few generations under the learned model.  The best unmeasured candidates that are
-no near-copies of each other are proposed, with a share of random ones to keep the model honest (source: Ansor, Zheng et al.,
-OSDI 2020, on populations of integer rows instead of programs).
+Each round draws a large population and keeps the part with the lowest analytic cost; the best measured candidates join it as parents.
+Rows are mutated and crossed within their sketch for a few generations, ranked by the learned model.  The best unmeasured candidates
+without near-duplicates are proposed, with a random share that gives the model unbiased data (source: Ansor, Zheng et al., OSDI 2020, on
+populations of integer rows instead of programs).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.history import History, candidate_of
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
@@ -29,16 +29,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class EvolutionSettings:
-    """Sizes of one round.
+    """Parameters of one round.
 
     Attributes:
         draft: candidates drawn and ranked analytically.
-        keep: of them, how many start the evolution.
-        generations: times the population is renewed.
+        keep: candidates of the draft that start the evolution.
+        generations: number of generations.
         parents: measured candidates that join as parents.
-        random_share: of the proposals, drawn from the draft by chance.
-        drafting: False leaves the analytic ranking of the draft out, which is then in the order of chance: for ablations.
-        learning: False leaves the learned model and so the evolution out, and proposes by the draft alone: for ablations.
+        random_share: share of the proposals drawn at random from the draft.
+        drafting: False replaces the analytic ranking of the draft by a random order, for ablations.
+        learning: False disables the learned model and with it the evolution, and proposes from the draft alone, for ablations.
     """
 
     draft: int = 32768
@@ -51,7 +51,7 @@ class EvolutionSettings:
 
 
 class EvolutionarySampler(Sampler):
-    """See the module's text."""
+    """Evolutionary search (registered as `evolutionary`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: EvolutionSettings | None = None) -> None:
         self.task, self.model, self.seed = task, model, seed
@@ -80,7 +80,7 @@ class EvolutionarySampler(Sampler):
         batch: list[Candidate] = []
         for c in pick(ranked, n - randoms, self._history.seen):
             self._history.take(c, batch)
-        # The random share comes from the better half of the draft: a measurement is too dear for the hopeless.
+        # The random share comes from the better half of the draft: measurements are too expensive for clearly bad candidates.
         half = drafted[: len(drafted) // 2 + 1]
         for i in rng.permutation(len(half))[: 4 * randoms].tolist():
             if len(batch) < n:
@@ -107,22 +107,22 @@ class EvolutionarySampler(Sampler):
         return sorted(best, key=lambda c: (best[c], c))
 
     def _renew(self, groups: dict[int, Rows], predicted_costs: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
-        """The next generation: sketches share it by the energies of their rows, parents are drawn by rank."""
+        """The next generation: parents are drawn by the rank of their predicted cost over all sketches."""
         every = np.concatenate([predicted_costs[k] for k in groups])
         sketch = np.concatenate([np.full(len(predicted_costs[k]), k) for k in groups])
-        place = np.concatenate([np.arange(len(predicted_costs[k])) for k in groups])
+        position = np.concatenate([np.arange(len(predicted_costs[k])) for k in groups])
         order = np.argsort(every, kind="stable")
         weight = 1.0 / (10.0 + np.arange(len(order)))
         picks = order[rng.choice(len(order), size=self.settings.keep, p=weight / weight.sum())]
         out: dict[int, Rows] = {}
         for k in sorted(set(sketch[picks].tolist())):
-            mine = groups[k][place[picks[sketch[picks] == k]]]
+            parents = groups[k][position[picks[sketch[picks] == k]]]
             space = self.drafter.sketches[k].space
-            mates = mine[rng.permutation(len(mine))]
-            cross = space.crossover(mine, mates, rng)
-            child = np.where((rng.random(len(mine)) < 0.3)[:, None], cross, mine)
+            mates = parents[rng.permutation(len(parents))]
+            cross = space.crossover(parents, mates, rng)
+            child = np.where((rng.random(len(parents)) < 0.3)[:, None], cross, parents)
             mutated = space.mutate(child, rng)
-            keep_same = rng.random(len(mine)) < 0.15
-            mutated[keep_same] = mine[keep_same]
+            keep_same = rng.random(len(parents)) < 0.15
+            mutated[keep_same] = parents[keep_same]
             out[k] = np.unique(mutated, axis=0)
         return out

@@ -1,4 +1,4 @@
-"""What a sampler has to remember: which candidates were proposed or told, and what they measured."""
+"""Record the candidates that a sampler proposed or that were reported to it, with their results."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
 
 _DRAWS = 8
-"""Times that `fill` draws as many candidates as are wanted."""
+"""Number of times that `fill` draws n candidates."""
 _SMALL = 1 << 14
-"""Rows of a sketch that is still emptied by drawing all its rows again and again; larger ones are never used up."""
+"""Maximum rows of a sketch that is exhausted by repeated draws; larger sketches count as inexhaustible."""
 _COVER = 16
-"""Draws for each row of a small sketch: one row is missed with a probability of exp(-16)."""
+"""Draws per row of a small sketch: a row is missed with probability exp(-16)."""
 
 
 class History:
-    """Keeps a sampler's promise: no candidate twice, and none that was told before.
+    """The candidates of a search so far, so that a sampler proposes no candidate twice and none that was reported before.
 
     Attributes:
-        seen: all candidates that were proposed or told.
-        measured: seconds of those that ran.
-        failed: those that did not.
+        seen: all candidates that were proposed or reported.
+        measured: seconds of the candidates that ran.
+        failed: candidates that failed.
     """
 
     def __init__(self, task: Task) -> None:
@@ -33,7 +33,7 @@ class History:
         self.failed: set[Candidate] = set()
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Enter results; their order matters for nothing but the order of `measured`."""
+        """Add results; their order affects only the order of `measured`."""
         for r in results:
             self.seen.add(r.candidate)
             if r.seconds is None:
@@ -42,7 +42,7 @@ class History:
                 self.measured[r.candidate] = r.seconds
 
     def take(self, candidate: Candidate, batch: list[Candidate]) -> bool:
-        """Append a candidate to the batch unless it was seen; whether it was appended."""
+        """Append a candidate to the batch unless it was seen before; True if it was appended."""
         if candidate in self.seen:
             return False
         self.seen.add(candidate)
@@ -50,13 +50,13 @@ class History:
         return True
 
     def elite(self, n: int) -> list[Candidate]:
-        """The n fastest that were measured, fastest first."""
+        """The n fastest measured candidates, fastest first."""
         return sorted(self.measured, key=lambda c: (self.measured[c], c))[:n]
 
     def fill(self, batch: list[Candidate], n: int, rng: np.random.Generator) -> None:
         """Append random unseen candidates, uniform over sketches and then over rows, until the batch has n.
 
-        It ends in any case; a batch that stays short means that all small sketches are used up.
+        The number of draws is bounded; the batch stays shorter if all small sketches are exhausted.
         """
         sketches = self.task.space.sketches
         for _ in range(_DRAWS):
@@ -70,10 +70,10 @@ class History:
                     self.take(candidate, batch)
         for k in rng.permutation(len(sketches)).tolist():
             if len(batch) < n:
-                self._empty(k, batch, n, rng)
+                self._exhaust(k, batch, n, rng)
 
-    def _empty(self, k: int, batch: list[Candidate], n: int, rng: np.random.Generator) -> None:
-        """Take what is left of a small sketch."""
+    def _exhaust(self, k: int, batch: list[Candidate], n: int, rng: np.random.Generator) -> None:
+        """Append the remaining candidates of a small sketch."""
         space = self.task.space.sketches[k].space
         if space.size() > _SMALL:
             return
@@ -85,5 +85,5 @@ class History:
 
 
 def candidate_of(k: int, row: np.ndarray) -> Candidate:
-    """The candidate of a row of an array, with Python's integers."""
+    """The candidate for a row of an array, with Python integers."""
     return Candidate(int(k), tuple(row.tolist()))

@@ -1,30 +1,31 @@
-"""optuna-...: any sampler of Optuna over the sketches' own domains, through ask and tell.
+"""Propose candidates by Optuna samplers over the domains of the sketches, through the ask-and-tell interface.
 
-**Columns** are whole numbers, the place of a value in its Param's domain: domains are sorted and about evenly spaced on a logarithmic
-scale, so that a step means the same everywhere.  Values are logarithms of seconds, and are minimised.
+**Columns** are integers: the index of a value in its Param's domain.  Domains are sorted and about evenly spaced on a logarithmic scale,
+so steps are comparable across the domain.  Objective values are logarithms of seconds, minimised.
 
-**Sketches.**  Samplers that model conditional columns (`tpe`, `random`) get one study: the sketch is a categorical choice, and the
-columns of the chosen sketch follow, define-by-run, their names prefixed with the sketch's.  Samplers of fixed numeric spaces (`cmaes`,
-`gp`, `qmc`) get a study for each sketch, and a bandit says whose turn it is: each sketch first gets one proposal, then the next goes
-to the highest of
+**Sketches.**  Samplers that model conditional columns (`tpe`, `random`) get one study: the sketch is a categorical parameter, followed by
+the columns of the chosen sketch (define-by-run), whose names are prefixed with the sketch's name.  Samplers of fixed numeric spaces
+(`cmaes`, `gp`, `qmc`) get one study per sketch, and a bandit chooses the study: each sketch first gets one proposal, then the next goes
+to the sketch with the highest
 
     log(best of all / best of the sketch) + 0.5 sqrt(log(proposals) / proposals of the sketch),
 
-the bound of UCB1 (Auer et al., 2002) on what counts here, the best and not the mean.
+the bound of UCB1 (Auer et al., 2002) applied to the best value instead of the mean.
 
-**Constraints.**  Optuna knows boxes only.  A proposal is repaired by `ParamSpace.nearest`, and the value of the repaired row is told:
+**Constraints.**  Optuna supports only box constraints.  A proposal is repaired by `ParamSpace.nearest`, and the value of the repaired row
+is reported:
 
-- to *the trial as it was proposed* for `cmaes`, whose generations consist of its own proposals (Baldwinian repair);
-- to *a trial at the repaired row*, added to the study, for all others, while the proposed one is closed as failed, which samplers
-  pass over: the study then holds what was measured where it was measured (Lamarckian repair).
+- as the value of *the proposed trial* for `cmaes`, whose generations consist of its own proposals (Baldwinian repair);
+- as *a trial at the repaired row*, added to the study, for all others; the proposed trial is closed as failed, which samplers ignore.
+  The study then holds each measurement at the row that was measured (Lamarckian repair).
 
-Candidates that failed are told as pruned to `tpe`, which ranks them behind all others; to samplers that pass over pruned trials they
-are told as twice as slow as the slowest that the study has seen, or as one second if that is more.
+Failed candidates are reported as pruned to `tpe`, which ranks them after all others.  To samplers that ignore pruned trials they are
+reported as twice the slowest time in the study, with a minimum of two seconds.
 
-**Repeats.**  No candidate is measured twice.  A proposal whose repaired row was measured before is answered at once with what it
-measured, and another is asked for.  If that goes on, an unseen row near the last one takes its place.
+**Repeats.**  No candidate is measured twice.  A proposal whose repaired row was measured before is answered at once with its measurement,
+and another proposal is requested.  After too many repeats, an unseen row near the last proposal is used instead.
 
-TPE: Bergstra et al., NeurIPS 2011; CMA-ES with margin for whole numbers: Hamano et al., GECCO 2022; Optuna: Akiba et al., KDD 2019.
+TPE: Bergstra et al., NeurIPS 2011; CMA-ES with margin for integers: Hamano et al., GECCO 2022; Optuna: Akiba et al., KDD 2019.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from tunesmith.support.errors import MissingExtraError, UserError
 from tunesmith.support.seeds import derive, stream
 
 EXPLORE = 0.5
-"""Weight of the bandit's doubt: a sketch tried ten times in a hundred is preferred to one that is at most 1.4 times faster."""
+"""Exploration weight of the bandit: a sketch with 10 of 100 proposals is preferred to one that is at most 1.4 times faster."""
 REPEATS = 3
-"""Proposals asked for, for each that is wanted, before unseen rows near seen ones take their place."""
+"""Maximum proposals per requested candidate; in the last third, unseen neighbours replace repeats."""
 NEIGHBOURS = 32
-"""Mutants looked through for an unseen one."""
+"""Number of mutants searched for an unseen row."""
 SLOWEST = 0.0
-"""Logarithm of the seconds that a failed candidate has at least."""
+"""Initial logarithm of the slowest time in a study; the value of a failed candidate is derived from it."""
 
 
 def _optuna() -> ModuleType:
@@ -67,7 +68,7 @@ def _optuna() -> ModuleType:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Half of Optuna's samplers and options warn that they are experimental each time they are made."""
+    """Suppress warnings: many of Optuna's samplers and options warn at every construction that they are experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -75,13 +76,13 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How an Optuna sampler is made and fed; see the module's text.
+    """How an Optuna sampler is constructed and how results are reported to it; see the module docstring.
 
     Attributes:
-        make: from Optuna's module `samplers` and a seed of 32 bits.
-        joint: one study for all sketches, rather than one for each.
-        moved: a repaired proposal is told at the repaired row, rather than as it was proposed.
-        pruned: failures are told as pruned, rather than as slow.
+        make: constructs the sampler from Optuna's module `samplers` and a 32-bit seed.
+        joint: one study for all sketches instead of one per sketch.
+        moved: results of repaired proposals are reported at the repaired row instead of the proposed one.
+        pruned: failures are reported as pruned instead of as slow.
     """
 
     make: Callable[[Any, int], Any]
@@ -97,37 +98,37 @@ KINDS: dict[str, Kind] = {
     "qmc": Kind(lambda s, seed: s.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)),
     "random": Kind(lambda s, seed: s.RandomSampler(seed=seed), joint=True),
 }
-"""The samplers that are known by name.  For another one, pass a `Kind` of its own."""
+"""The supported samplers by name.  For another one, pass a `Kind`."""
 
 
 @dataclass(slots=True)
 class _Study:
-    """A study of Optuna, and how often it was asked."""
+    """An Optuna study with its sketches, number of proposals and slowest value."""
 
     study: Any
     sketches: tuple[int, ...]
-    asked: int = 0
+    proposals: int = 0
     slowest: float = SLOWEST
 
 
 @dataclass(slots=True)
-class _Open:
-    """A proposal that waits for its result."""
+class _PendingTrial:
+    """A trial without a result."""
 
     study: _Study
     trial: Any
     moved: bool
-    """Whether its candidate is another row than was proposed."""
+    """Whether its candidate's row differs from the proposed one."""
 
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of a sketch as Optuna sees them."""
+    """The columns of a sketch as Optuna parameters."""
 
     prefix: str
     names: tuple[str, ...]
     domains: tuple[tuple[int, ...], ...]
-    places: tuple[dict[int, int], ...] = field(repr=False)
+    indices: tuple[dict[int, int], ...] = field(repr=False)
 
     @classmethod
     def of(cls, sketch: Sketch) -> _Columns:
@@ -138,14 +139,14 @@ class _Columns:
 
 
 class OptunaSampler(Sampler):
-    """See the module's text.
+    """An Optuna sampler, see the module docstring.
 
     Args:
-        task: what is sampled.
-        seed: of the search.
+        task: the task to sample.
+        seed: seed of the search.
         kind: a name of `KINDS`, or a `Kind`.
     Raises:
-        UserError: there is no such name, or Optuna, or what the sampler needs, is not installed.
+        UserError: the name is unknown, or Optuna or a package that the sampler needs is not installed.
     """
 
     def __init__(self, task: Task, seed: int = 0, kind: str | Kind = "tpe") -> None:
@@ -161,7 +162,7 @@ class OptunaSampler(Sampler):
         self._studies = [self._new_study(tuple(every))] if self._kind.joint else [self._new_study((k,)) for k in every]
         self._study_of = {k: s for s in self._studies for k in s.sketches}
         self._best: dict[int, float] = {}
-        self._open: dict[Candidate, list[_Open]] = {}
+        self._pending: dict[Candidate, list[_PendingTrial]] = {}
         self._round = 0
 
     def ask(self, n: int) -> list[Candidate]:
@@ -192,11 +193,11 @@ class OptunaSampler(Sampler):
             return _Study(self._optuna.create_study(sampler=sampler, direction="minimize"), sketches)
 
     def _propose(self, batch: list[Candidate], rng: np.random.Generator, last: bool) -> None:
-        """One proposal: into the batch, or answered with what is known of its row."""
-        turn = self._turn()
-        turn.asked += 1
-        trial = turn.study.ask()
-        k, row = self._suggested(turn, trial)
+        """Request one proposal; append its candidate to the batch, or report the known result of its row."""
+        study = self._next_study()
+        study.proposals += 1
+        trial = study.study.ask()
+        k, row = self._suggested(study, trial)
         space = self.task.space.sketches[k].space
         repaired = space.nearest(row[None, :], rng)
         candidate = candidate_of(k, repaired[0])
@@ -205,37 +206,37 @@ class OptunaSampler(Sampler):
             near = space.nearest(space.mutate(np.repeat(repaired, NEIGHBOURS, axis=0), rng), rng)
             candidate = next((c for c in (candidate_of(k, r) for r in near) if c not in self._history.seen), candidate)
             seen = candidate in self._history.seen
-        waiting = _Open(turn, trial, candidate.row != tuple(row.tolist()))
+        pending = _PendingTrial(study, trial, candidate.row != tuple(row.tolist()))
         if not seen:
             self._history.take(candidate, batch)
-            self._open[candidate] = [waiting]
-        elif candidate in self._open:
-            self._open[candidate].append(waiting)
+            self._pending[candidate] = [pending]
+        elif candidate in self._pending:
+            self._pending[candidate].append(pending)
         else:
-            self._close(waiting, self._known(candidate), repeated=True)
+            self._close(pending, self._known(candidate), repeated=True)
 
-    def _turn(self) -> _Study:
-        """The study whose turn it is."""
-        fresh = next((s for s in self._studies if not s.asked), None)
+    def _next_study(self) -> _Study:
+        """The study that gets the next proposal."""
+        fresh = next((s for s in self._studies if not s.proposals), None)
         if fresh is not None or len(self._studies) == 1:
             return fresh or self._studies[0]
-        total = sum(s.asked for s in self._studies)
+        total = sum(s.proposals for s in self._studies)
         leader = min(self._best.values(), default=0.0)
 
         def bound(s: _Study) -> float:
             behind = self._best.get(s.sketches[0], leader if not self._best else max(self._best.values())) - leader
-            return EXPLORE * math.sqrt(math.log(total) / s.asked) - behind
+            return EXPLORE * math.sqrt(math.log(total) / s.proposals) - behind
 
         return max(self._studies, key=bound)
 
-    def _suggested(self, turn: _Study, trial: Any) -> tuple[int, np.ndarray]:
-        k = turn.sketches[0]
-        if len(turn.sketches) > 1:
-            prefix = trial.suggest_categorical("sketch", [self._columns[i].prefix for i in turn.sketches])
-            k = next(i for i in turn.sketches if self._columns[i].prefix == prefix)
+    def _suggested(self, study: _Study, trial: Any) -> tuple[int, np.ndarray]:
+        k = study.sketches[0]
+        if len(study.sketches) > 1:
+            prefix = trial.suggest_categorical("sketch", [self._columns[i].prefix for i in study.sketches])
+            k = next(i for i in study.sketches if self._columns[i].prefix == prefix)
         c = self._columns[k]
-        places = [trial.suggest_int(name, 0, len(d) - 1) for name, d in zip(c.names, c.domains, strict=True)]
-        return k, np.array([d[i] for d, i in zip(c.domains, places, strict=True)], np.int64)
+        indices = [trial.suggest_int(name, 0, len(d) - 1) for name, d in zip(c.names, c.domains, strict=True)]
+        return k, np.array([d[i] for d, i in zip(c.domains, indices, strict=True)], np.int64)
 
     def _known(self, candidate: Candidate) -> float | None:
         seconds = self._history.measured.get(candidate)
@@ -247,29 +248,29 @@ class OptunaSampler(Sampler):
         if value is not None:
             self._best[c.sketch] = min(value, self._best.get(c.sketch, math.inf))
             study.slowest = max(study.slowest, value)
-        waiting = self._open.pop(c, [])
-        for i, w in enumerate(waiting):
-            self._close(w, value, repeated=i > 0)
-        if not waiting or (self._kind.moved and waiting[0].moved):
+        pending = self._pending.pop(c, [])
+        for i, p in enumerate(pending):
+            self._close(p, value, repeated=i > 0)
+        if not pending or (self._kind.moved and pending[0].moved):
             self._add(study, c, value)
 
-    def _close(self, w: _Open, value: float | None, repeated: bool) -> None:
-        """End a trial that was asked for."""
+    def _close(self, p: _PendingTrial, value: float | None, repeated: bool) -> None:
+        """Report the result of a trial that Optuna proposed."""
         states = self._optuna.trial.TrialState
-        if self._kind.moved and (w.moved or repeated):
-            w.study.study.tell(w.trial, state=states.FAIL)
+        if self._kind.moved and (p.moved or repeated):
+            p.study.study.tell(p.trial, state=states.FAIL)
         elif value is None and self._kind.pruned:
-            w.study.study.tell(w.trial, state=states.PRUNED)
+            p.study.study.tell(p.trial, state=states.PRUNED)
         else:
-            w.study.study.tell(w.trial, self._failed(w.study) if value is None else value)
+            p.study.study.tell(p.trial, self._failed(p.study) if value is None else value)
 
     def _add(self, study: _Study, c: Candidate, value: float | None) -> None:
-        """Add a trial that Optuna did not propose: at a repaired row, or one of an earlier run."""
+        """Add a trial that Optuna did not propose: at a repaired row, or of an earlier run."""
         columns = self._columns[c.sketch]
-        if any(v not in places for v, places in zip(c.row, columns.places, strict=True)):
+        if any(v not in indices for v, indices in zip(c.row, columns.indices, strict=True)):
             return  # a row of another version of the space
         whole = self._optuna.distributions.IntDistribution
-        params: dict[str, Any] = {n: p[v] for n, p, v in zip(columns.names, columns.places, c.row, strict=True)}
+        params: dict[str, Any] = {n: p[v] for n, p, v in zip(columns.names, columns.indices, c.row, strict=True)}
         spaces: dict[str, Any] = {n: whole(0, len(d) - 1) for n, d in zip(columns.names, columns.domains, strict=True)}
         if len(study.sketches) > 1:
             names = [self._columns[i].prefix for i in study.sketches]
@@ -286,35 +287,35 @@ class OptunaSampler(Sampler):
 
 
 class OptunaTPESampler(OptunaSampler):
-    """optuna-tpe: the tree-structured Parzen estimator."""
+    """Tree-structured Parzen estimator (`optuna-tpe`)."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed, "tpe")
 
 
 class OptunaCMAESSampler(OptunaSampler):
-    """optuna-cmaes: the covariance matrix adaptation evolution strategy, sketch by sketch."""
+    """Covariance matrix adaptation evolution strategy, one study per sketch (`optuna-cmaes`)."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed, "cmaes")
 
 
 class OptunaGPSampler(OptunaSampler):
-    """optuna-gp: Bayesian optimisation with a Gaussian process, sketch by sketch; needs SciPy and torch, and a second a proposal."""
+    """Bayesian optimisation with a Gaussian process, one study per sketch (`optuna-gp`).  Needs SciPy and torch, and 1 s per proposal."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed, "gp")
 
 
 class OptunaQMCSampler(OptunaSampler):
-    """optuna-qmc: a scrambled Sobol sequence, sketch by sketch, which learns nothing; needs SciPy."""
+    """Scrambled Sobol sequence, one study per sketch, independent of results (`optuna-qmc`).  Needs SciPy."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed, "qmc")
 
 
 class OptunaRandomSampler(OptunaSampler):
-    """optuna-random: uniform over boxes and then repaired, unlike `random`, which is uniform over admissible rows."""
+    """Uniform over the box of domains, then repaired (`optuna-random`); `random` is uniform over admissible rows."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed, "random")

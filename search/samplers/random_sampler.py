@@ -1,4 +1,4 @@
-"""random: candidates drawn uniformly from the sketches' admissible rows; the baseline that every search must beat."""
+"""Propose candidates drawn uniformly from the admissible rows of the sketches: the baseline of searches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunesmith.support.seeds import stream
 
 
 class RandomSampler(Sampler):
-    """Uniform over sketches, then over a sketch's rows."""
+    """Uniform over the sketches, then over the rows of a sketch (registered as `random`)."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         self.task, self.seed = task, seed

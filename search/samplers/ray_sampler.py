@@ -1,7 +1,8 @@
-"""A sampler that thinks in a Ray actor: proposals that take long, or much memory, are made where there is room for them.
+"""Run a sampler in a Ray actor, for samplers whose proposals need much time or memory.
 
-The actor is told the workload as text and derives the same space from it.  A sampler's proposals follow from its seed and from what it was
-asked and told, in order; so when the actor is lost, another is brought to the same state by repeating that, and the search does not notice.
+The actor receives the workload as text and derives the same space from it.  A sampler's proposals depend only on its seed and on the
+sequence of its `ask` and `tell` calls.  If the actor is lost, a new one is brought to the same state by replaying the calls, and the
+search continues unchanged.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from tunesmith.costmodel.models.model import CostModel
 
 Call = tuple[str, int | tuple[Result, ...]]
-"""What a sampler went through: `("ask", n)` or `("tell", results)`."""
+"""One call of the sampler: `("ask", n)` or `("tell", results)`."""
 
-_LIVES = 2
-"""Actors that may be lost over one call before the sampler itself is to blame."""
+_MAX_LOST = 2
+"""Lost actors after which a call is not retried: the sampler itself is the likely cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What the actor's sampler has done so far, as a drafter counts it."""
+    """Counters of the remote sampler's proposal generator, see `ProposalGenerator`."""
 
     drafted: int
     scored: int
@@ -45,24 +46,25 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
-    """The answer of an actor that has not been through everything that came before."""
+class _MissingCalls:
+    """The answer of an actor that has executed only the first `calls` calls of the history."""
 
     calls: int
 
 
 class RaySampler(Sampler):
-    """Stands for a sampler in an actor; proposes what that sampler would propose here.
+    """A proxy for a sampler in a Ray actor, with the same proposals as the sampler in this process.
 
     Args:
-        cluster: where the actor lives.
-        task: what is sampled.
-        sampler: what proposes candidates, see `find_sampler`.
-        model: the learned cost model, for samplers that use one, see `find_model`.  What they name must be there on the actor's node.
-        seed: of the search.
-        cpus: that the actor takes, as Ray counts them; 0 lets it live beside builders.
-        timeout: seconds that one proposal, or learning from one batch, may take.
-        start_timeout: seconds in which the actor must have started.
+        cluster: the cluster that runs the actor.
+        task: the task to sample.
+        sampler: the sampler, see `find_sampler`.
+        model: the learned cost model, for samplers that use one, see `find_model`.  Sampler and model must be available on the actor's
+            node.
+        seed: seed of the search.
+        cpus: CPUs reserved for the actor in Ray; 0 allows it to share a node with builders.
+        timeout: limit in seconds for one `ask` or `tell`.
+        start_timeout: limit in seconds for the start of the actor.
 
     Raises:
         UserError: there is no such sampler or model.
@@ -80,12 +82,12 @@ class RaySampler(Sampler):
         timeout: float = 1800.0,
         start_timeout: float = 120.0,
     ) -> None:
-        self._cluster = cluster  # which lives as long as its actors
+        self._cluster = cluster  # keeps the cluster alive as long as its actors
         self._timeout = timeout
-        self._past: list[Call] = []
+        self._calls: list[Call] = []
         self._space = _space_digest(task)
         self.drafter: Effort | None = None
-        """What the sampler has done, for reports; None before the first proposal and for samplers that do not draft."""
+        """Counters of the sampler, for reports; None before the first proposal and for samplers that do not draft."""
         settings = _Settings(
             task.name,
             task.measured.script,
@@ -98,13 +100,13 @@ class RaySampler(Sampler):
             find_model(model),
             seed,
         )
-        self._crew = ActorPool(_SamplerActor, (settings,), 1, "sampler", cpus=cpus, accept=self._refusal, start_timeout=start_timeout)
+        self._pool = ActorPool(_SamplerActor, (settings,), 1, "sampler", cpus=cpus, accept=self._refusal, start_timeout=start_timeout)
 
     def ask(self, n: int) -> list[Candidate]:
         """See `Sampler.ask`.
 
         Raises:
-            RunError: the sampler failed, took too long, or lost its actor over this again and again.
+            RunError: the sampler failed, exceeded its timeout, or lost its actor repeatedly in this call.
         """
         candidates, self.drafter = cast(tuple[list[Candidate], Effort | None], self._call(("ask", n)))
         return candidates
@@ -113,42 +115,45 @@ class RaySampler(Sampler):
         """See `Sampler.tell`.
 
         Raises:
-            RunError: as `ask`.
+            RunError: see `ask`.
         """
         self._call(("tell", tuple(results)))
 
     def close(self) -> None:
-        """End the actor.  Closing twice is fine."""
-        self._crew.close()
+        """Stop the actor.  Repeated calls have no effect."""
+        self._pool.close()
 
     def _call(self, call: Call) -> object:
-        answer = self._do("call", len(self._past), call)
-        for _ in range(_LIVES):
-            if not isinstance(answer, _Behind):
+        answer = self._do("call", len(self._calls), call)
+        for _ in range(_MAX_LOST):
+            if not isinstance(answer, _MissingCalls):
                 break
-            # A new actor: it has to live through what the lost one had.
-            self._do("repeat", answer.calls, tuple(self._past[answer.calls :]))
-            answer = self._do("call", len(self._past), call)
-        if isinstance(answer, _Behind):
-            raise RunError(f"the sampler lost its Ray actor again and again over call {len(self._past)}, which was to {call[0]}")
-        self._past.append(call)
+            # A new actor: replay the calls of the lost one.
+            self._do("repeat", answer.calls, tuple(self._calls[answer.calls :]))
+            answer = self._do("call", len(self._calls), call)
+        if isinstance(answer, _MissingCalls):
+            raise RunError(f"the sampler lost its Ray actor repeatedly in call {len(self._calls)} ({call[0]!r})")
+        self._calls.append(call)
         return answer
 
     def _do(self, method: str, *arguments: object) -> object:
-        (job,) = self._crew.run([Job(method, arguments, self._timeout)])
+        (job,) = self._pool.run([Job(method, arguments, self._timeout)])
         if job.error is not None:
             raise RunError(f"the sampler failed in its Ray actor: {job.message}\n{job.detail}".rstrip())
         return job.value
 
-    def _refusal(self, greeting: Handshake) -> str | None:
-        if greeting.facts["space"] == self._space:
+    def _refusal(self, handshake: Handshake) -> str | None:
+        if handshake.facts["space"] == self._space:
             return None
-        return "it derives another space from the workload. Rules must follow from their arguments alone, and pools are sampled here"
+        return (
+            "it derives another space from the workload. Rules must depend on their arguments alone; "
+            "tabular benchmarks cannot be sampled in an actor"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What makes a sampler, as data and names."""
+    """The arguments of a sampler in serialisable form."""
 
     name: str
     script: str
@@ -162,34 +167,34 @@ class _Settings:
     seed: int
 
     def task(self) -> Task:
-        """The task; it has no reference, which samplers do not look at."""
+        """The task, without its reference, which samplers do not use."""
         target = Target.from_json(json.loads(self.target))
         return Task(self.name, parse_function(self.script), target, None, self.flops, self.weight, self.rules, self.ranges)
 
 
 class _SamplerActor(Actor):
-    """The process of a sampler."""
+    """The actor that holds the sampler."""
 
     def __init__(self, settings: _Settings) -> None:
         task = settings.task()
         self._space = _space_digest(task)
         self._sampler = make_sampler(settings.sampler, task, partial(make_model, settings.model, settings.seed), settings.seed)
-        self._calls = 0
+        self._done = 0
 
     def facts(self) -> dict[str, object]:
-        """The identity of the space."""
+        """The digest of the space."""
         return {"space": self._space}
 
     def call(self, at: int, call: Call) -> object:
-        """Do what is asked or told; `_Behind` if fewer than `at` calls came before."""
-        if self._calls != at:
-            return _Behind(self._calls)
+        """Execute a call of the sampler; `_MissingCalls` if the number of earlier calls is not `at`."""
+        if self._done != at:
+            return _MissingCalls(self._done)
         return self._do(call)
 
-    def repeat(self, at: int, past: Sequence[Call]) -> None:
-        """Live through a part of the past that begins at call `at`; nothing if that is not where this actor stands."""
-        if self._calls == at:
-            for call in past:
+    def repeat(self, at: int, calls: Sequence[Call]) -> None:
+        """Replay the calls from position `at`; no effect if the number of earlier calls is not `at`."""
+        if self._done == at:
+            for call in calls:
                 self._do(call)
 
     def _do(self, call: Call) -> object:
@@ -197,15 +202,15 @@ class _SamplerActor(Actor):
         answer: object = None
         if kind == "ask":
             candidates = self._sampler.ask(cast(int, what))
-            drafter = getattr(self._sampler, "drafter", None)
-            answer = candidates, None if drafter is None else Effort(drafter.drafted, drafter.scored, drafter.draft_seconds)
+            generator = getattr(self._sampler, "drafter", None)
+            answer = candidates, None if generator is None else Effort(generator.drafted, generator.scored, generator.draft_seconds)
         else:
             self._sampler.tell(list(cast(tuple[Result, ...], what)))
-        self._calls += 1
+        self._done += 1
         return answer
 
 
 def _space_digest(task: Task) -> str:
-    """Of all sketches in order, names, traces and numbers of rows: candidates name a sketch by its position."""
+    """Digest of the names, traces and row counts of all sketches, in order, because candidates refer to sketches by position."""
     sketches = [[s.name, trace, s.space.size()] for s, trace in zip(task.space.sketches, task.measured.traces, strict=True)]
     return blake2b(json.dumps(sketches).encode(), digest_size=16).hexdigest()

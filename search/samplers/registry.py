@@ -1,4 +1,4 @@
-"""Samplers by name, by class, or from a file: how a search is told what proposes its candidates."""
+"""Look up samplers by registered name, by class or by file, and construct them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
     """The class that `spec` names: a registered name, `path.py:Class`, or the class itself.
 
     Raises:
-        UserError: there is no such name, file or class, it is no `Sampler`, or it lacks methods of one.
+        UserError: there is no such name, file or class, it is not a `Sampler`, or it lacks required methods.
     """
     if isinstance(spec, str) and names_a_file(spec):
         found: object = load_from_file(spec)
@@ -50,15 +50,15 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
 
 
 def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], CostModel], seed: int) -> Sampler:
-    """A sampler of one task.
+    """Construct the sampler of a task.
 
     The class is called with those of the keywords `task`, `model` and `seed` that its constructor has.
 
     Args:
         spec: see `find_sampler`.
-        task: what it samples.
-        model: makes a fresh cost model; called only for a sampler that wants one.
-        seed: of the search.
+        task: the task to sample.
+        model: makes a new cost model; called only if the constructor has the keyword `model`.
+        seed: seed of the search.
     """
     kind = find_sampler(spec)
     wanted = inspect.signature(kind).parameters

@@ -1,4 +1,4 @@
-"""The contract of samplers: ask for candidates, tell what they measured."""
+"""Define the interface of samplers: `ask` for candidates, `tell` their results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A sketch of the task's space, by position, and a row of it."""
+    """A configuration: the position of a sketch in the task's space and a row of it."""
 
     sketch: int
     row: tuple[int, ...]
@@ -17,7 +17,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a candidate measured: median seconds, None when it failed."""
+    """The measurement of a candidate: median seconds, None if it failed."""
 
     candidate: Candidate
     seconds: float | None
@@ -26,14 +26,14 @@ class Result:
 class Sampler(ABC):
     """Proposes candidates of one task.
 
-    A sampler draws only from streams named by its seed, the task's digest and the round, so that the same results told in
-    the same order give the same proposals, whatever the number of workers.  It is used by one thread.
+    A sampler draws only from random streams keyed by its seed, the task's digest and the round: the same results reported in the same
+    order give the same proposals, for any number of workers.  A sampler is used by one thread.
     """
 
     @abstractmethod
     def ask(self, n: int) -> list[Candidate]:
-        """At most n distinct candidates that were never asked before; fewer, or none, when the space is exhausted."""
+        """At most n distinct candidates that were never proposed before; fewer, or none, if the space is exhausted."""
 
     @abstractmethod
     def tell(self, results: Sequence[Result]) -> None:
-        """Results of candidates, asked for or from an earlier run; each is told once."""
+        """Report results of candidates, proposed or from an earlier run; each is reported once."""

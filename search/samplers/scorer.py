@@ -1,4 +1,4 @@
-"""Judges candidates that were not measured: by the learned model once it knows anything, by the analytic one until then."""
+"""Predict the cost of unmeasured candidates by the learned model, or by the analytic one before training."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import numpy.typing as npt
 from tunesmith.costmodel.features.feature_program import gather
 from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
 
 Floats = npt.NDArray[np.float64]
 
 ENOUGH = 8
-"""Measurements from which a model learns something."""
+"""Minimum number of measurements to train a model."""
 
 
 class Scorer:
-    """The energy of candidates of one task: lower is better, and the scale is the model's own.
+    """The predicted cost of candidates of one task: lower is better; the scale depends on the model.
 
     Args:
-        drafter: knows the sketches, their features and analytic times.
-        model: learns; one that is pretrained is followed from the start.
+        generator: provides features and analytic times of the sketches.
+        model: the model to train; a pretrained one is used from the start.
 
     Attributes:
-        trained: whether energies are the learned model's.
+        trained: whether predicted costs come from the learned model.
     """
 
-    def __init__(self, drafter: ProposalGenerator, model: CostModel) -> None:
-        self.drafter, self.model = drafter, model
+    def __init__(self, generator: ProposalGenerator, model: CostModel) -> None:
+        self.generator, self.model = generator, model
         self.trained = model.ready
 
     def learn(self, measured: Mapping[Candidate, float]) -> None:
-        """Learn from all that was measured so far, in seconds; too few teach nothing."""
+        """Train the model on all measurements so far, in seconds; fewer than `ENOUGH` are ignored."""
         if len(measured) < ENOUGH:
             return
         seconds = np.array(list(measured.values()))
-        features = self.drafter.features_of(list(measured), self.model.inputs)
+        features = self.generator.features_of(list(measured), self.model.inputs)
         self.model.update(features, seconds, np.zeros(len(seconds), np.int64))
         self.trained = True
 
     def predicted_costs(self, groups: Mapping[int, Rows]) -> dict[int, Floats]:
-        """Energies of rows, for each sketch [N]; they compare across the sketches.  All rows are scored at once."""
+        """Predicted costs of rows, [N] for each sketch, comparable across sketches.  All rows are scored in one call."""
         if not self.trained:
-            return {k: np.log(self.drafter.estimate(k, rows)) for k, rows in groups.items()}
+            return {k: np.log(self.generator.estimate(k, rows)) for k, rows in groups.items()}
         ends = np.cumsum([len(rows) for rows in groups.values()])
-        places = [np.arange(end - len(rows), end) for end, rows in zip(ends, groups.values(), strict=True)]
-        features = gather([self.drafter.features(k, rows, self.model.inputs) for k, rows in groups.items()], places)
+        slices = [np.arange(end - len(rows), end) for end, rows in zip(ends, groups.values(), strict=True)]
+        features = gather([self.generator.features(k, rows, self.model.inputs) for k, rows in groups.items()], slices)
         scores = checked_scores(self.model, features, int(ends[-1]) if len(ends) else 0)
-        self.drafter.scored += len(scores)
-        return {k: -scores[p] for k, p in zip(groups, places, strict=True)}
+        self.generator.scored += len(scores)
+        return {k: -scores[p] for k, p in zip(groups, slices, strict=True)}

@@ -1,13 +1,14 @@
-"""gradient: tile sizes descend the analytic cost as continuous numbers, and are rounded to admissible rows.
+"""Propose candidates by gradient descent on the analytic cost over relaxed tile sizes, rounded to admissible rows.
 
-The idea of Felix (Zhao et al., "Felix: Optimizing Tensor Programs with Gradient Descent", ASPLOS 2024): a sketch's cost is a formula over
-its Params, so it has a gradient.  Params become continuous on a logarithmic scale, y = log2(1 + value); the steps in the formula get
-the derivatives of smooth neighbours (costmodel/formulas/torch_program.py); what a constraint is violated by is added to the logarithm of
-the cost; and many starts, half of them near the measured best, take a few dozen steps of Adam together.  What they passed through is
-replaced by the nearest admissible rows, and the learned model, or the analytic one until there is data, ranks these.
+The method of Felix (Zhao et al., "Felix: Optimizing Tensor Programs with Gradient Descent", ASPLOS 2024): the cost of a sketch is a
+formula over its Params, so it has a gradient.  Params are continuous on a logarithmic scale, y = log2(1 + value).  Step functions in the
+formula get the derivatives of smooth approximations (costmodel/formulas/torch_program.py).  Constraint violations are added to the
+logarithm of the cost as penalties.  Many starts, half of them near the best measured candidates, take a few dozen steps of Adam in
+parallel.  The visited points are replaced by the nearest admissible rows, which the learned model ranks, or the analytic model until
+there is data.
 
-With exact derivatives the descent is worse than none: on products and a convolution the median start got twice to three times
-slower in 30 steps, where relaxed derivatives made it twice to three times faster.
+With exact derivatives the descent is harmful: on matrix products and a convolution the median start became two to three times slower in
+30 steps; with relaxed derivatives it became two to three times faster.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tunesmith.costmodel.formulas.torch_program import TorchProgram, import_torc
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.ir.target.target import Target
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.drafter import Population, ProposalGenerator
 from tunesmith.search.samplers.history import History
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
@@ -39,17 +40,17 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class GradientSettings:
-    """Sizes of one round.
+    """Parameters of one round.
 
     Attributes:
-        starts: points that descend, shared by the sketches of the round.
-        sketches: so many descend in a round: the measured best ones, and the others in turn.
-        steps: of Adam.
-        rate: of Adam, in doublings of a tile size.
-        penalty: for violating a constraint by its typical size, in logarithms of seconds.
-        every: steps after which the points are rounded and join the candidates.
-        draft: candidates drawn of all sketches; the analytically best of them are starts, and candidates themselves.
-        random_share: of the batch, drawn by chance.
+        starts: number of start points, divided among the sketches of the round.
+        sketches: number of sketches in a round: those measured best, and the others in turn.
+        steps: steps of Adam.
+        rate: learning rate of Adam, in doublings of a tile size.
+        penalty: penalty for violating a constraint by its typical size, in logarithms of seconds.
+        every: interval in steps at which the points are rounded and added to the candidates.
+        draft: candidates drawn over all sketches; those with the lowest analytic cost are start points and candidates.
+        random_share: share of the batch drawn at random.
     """
 
     starts: int = 128
@@ -63,17 +64,17 @@ class GradientSettings:
 
     def __post_init__(self) -> None:
         if min(self.starts, self.sketches, self.steps, self.every, self.draft) < 1 or self.rate <= 0 or self.penalty < 0:
-            raise UserError(f"the gradient sampler counts from 1 and wants rate > 0 and penalty >= 0, got {self}")
+            raise UserError(f"the gradient sampler needs counts >= 1, rate > 0 and penalty >= 0, got {self}")
         if not 0 <= self.random_share <= 1:
-            raise UserError(f"random_share is between 0 and 1, got {self.random_share}")
+            raise UserError(f"random_share must be between 0 and 1, got {self.random_share}")
 
 
 class Descent:
-    """Cost and constraints of a sketch with gradients.
+    """Gradient descent on the cost and constraints of one sketch.
 
     Args:
-        sketch: whose rows descend.
-        target: of the analytic cost.
+        sketch: the sketch.
+        target: target of the analytic cost.
     Raises:
         MissingExtraError: torch is not installed.
     """
@@ -90,7 +91,7 @@ class Descent:
         self._low, self._high = self._torch.tensor(np.log2(1.0 + ends)).T
 
     def run(self, rows: Rows, settings: GradientSettings) -> list[Rows]:
-        """Descend from rows [N, P]: where the points are after every few steps, rounded to whole numbers; seldom admissible."""
+        """Descend from rows [N, P]; the points after every `settings.every` steps, rounded to integers, usually not admissible."""
         torch = self._torch
         y = torch.tensor(np.log2(1.0 + rows), dtype=torch.float64, requires_grad=True)
         adam = torch.optim.Adam([y], lr=settings.rate)
@@ -98,10 +99,10 @@ class Descent:
         out: list[Rows] = []
         for step in range(1, settings.steps + 1):
             adam.zero_grad()
-            # The loss of a point depends on this point alone, so one backward pass serves all.
+            # The loss of a point depends on this point alone, so one backward pass computes all gradients.
             loss = self._loss(y, scale, settings.penalty).sum()
             if not loss.requires_grad:
-                return []  # the cost is the same everywhere
+                return []  # the cost is constant
             loss.backward()
             y.grad.nan_to_num_(0.0, 0.0, 0.0)
             adam.step()
@@ -121,7 +122,7 @@ class Descent:
         return torch.where(torch.isfinite(loss), loss, 0.0)
 
     def _scale(self, y: Any) -> Any:
-        """The typical size of each constraint's expression, at the starts: elements, bytes and counts become comparable."""
+        """Mean magnitude of each constraint's expression over the starts, which makes elements, bytes and counts comparable."""
         if self._violations is None:
             return None
         with self._torch.no_grad():
@@ -129,7 +130,7 @@ class Descent:
 
 
 class GradientSampler(Sampler):
-    """See the module's text."""
+    """Gradient descent on the analytic cost (registered as `gradient`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: GradientSettings | None = None) -> None:
         import_torch("the sampler `gradient`")
@@ -153,8 +154,8 @@ class GradientSampler(Sampler):
         rows = {k: [r[np.argsort(draft.values[k], kind="stable")[:64]]] for k, r in draft.rows.items()}
         for k, starts in self._starts(draft, rng).items():
             rows[k] += [starts, *self._descend(k, starts, rng)]
-        judged = {k: np.unique(np.concatenate(parts), axis=0) for k, parts in rows.items()}
-        ranked = [c for _, c in Population(judged, self._scorer.predicted_costs(judged)).best(max(16 * n, 256), per_sketch=n)]
+        visited = {k: np.unique(np.concatenate(parts), axis=0) for k, parts in rows.items()}
+        ranked = [c for _, c in Population(visited, self._scorer.predicted_costs(visited)).best(max(16 * n, 256), per_sketch=n)]
         randoms = max(round(n * self.settings.random_share), 1) if self._scorer.trained and n > 1 else 0
         batch: list[Candidate] = []
         for c in pick(ranked if self._scorer.trained else by_turns(ranked, n), n - randoms, self._history.seen):
@@ -163,7 +164,7 @@ class GradientSampler(Sampler):
         return batch
 
     def _starts(self, draft: Population, rng: np.random.Generator) -> dict[int, Rows]:
-        """Rows that descend in this round, for each of its sketches: mutants of the measured best, and the best of the draft."""
+        """Start rows for each sketch of the round: mutants of the best measured candidates, and the best of the draft."""
         s = self.settings
         elite = self._history.elite(s.starts // 2)
         chosen = list(dict.fromkeys(c.sketch for c in elite))[: (s.sketches + 1) // 2]
@@ -179,7 +180,7 @@ class GradientSampler(Sampler):
             best = draft.rows[k][np.argsort(draft.values[k], kind="stable")]
             parents = [c.row for c in elite if c.sketch == k][: each // 2]
             near = self.drafter.sketches[k].space.mutate(np.array(parents, np.int64).reshape(len(parents), best.shape[1]), rng)
-            # Not the very best alone: they lie close together.
+            # Drawn from more than the best rows, which are close to each other.
             other = rng.choice(min(len(best), 8 * each), size=min(len(best), each - len(near)), replace=False)
             out[k] = np.concatenate([near, best[np.sort(other)]])
         return out

@@ -1,8 +1,8 @@
-"""The admissible rows of a sketch: one table of tuples for each group of Params that constraints tie together, and joint constraints.
+"""Represent the admissible rows of a sketch by tables of coupled Params and joint constraints between tables.
 
-Naive rejection starves: a convolution's dozen tile sizes almost never fit together by chance.  So each group is enumerated
-once, and only what ties large groups to each other (the register budget, say) is left to rejection.  Sampling and mutation
-pick lines of tables, so a mutation never leaves its group's admissible tuples.
+Plain rejection sampling is infeasible: a random choice of a convolution's dozen tile sizes is almost never admissible.  So each group is
+enumerated once, and rejection applies only to constraints between large groups (for example, the register budget).  Sampling and
+mutation choose rows of the tables, so a mutation never leaves the admissible tuples of its group.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tunesmith.support.errors import ScheduleError
 Rows = npt.NDArray[np.int64]
 
 MAX_TABLE = 400_000
-"""Tuples that a group may have before filtering: past it, its constraints become joint ones."""
+"""Maximum number of tuples of a group before filtering; constraints that exceed it become joint constraints."""
 _NEAR, _PAIRED, _FAR = 32, 96, 16
-"""What `nearest` tries for a row that breaks a joint constraint: near lines of each table, combinations of them, random rows."""
+"""Numbers of trials of `nearest` for a row that violates a joint constraint: near tuples of each table, their combinations, random rows."""
 
 _PROBES = 64
-"""Rows drawn to see that joint constraints accept some; only if they accept none of these, their values are enumerated."""
+"""Rows drawn to test the joint constraints; their values are enumerated only if none of these rows is accepted."""
 
 
 class ParamSpace:
-    """All rows over `params` that meet `constraints`.
+    """All rows over `params` that satisfy `constraints`.
 
     Args:
         params: the columns of a row.
-        constraints: over these Params alone.
+        constraints: constraints over these Params only.
     Raises:
         ScheduleError: no row is admissible.
     """
@@ -48,7 +48,7 @@ class ParamSpace:
         self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in self.params]
         pending = list(self._constraints)
         joint: list[Constraint] = []
-        # Small groups first: each filter makes the next product smaller.
+        # Small groups first: each filter reduces the next product.
         while pending:
             pending.sort(key=self._cost)
             c = pending.pop(0)
@@ -60,23 +60,23 @@ class ParamSpace:
         self._check = _checker(self.joint, self.params)
         if self.joint and not self._check(self._draw(_PROBES, np.random.default_rng(0))).any() and not len(self._joint_values[1]):
             labels = ", ".join(dict.fromkeys(c.label for c in self.joint))
-            raise ScheduleError("space", self.joint[0].label, f"no values of the tables meet the joint constraints {labels} together")
+            raise ScheduleError("space", self.joint[0].label, f"no combination of the tables satisfies the joint constraints {labels}")
 
-    def _touched(self, c: Constraint) -> list[int]:
+    def _groups_of(self, c: Constraint) -> list[int]:
         columns = {self._column[v] for v in c.expr.vars if isinstance(v, Param)}
         return [g for g, cols in enumerate(self.groups) if columns & set(cols)]
 
     def _cost(self, c: Constraint) -> int:
         size = 1
-        for g in self._touched(c):
+        for g in self._groups_of(c):
             size *= len(self.tables[g])
         return size
 
     def _merge(self, c: Constraint) -> None:
-        touched = self._touched(c)
+        merged = self._groups_of(c)
         columns: tuple[int, ...] = ()
         table = np.zeros((1, 0), np.int64)
-        for g in touched:
+        for g in merged:
             other = self.tables[g]
             table = np.hstack([np.repeat(table, len(other), axis=0), np.tile(other, (len(table), 1))])
             columns += self.groups[g]
@@ -84,29 +84,29 @@ class ParamSpace:
         table = table[ok]
         if not len(table):
             names = ", ".join(self.params[i].name for i in columns)
-            raise ScheduleError("space", c.label, f"no values of {names} meet the constraint {c.label}: {c.expr!r}")
-        for g in reversed(touched):
+            raise ScheduleError("space", c.label, f"no values of {names} satisfy the constraint {c.label}: {c.expr!r}")
+        for g in reversed(merged):
             del self.groups[g], self.tables[g]
         self.groups.append(columns)
         self.tables.append(table)
 
     def size(self) -> int:
-        """Rows in the product of the tables: exact without joint constraints, else an upper bound; see `acceptance`."""
+        """Number of rows in the product of the tables: exact without joint constraints, else an upper bound; see `acceptance`."""
         out = 1
         for t in self.tables:
             out *= len(t)
         return out
 
     def acceptance(self, rng: np.random.Generator, n: int = 4096) -> float:
-        """The share of the product of the tables that meets the joint constraints, estimated from n draws."""
+        """The share of the product of the tables that satisfies the joint constraints, estimated from n draws."""
         return float(self._check(self._draw(n, rng)).mean()) if self.joint else 1.0
 
     def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows, [N, P], are of the Params' domains and meet all constraints, [N]: those that the tables and the joint ones allow."""
+        """Whether each of the rows [N, P] is within the Params' domains and satisfies all constraints, [N]."""
         ok = np.ones(len(rows), bool)
         for i, p in enumerate(self.params):
             ok &= np.isin(rows[:, i], np.array(p.domain, np.int64))
-        if ok.any():  # expressions are made for values of the domains: they may divide by others
+        if ok.any():  # outside the domains the expressions may divide by zero
             ok[ok] = self._check_all(rows[ok])
         return ok
 
@@ -121,10 +121,10 @@ class ParamSpace:
         return rows
 
     def sample(self, n: int, rng: np.random.Generator) -> Rows:
-        """n admissible rows, independent draws, [n, P].
+        """n admissible rows, drawn independently, [n, P].
 
         Raises:
-            ScheduleError: the joint constraints accept next to nothing.
+            ScheduleError: the joint constraints reject almost all rows.
         """
         parts: list[Rows] = []
         have = 0
@@ -137,19 +137,19 @@ class ParamSpace:
                 return np.concatenate(parts)[:n]
         columns, lines = self._joint_values
         if columns and len(lines):
-            return np.concatenate([*parts, self._draw_met(n - have, rng)])
+            return np.concatenate([*parts, self._draw_joint(n - have, rng)])
         raise ScheduleError(
             "space",
             "joint",
-            f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly so",
+            f"joint constraints {[c.label for c in self.joint]} accepted {have} of the draws; the space is empty or nearly empty",
         )
 
     @cached_property
     def _joint_values(self) -> tuple[tuple[int, ...], Rows]:
-        """The columns of the joint constraints, by group, and all values of them that tables and joint constraints admit.
+        """The columns of the joint constraints, by group, and all their values that the tables and joint constraints admit.
 
-        A table has many lines with the same values in these columns, so that there are far fewer of them than rows.  No columns and one
-        line if there are more than `MAX_TABLE` combinations all the same.
+        Many tuples of a table have equal values in these columns, so there are far fewer combinations than rows.  No columns and one
+        empty tuple if there are more than `MAX_TABLE` combinations.
         """
         used = {self._column[v] for c in self.joint for v in c.expr.vars if isinstance(v, Param)}
         columns: tuple[int, ...] = ()
@@ -165,9 +165,11 @@ class ParamSpace:
             columns += tuple([cols[k] for k in mine])
         return columns, lines[_checker(self.joint, [self.params[i] for i in columns])(lines)]
 
-    def _draw_met(self, n: int, rng: np.random.Generator) -> Rows:
-        """n rows whose values in the columns of the joint constraints are drawn from those admitted: for spaces nearly all of whose
-        rows break a joint constraint."""
+    def _draw_joint(self, n: int, rng: np.random.Generator) -> Rows:
+        """n rows whose values in the columns of the joint constraints are drawn from the admitted ones.
+
+        For spaces in which almost all rows violate a joint constraint.
+        """
         columns, lines = self._joint_values
         rows = np.empty((n, len(self.params)), np.int64)
         rows[:, columns] = lines[rng.integers(len(lines), size=n)]
@@ -179,7 +181,7 @@ class ParamSpace:
         return rows
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
-        """For each row, another line of one group's table, near the old one half of the time; rows with no luck stay."""
+        """Each row with the tuple of one group replaced, by a near one with probability 1/2; unchanged after `tries` rejections."""
         out = rows.copy()
         todo = np.arange(len(rows) if self.groups else 0)
         for _ in range(tries):
@@ -193,7 +195,7 @@ class ParamSpace:
                     continue
                 pick = table[rng.integers(len(table), size=len(mine))]
                 if len(cols) > 1:
-                    # Keep some of the old values where the table allows: a step along few axes, not a jump.
+                    # Keep some of the old values if the table allows it, so that few columns change.
                     near = self._neighbours(table, new[mine][:, cols], rng)
                     use = rng.random(len(mine)) < 0.5
                     pick[use] = near[use]
@@ -205,7 +207,7 @@ class ParamSpace:
 
     @staticmethod
     def _neighbours(table: Rows, old: Rows, rng: np.random.Generator) -> Rows:
-        """Of 16 random lines for each old tuple, the one that differs in the fewest places."""
+        """For each old tuple, the one of 16 random tuples that differs in the fewest columns."""
         pick = rng.integers(len(table), size=(len(old), 16))
         differs = (table[pick] != old[:, None, :]).sum(axis=2)
         differs[differs == 0] = 99
@@ -213,7 +215,7 @@ class ParamSpace:
         return np.asarray(table[pick[np.arange(len(old)), best]])
 
     def crossover(self, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
-        """For each pair, every group from one of the two; pairs whose child breaks a joint constraint give `a`."""
+        """For each pair of rows, every group from one of the two; `a` if the child violates a joint constraint."""
         child = a.copy()
         for cols in self.groups:
             take = np.flatnonzero(rng.random(len(a)) < 0.5)
@@ -224,21 +226,21 @@ class ParamSpace:
         return child
 
     def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """For each row of any numbers an admissible row near it, [N, P]; an admissible row is its own.
+        """For each row of any integers a near admissible row, [N, P]; an admissible row is returned unchanged.
 
-        Near is near on a logarithmic scale, see `NearestLines`.  Each table gives its nearest line.  Where these together break a joint
-        constraint, the nearest admissible one is taken of: rows that have a somewhat farther line of one table, of combinations of
-        somewhat farther lines of all of them, and, if there is none, of random rows; only the last two are drawn.
+        Distances are logarithmic, see `NearestLines`.  Each table contributes its nearest tuple.  If these violate a joint constraint,
+        the result is the nearest admissible row among: rows with a farther tuple from one table, random combinations of farther tuples
+        from all tables, and, if none is admissible, random rows.
 
         Raises:
-            ScheduleError: the joint constraints accept next to nothing.
+            ScheduleError: the joint constraints reject almost all rows.
         """
         out = np.empty((len(rows), len(self.params)), np.int64)
         for cols, table, near in zip(self.groups, self.tables, self._near, strict=True):
             out[:, cols] = table[near.find(rows[:, cols])[:, 0]]
-        broken = np.flatnonzero(~self._check(out))
-        for low in range(0, len(broken), 256):
-            part = broken[low : low + 256]
+        violating = np.flatnonzero(~self._check(out))
+        for low in range(0, len(violating), 256):
+            part = violating[low : low + 256]
             out[part] = self._repaired(rows[part], rng)
         return out
 
@@ -247,22 +249,22 @@ class ParamSpace:
         return [NearestLines(t) for t in self.tables]
 
     def _repaired(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """See `nearest`: rows whose nearest lines break a joint constraint."""
+        """See `nearest`: near rows for those whose nearest tuples violate a joint constraint."""
         n = len(rows)
-        lines = [near.find(rows[:, cols], _NEAR) for cols, near in zip(self.groups, self._near, strict=True)]
-        # Which of its near lines each table gives, for each trial: one table after the other alone, then all of them by chance,
-        # nearer ones more often.
+        lines = [index.find(rows[:, cols], _NEAR) for cols, index in zip(self.groups, self._near, strict=True)]
+        # Rank of the tuple that each table contributes to each trial: first one table varies at a time, then all vary at random, with
+        # a preference for near tuples.
         ranks = [np.zeros((n, 0), np.int64) for _ in lines]
         for moved in range(len(lines)):
             steps = lines[moved].shape[1]
             for g in range(len(lines)):
                 more = np.broadcast_to(np.arange(steps) if g == moved else np.zeros(steps, np.int64), (n, steps))
                 ranks[g] = np.hstack([ranks[g], more])
-        for g, mine in enumerate(lines):
-            ranks[g] = np.hstack([ranks[g], (rng.random((n, _PAIRED)) ** 2 * mine.shape[1]).astype(np.int64)])
+        for g, near in enumerate(lines):
+            ranks[g] = np.hstack([ranks[g], (rng.random((n, _PAIRED)) ** 2 * near.shape[1]).astype(np.int64)])
         trials = np.empty((n, ranks[0].shape[1], len(self.params)), np.int64)
-        for cols, table, mine, rank in zip(self.groups, self.tables, lines, ranks, strict=True):
-            trials[:, :, cols] = table[np.take_along_axis(mine, rank, axis=1)]
+        for cols, table, near, rank in zip(self.groups, self.tables, lines, ranks, strict=True):
+            trials[:, :, cols] = table[np.take_along_axis(near, rank, axis=1)]
         out, found = self._closest(rows, trials)
         lost = np.flatnonzero(~found)
         if len(lost):
@@ -271,7 +273,7 @@ class ParamSpace:
         return out
 
     def _closest(self, rows: Rows, trials: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """Of each row's trials, [N, K, P], the nearest that meets the joint constraints; and whether there is one."""
+        """The nearest of each row's trials [N, K, P] that satisfies the joint constraints, and whether there is one."""
         ok = self._check(trials.reshape(-1, trials.shape[2])).reshape(trials.shape[:2])
         distance = ((codes(trials) - codes(rows)[:, None, :]) ** 2).sum(axis=2)
         distance[~ok] = np.inf

@@ -1,7 +1,7 @@
-"""Sketch and Space: a trace applied once with symbolic tile sizes, and all of them for one workload.
+"""Define sketches, schedules with symbolic tile sizes, and the search space of a workload.
 
-A candidate is (sketch, row of integers).  Structural choices (what to cache where, which order) are different sketches;
-everything numeric is a column.
+A candidate is a configuration: (sketch, row of integers).  Structural choices (caching, loop order) are separate sketches; every numeric
+choice is a column.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tunesmith.support.errors import ScheduleError
 
 @dataclass(frozen=True)
 class Sketch:
-    """One structure of a schedule, with its tile sizes open.
+    """A schedule structure with symbolic tile sizes.
 
     Attributes:
-        name: the structural choices, readable; unique in a space.
-        trace: the steps, without decisions.
-        func: the raw parametric program.
+        name: readable structural choices; unique in a space.
+        trace: the steps without decisions.
+        func: the unlowered parametric program.
         params: the columns of a row.
-        constraints: what a row must meet.
+        constraints: the constraints on a row.
     """
 
     name: str
@@ -48,18 +48,18 @@ class Sketch:
 
     @cached_property
     def timed(self) -> PrimFunc:
-        """The parametric program whose calls are timed: without what is computed once from constants."""
+        """The parametric program that is timed: without computations on constants, which run once."""
         lifted = hoist_constant_packing(self.func)
         return self.func if lifted is None else lifted.main
 
     def analytic(self, target: Target) -> AnalyticModel:
-        """The analytic model of its rows on `target`; made once, however many searches ask."""
+        """The analytic model of the rows on `target`; cached across searches."""
         model = self.features(target).analytic
         assert model is not None
         return model
 
     def features(self, target: Target) -> FeatureProgram:
-        """The feature program of its rows on `target`; made once, however many searches ask."""
+        """The feature program of the rows on `target`; cached across searches."""
         if target not in self._features:
             self._features[target] = FeatureProgram(self.timed, self.params, self.constraints, target=target)
         return self._features[target]
@@ -69,7 +69,7 @@ class Sketch:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what was compiled from it: machine code stays in its process."""
+        """The dataclass fields only: compiled code cannot be pickled."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def concretize(self, row: tuple[int, ...]) -> PrimFunc:
@@ -77,12 +77,12 @@ class Sketch:
         return concretize(self.func, dict(zip(self.params, row, strict=True)))
 
     def trace_of(self, row: tuple[int, ...]) -> Trace:
-        """The trace of a row: with it, the candidate can be replayed without the sketch."""
+        """The trace with the decisions of a row, which replays the candidate without the sketch."""
         return self.trace.with_row(row)
 
 
 def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch:
-    """Run `schedule` parametrically on `func`.  Raises ScheduleError when a step refuses."""
+    """Run `schedule` parametrically on `func`.  Raises ScheduleError if a step is refused."""
     s = Schedule(func, parametric=True)
     schedule(s)
     return Sketch(name, s.trace, s.func, tuple(s.params), tuple(s.constraints))
@@ -93,27 +93,27 @@ class Space:
     """The sketches of one workload.
 
     Attributes:
-        sketches: those with admissible rows.
-        left_out: those without, a line each: the name, and which constraints no row meets.
+        sketches: the sketches with admissible rows.
+        left_out: a line for each sketch without admissible rows: its name and the constraints that no row satisfies.
     """
 
     sketches: tuple[Sketch, ...]
     left_out: tuple[str, ...] = ()
 
     def size(self) -> int:
-        """Candidates: the sum of the sketches' sizes (an upper bound where joint constraints exist)."""
+        """Number of candidates: the sum of the sketch sizes (an upper bound if there are joint constraints)."""
         return sum(s.space.size() for s in self.sketches)
 
 
 def collect(
     name_and_schedule: list[tuple[str, Callable[[Schedule], None]]], func: PrimFunc, left_out: list[str] | None = None
 ) -> list[Sketch]:
-    """The sketches that can be made; a structure that does not fit this workload is left out.
+    """The sketches of named schedules; schedules that do not apply to the function are skipped.
 
     Args:
         name_and_schedule: named schedules.
-        func: what they are applied to.
-        left_out: gets a line for each structure that fits and has no admissible row.
+        func: the unscheduled function.
+        left_out: receives a line for each schedule that applies but has no admissible row.
     """
     out: list[Sketch] = []
     for name, schedule in name_and_schedule:
@@ -122,7 +122,7 @@ def collect(
         except ScheduleError:
             continue
         try:
-            sketch.space  # noqa: B018  an empty table is found here
+            sketch.space  # noqa: B018  raises if no row is admissible
         except ScheduleError as error:
             if left_out is not None:
                 left_out.append(f"{name}: {error.message}")

@@ -25,7 +25,7 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
 from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
@@ -179,9 +179,9 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
         # A file never runs code that it names: the class is named beside it.
         with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
             tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
-        with pytest.raises(UserError, match=r"'m.txt' is no file of a saved model: its name ends with none of .json, .safetensors"):
+        with pytest.raises(UserError, match=r"'m.txt' is not a saved model: its name must end with one of .json, .safetensors"):
             find_model(f"{kind}@m.txt")
-        with pytest.raises(RecordError, match="none.json is no model that Ridge.save wrote"):
+        with pytest.raises(RecordError, match="none.json is not a model written by Ridge.save"):
             find_model(f"{kind}@{tmp_path}/none.json")
     finally:
         sys.path[:] = path
@@ -198,7 +198,7 @@ def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Pa
     with pytest.raises(RecordError, match=r"cannot read .*none\.jsonl"):
         train(none, tmp_path / "m.json")
     result = CliRunner().invoke(main, ["costmodel", "eval", "xgb", str(logs[0]), "--holdout", "task"])
-    assert result.exit_code == 2 and "all programs are of one task" in result.stderr
+    assert result.exit_code == 2 and "all programs have the same task" in result.stderr
 
 
 @pytest.mark.parametrize("method", ["__init__", "update", "score"])

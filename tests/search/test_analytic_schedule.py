@@ -1,4 +1,4 @@
-"""Schedules of what nobody has tuned: the same for equal functions, right, and the plain one where there is no space."""
+"""Test schedules without measurements: reproducibility, results, and functions without a search space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search import analytic_schedule as untuned
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.drafter import Population, ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 MATMUL = "matmul(m=32,n=32,k=32)"
@@ -32,7 +32,7 @@ MATMUL = "matmul(m=32,n=32,k=32)"
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small draw: ranking is not what is tested."""
+    """Use a small draw, because the ranking is not tested."""
     monkeypatch.setattr(untuned, "DRAWN", 64)
 
 
@@ -43,11 +43,11 @@ def test_equal_functions_get_equal_schedules() -> None:
     assert not structural.equal(first, workload(MATMUL).func)
     assert not structural.equal(first, default_schedule(workload(MATMUL).func, TARGET))
     renamed = analytic_schedule(workload(MATMUL).func.with_(name="layer1"), TARGET)
-    assert renamed.name == "layer1" and structural.equal(renamed.with_(name="matmul"), first), "names take no part in the draw"
+    assert renamed.name == "layer1" and structural.equal(renamed.with_(name="matmul"), first), "the draw does not depend on names"
 
 
 @pytest.mark.parametrize("text", (MATMUL, "softmax(m=5,n=7)", "conv2d(n=1,h=4,w=4,ci=2,co=8,kh=1,kw=3)", "relu(shape=1)"))
-def test_it_computes_the_same(text: str) -> None:
+def test_scheduled_functions_compute_the_same(text: str) -> None:
     w = workload(text)
     inputs = w.random_inputs()
     (spec,) = w.outputs
@@ -56,20 +56,20 @@ def test_it_computes_the_same(text: str) -> None:
     np.testing.assert_allclose(out, w.reference(inputs)[0], rtol=1e-4, atol=1e-5)
 
 
-def sized() -> PrimFunc:
+def dynamic() -> PrimFunc:
     b = GraphBuilder("sized")
     n = Var("n")
     return prim_func(b.finish(b.exp(b.input("x", (n, 16)))))
 
 
-def test_sizes_and_hand_made_schedules_are_not_searched_for() -> None:
-    assert structural.equal(analytic_schedule(sized(), TARGET), default_schedule(sized(), TARGET))
+def test_dynamic_shapes_and_scheduled_functions_are_not_searched() -> None:
+    assert structural.equal(analytic_schedule(dynamic(), TARGET), default_schedule(dynamic(), TARGET))
     s = Schedule(workload(MATMUL).func)
     s.parallel(s.get_loops(s.get_block("C"))[0])
     assert analytic_schedule(s.func, TARGET) is s.func
 
 
-def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_the_draw_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[ProposalGenerator, Population]] = []
     draw = ProposalGenerator.draw
 
@@ -80,11 +80,11 @@ def test_the_best_of_the_draw_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProposalGenerator, "draw", spy)
     func = workload("matmul(m=512,n=512,k=512)").func
     chosen = analytic_schedule(func, TARGET)
-    ((drafter, population),) = drawn
+    ((generator, population),) = drawn
     assert 1 < len(population) <= 64
     value, sketch, at = min((v, k, i) for k, values in population.values.items() for i, v in enumerate(values))
     assert value < max(v for values in population.values.values() for v in values)
-    trace = drafter.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
+    trace = generator.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
     assert structural.equal(chosen, replay(trace, func).func)
 
 
@@ -93,7 +93,7 @@ def is_parallel(func: PrimFunc) -> bool:
 
 
 @pytest.mark.parametrize("text", ("softmax(m=4,n=3)", "matmul(m=16,n=16,k=16)", "sum(shape=40x50,axis=1)", "relu(shape=1000)"))
-def test_small_work_stays_on_one_thread(text: str) -> None:
+def test_small_work_is_serial(text: str) -> None:
     func = workload(text).func
     assert not is_parallel(analytic_schedule(func, TARGET)) and not is_parallel(default_schedule(func, TARGET))
 
@@ -116,7 +116,7 @@ def test_large_work_is_parallel(text: str) -> None:
         "sum(shape=4194304)",
     ],
 )
-def test_default_tiles_of_gpus_spill_nothing(text: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_schedules_do_not_spill(text: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untuned, "DRAWN", 2048)
     target = Target(tag)
     facts = build_for_device(analytic_schedule(workload(text).func, target), target).facts
@@ -124,15 +124,15 @@ def test_default_tiles_of_gpus_spill_nothing(text: str, tag: str, monkeypatch: p
     assert facts["shared_bytes"] <= target.shared_memory_per_block
 
 
-def test_of_kernels_that_spill_the_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_with_the_fewest_spills_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     spills = iter([300.0, 100.0, 200.0])
     monkeypatch.setattr(untuned, "TRIED", 3)
     built: list[PrimFunc] = []
 
-    def pretend(func: PrimFunc, target: Target) -> SimpleNamespace:
+    def fake_build(func: PrimFunc, target: Target) -> SimpleNamespace:
         built.append(func)
         return SimpleNamespace(facts={"spill_bytes": next(spills)})
 
-    monkeypatch.setattr(untuned, "build", pretend)
+    monkeypatch.setattr(untuned, "build", fake_build)
     chosen = analytic_schedule(workload(MATMUL).func, Target("nvidia/h200"))
     assert len(built) == 3 and chosen is built[1]

@@ -1,4 +1,4 @@
-"""Every cost model guides the evolutionary sampler, whatever it takes as features; a pretrained one from the first candidate on."""
+"""Check that every cost model works in the evolutionary sampler, a pretrained one from the start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tunesmith.costmodel.models.model import CostModel, Features, Scores
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler, EvolutionSettings
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
@@ -27,8 +27,8 @@ def seconds_of(c: Candidate) -> float:
 
 
 @pytest.mark.parametrize("name", ["analytic", "mlp", "random", "xgb"])
-def test_a_search_with_each_model_repeats(name: str) -> None:
-    asked = []
+def test_a_search_is_reproducible_with_each_model(name: str) -> None:
+    runs = []
     for _ in range(2):
         sampler = EvolutionarySampler(TASK, make_model(name, 1), 1, SMALL)
         batches = []
@@ -36,29 +36,29 @@ def test_a_search_with_each_model_repeats(name: str) -> None:
             batch = sampler.ask(10)
             sampler.tell([Result(c, seconds_of(c)) for c in batch])
             batches.append(batch)
-        asked.append(batches)
-    assert asked[0] == asked[1] and len({c for batch in asked[0] for c in batch}) == 20
+        runs.append(batches)
+    assert runs[0] == runs[1] and len({c for batch in runs[0] for c in batch}) == 20
 
 
 def test_features_of_several_sketches() -> None:
-    drafter, rng = ProposalGenerator(TASK), stream(0, "rows")
+    generator, rng = ProposalGenerator(TASK), stream(0, "rows")
     rows = {k: s.space.sample(3, rng) for k, s in enumerate(TASK.space.sketches)}
     candidates = [Candidate(k, tuple(int(x) for x in rows[k][i])) for i in (2, 0, 1) for k in sorted(rows)]
-    stores, vectors = drafter.features_of(candidates, "stores"), drafter.features_of(candidates)
+    stores, vectors = generator.features_of(candidates, "stores"), generator.features_of(candidates)
     assert vectors.ndim == 2 and stores.ndim == 3 and stores.dtype == np.float32
     sizes = set()
     for line, vector, c in zip(stores, vectors, candidates, strict=True):
-        mine = drafter.features(c.sketch, np.array([c.row], np.int64), "stores")[0]
-        sizes.add(len(mine))
-        assert np.array_equal(line[: len(mine)], mine) and np.isnan(line[len(mine) :]).all()
-        assert np.array_equal(vector, drafter.features(c.sketch, np.array([c.row], np.int64))[0])
-    assert len(sizes) > 1, "a case without missing stores shows nothing"
+        alone = generator.features(c.sketch, np.array([c.row], np.int64), "stores")[0]
+        sizes.add(len(alone))
+        assert np.array_equal(line[: len(alone)], alone) and np.isnan(line[len(alone) :]).all()
+        assert np.array_equal(vector, generator.features(c.sketch, np.array([c.row], np.int64))[0])
+    assert len(sizes) > 1, "the test needs programs with missing stores"
     with pytest.raises(UserError, match="takes `program` or `stores` as inputs, not 'tokens'"):
-        drafter.features(0, rows[0], "tokens")
+        generator.features(0, rows[0], "tokens")
 
 
-class Told(CostModel):
-    """Knows from the start that many stores are good."""
+class Pretrained(CostModel):
+    """A pretrained model that prefers many stores."""
 
     ready = True  # type: ignore[assignment]
 
@@ -68,13 +68,13 @@ class Told(CostModel):
     def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None: ...
     def save(self, path: object) -> None: ...
     @classmethod
-    def load(cls, path: object) -> Told:
+    def load(cls, path: object) -> Pretrained:
         return cls()
 
 
-def test_a_ready_model_is_asked_before_anything_was_measured() -> None:
-    told, fresh = (EvolutionarySampler(TASK, m, 0, SMALL) for m in (Told(), make_model("xgb")))
-    drafter = ProposalGenerator(TASK)
-    stores = [drafter.features_of(s.ask(16))[:, 0] for s in (told, fresh)]
+def test_a_ready_model_is_used_before_any_measurement() -> None:
+    pretrained, untrained = (EvolutionarySampler(TASK, m, 0, SMALL) for m in (Pretrained(), make_model("xgb")))
+    generator = ProposalGenerator(TASK)
+    stores = [generator.features_of(s.ask(16))[:, 0] for s in (pretrained, untrained)]
     assert stores[0].mean() > stores[1].mean()
-    assert told.drafter.scored > 0 == fresh.drafter.scored
+    assert pretrained.drafter.scored > 0 == untrained.drafter.scored

@@ -1,4 +1,4 @@
-"""The tuner's loop with a measurer that makes its numbers up: budgets, resuming, bookkeeping, interrupts."""
+"""Test the tuner with a fake measurer: budgets, resuming, counters, ranking, interrupts, invalid proposals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TARGET = Target("llvm")
 
 
 class FakeMeasurer:
-    """Seconds follow from the row; every fifth candidate crashes; nothing is compiled."""
+    """Derives seconds from the row without compiling; every fifth candidate crashes."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.measured: list[tuple[int, tuple[int, ...]]] = []
@@ -77,7 +77,7 @@ def begin(task: Task, measurer: FakeMeasurer, **settings: Any) -> Tuning:
     return Tuning(task, RandomSampler(task, 1), measurer, **{"trials": 12, "batch": 5, **settings})  # type: ignore[arg-type]
 
 
-def test_the_budget_is_spent_in_batches_and_everything_is_counted(task: Task) -> None:
+def test_the_budget_is_spent_in_batches_and_counters_are_updated(task: Task) -> None:
     measurer, seen = FakeMeasurer(), []
     progress = tune_task(task, RandomSampler(task, 1), measurer, 12, batch=5, seed=3, callbacks=[lambda p: seen.append(p.trials)])  # type: ignore[arg-type]
     assert seen == [0, 5, 10, 12]
@@ -92,7 +92,7 @@ def test_the_budget_is_spent_in_batches_and_everything_is_counted(task: Task) ->
     assert progress.seconds["verify"] == 0 and progress.seconds["draft"] > 0
 
 
-def test_a_second_run_measures_only_what_is_left(task: Task) -> None:
+def test_a_resumed_run_measures_only_the_remaining_trials(task: Task) -> None:
     database = Database()
     first = FakeMeasurer()
     begin(task, first, database=database, trials=7).step()
@@ -106,7 +106,7 @@ def test_a_second_run_measures_only_what_is_left(task: Task) -> None:
     assert not begin(task, FakeMeasurer(), database=database, trials=7).step()
 
 
-def test_leaders_are_compared_and_their_second_records_are_no_trials(task: Task) -> None:
+def test_ranking_adds_records_but_no_trials(task: Task) -> None:
     database, measurer = Database(), FakeMeasurer()
     tuning = begin(task, measurer, database=database)
     while tuning.step():
@@ -123,7 +123,7 @@ def test_leaders_are_compared_and_their_second_records_are_no_trials(task: Task)
     assert empty.progress.best is None
 
 
-def test_an_interrupt_passes_through_and_loses_no_record(task: Task) -> None:
+def test_an_interrupt_is_passed_on_and_loses_no_record(task: Task) -> None:
     database = Database()
     tuning = begin(task, FakeMeasurer(stop_after=7), database=database)
     assert tuning.step()
@@ -141,30 +141,30 @@ def test_an_exhausted_sampler_ends_the_search(task: Task) -> None:
     assert not tuning.step() and tuning.progress.trials == 0
 
 
-def test_records_of_other_spaces_are_not_told(task: Task) -> None:
+def test_records_of_other_spaces_are_not_reported(task: Task) -> None:
     database, measurer = Database(), FakeMeasurer()
     begin(task, measurer, database=database, trials=4).step()
     fine, *_, last = records = database.records()
     row = fine.row
     changed: list[dict[str, Any]] = [
         {"sketch": "unknown"},
-        {"trace": [["get_block", {"name": "C"}, ["b0"]]]},  # the name of the sketch, and other steps
+        {"trace": [["get_block", {"name": "C"}, ["b0"]]]},  # same sketch name, different steps
         {"trace": []},
         {"row": row[:-1]},
-        {"row": (row[0] + 1, *row[1:])},  # not what the trace decides
-        {"row": tuple(2**40 for _ in row), "trace": _decided(fine, [2**40 for _ in row])},  # outside of the space
+        {"row": (row[0] + 1, *row[1:])},  # differs from the decisions of the trace
+        {"row": tuple(2**40 for _ in row), "trace": _decided(fine, [2**40 for _ in row])},  # outside the space
         {"row": tuple(0 for _ in row), "trace": _decided(fine, [0 for _ in row])},
-        {"samples": (3e-10,)},  # faster than light
+        {"samples": (3e-10,)},  # below the least possible time
     ]
-    strangers = [replace(fine, **{"timestamp": 500.0, "seed": n, **change}) for n, change in enumerate(changed)]
-    assert [r for r, _ in known_results(task, Database([*strangers, *records]))] == records
-    assert known_results(task, Database(strangers)) == []
+    foreign = [replace(fine, **{"timestamp": 500.0, "seed": n, **change}) for n, change in enumerate(changed)]
+    assert [r for r, _ in known_results(task, Database([*foreign, *records]))] == records
+    assert known_results(task, Database(foreign)) == []
     assert known_results(task, Database()) == []
-    resumed = begin(task, FakeMeasurer(), database=Database([*strangers, last]))
+    resumed = begin(task, FakeMeasurer(), database=Database([*foreign, last]))
     assert (resumed.progress.resumed, resumed.progress.best) == (1, last)
 
 
-def test_an_impossible_time_is_measured_again_and_never_wins(task: Task) -> None:
+def test_an_impossible_time_is_measured_again_and_never_best(task: Task) -> None:
     database, first = Database(), FakeMeasurer()
     begin(task, first, database=database, trials=4).step()
     bogus = Database([replace(r, samples=(4e-10,)) for r in database.records()])
@@ -176,7 +176,7 @@ def test_an_impossible_time_is_measured_again_and_never_wins(task: Task) -> None
     assert bogus.best(task.digest, TARGET.to_json()) == database.best(task.digest, TARGET.to_json())
 
 
-def test_a_candidate_whose_last_run_failed_is_told_as_a_failure(task: Task) -> None:
+def test_a_candidate_whose_last_run_failed_is_reported_as_a_failure(task: Task) -> None:
     database = Database()
     begin(task, FakeMeasurer(), database=database, trials=3).step()
     one, two, three = database.records()
@@ -191,7 +191,7 @@ def test_a_candidate_whose_last_run_failed_is_told_as_a_failure(task: Task) -> N
 
 
 class NoisyMeasurer(FakeMeasurer):
-    """Candidates take 10 to 11 us.  First times are off by 3 %, later ones by little; under load all later ones are slow and noisy."""
+    """Candidates take 10 to 11 us.  First times have an error of 3 %, later ones of 0.2 %; under load later ones are slow and not clean."""
 
     def __init__(self, seed: int, load: float = 1.0) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class NoisyMeasurer(FakeMeasurer):
 
 
 @pytest.mark.parametrize("load", [1.0, 1.8])
-def test_the_best_in_the_end_was_measured_again(task: Task, load: float) -> None:
+def test_the_final_best_was_ranked(task: Task, load: float) -> None:
     for seed in range(25):
         database, measurer = Database(), NoisyMeasurer(seed, load)
         tuning = Tuning(task, RandomSampler(task, seed), measurer, 24, database, batch=24)  # type: ignore[arg-type]
@@ -227,13 +227,13 @@ def test_the_best_in_the_end_was_measured_again(task: Task, load: float) -> None
         names = {s.name: k for k, s in enumerate(task.space.sketches)}
         key = names[best.sketch], best.row
         assert key in measurer.ranked
-        assert best.seconds == pytest.approx(load * measurer.right[key], rel=0.02)  # no lucky time
+        assert best.seconds == pytest.approx(load * measurer.right[key], rel=0.02)  # not a lucky first time
         assert measurer.right[key] < 1.005 * min(measurer.right[c] for c in measurer.ranked)
 
 
-def test_ranking_ends_where_equal_candidates_overtake_each_other(task: Task) -> None:
+def test_ranking_ends_if_equal_candidates_keep_changing_places(task: Task) -> None:
     class Slower(NoisyMeasurer):
-        """Every later time is longer than all first ones."""
+        """Every later time is longer than all first times."""
 
         def compare(self, task: Any, candidates: Sequence[tuple[int, tuple[int, ...]]], *, policy: Any, seed: int = 0) -> list[Record]:
             self.ranked |= set(candidates)
@@ -246,29 +246,29 @@ def test_ranking_ends_where_equal_candidates_overtake_each_other(task: Task) -> 
     tuning.rank(4)
     best = tuning.progress.best
     assert measurer.rounds == RANKING_ROUNDS and best is not None
-    assert best.seconds == 2e-5, "one that was measured once leads only by a time that is better than the first one of the best"
+    assert best.seconds == 2e-5, "candidates measured once do not replace a ranked best"
 
 
 def _decided(record: Record, row: Sequence[int]) -> list[object]:
-    """The trace of the record with other decisions."""
+    """The trace of the record with the decisions of `row`."""
     return Trace.from_json(record.trace).with_row(row).to_json()  # type: ignore[no-any-return]
 
 
-def test_a_failure_is_told_as_such(task: Task) -> None:
-    told: list[Result] = []
+def test_failures_are_reported_without_seconds(task: Task) -> None:
+    reported: list[Result] = []
 
     class Listening(RandomSampler):
         def tell(self, results: Sequence[Result]) -> None:
-            told.extend(results)
+            reported.extend(results)
             super().tell(results)
 
     Tuning(task, Listening(task, 2), FakeMeasurer(), 5, batch=5).step()  # type: ignore[arg-type]
-    assert [r.seconds is None for r in told] == [False, False, False, False, True]
+    assert [r.seconds is None for r in reported] == [False, False, False, False, True]
     assert Progress(task, 1).gflops == 0
 
 
 class Scripted(RandomSampler):
-    """Proposes what it is made with, batch after batch."""
+    """Proposes the given batches in order."""
 
     def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
@@ -279,7 +279,7 @@ class Scripted(RandomSampler):
     def tell(self, results: Sequence[Result]) -> None: ...
 
 
-def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
+def test_invalid_proposals_are_rejected_as_in_the_arena(task: Task) -> None:
     good = RandomSampler(task, 1).ask(3)
     width = len(task.space.sketches[good[0].sketch].params)
     outside = Candidate(good[0].sketch, (3,) * width)
@@ -290,9 +290,12 @@ def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
         ([[good[0], outside]], r"the row \[3, .* of the sketch '.*', which is not admissible. .*\(sample, mutate, .*, params\)"),
         ([[Candidate(0, (1,))]], r"the row \[1\]; rows of the sketch '.*' have \d+ values"),
         ([[Candidate(99, (1,))]], r"a candidate of sketch 99; the space has \d+ sketches"),
-        ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is no Candidate: Scripted.ask gives a list of Candidate\(sketch, row\)"),
-        ([np.ones((5, 4), np.int64)], r"Scripted.ask\(5\) gave an array of shape \[5, 4\], where a list is needed of at most 5 Candidate"),
-        ([None], r"Scripted.ask\(5\) gave a value of type NoneType"),
+        ([[(0, (1,))]], r"proposed \(0, \(1,\)\), which is not a Candidate: Scripted.ask must return a list of Candidate\(sketch, row\)"),
+        (
+            [np.ones((5, 4), np.int64)],
+            r"Scripted.ask\(5\) returned an array of shape \[5, 4\]; it must return a list of at most 5 Candidate",
+        ),
+        ([None], r"Scripted.ask\(5\) returned a value of type NoneType"),
         ([[Candidate(0, np.ones(4, np.int64))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),
         ([[Candidate(0, (1.5,))]], r"Scripted proposed Candidate.* not of the form Candidate\(sketch, row\)"),
     ]:
@@ -306,7 +309,7 @@ def test_proposals_are_refused_as_in_the_arena(task: Task) -> None:
         assert len(measurer.measured) == before
 
 
-def test_what_a_log_has_may_not_be_proposed_again(task: Task) -> None:
+def test_candidates_of_the_log_may_not_be_proposed_again(task: Task) -> None:
     database = Database()
     begin(task, FakeMeasurer(), database=database).step()
     tuning = Tuning(task, Scripted([RandomSampler(task, 1).ask(5)]), FakeMeasurer(), 12, database, batch=5)  # type: ignore[arg-type]

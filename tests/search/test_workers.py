@@ -1,6 +1,6 @@
-"""A search does not depend on how many processes build its candidates: seeds belong to candidates, not to workers.
+"""Check that a search does not depend on the number of build workers, because seeds belong to candidates, not to workers.
 
-Candidates are really built, by 1, 2 and 4 workers; what they measure is a recorded table, looked up by their object code.
+Candidates are built by 1, 2 and 4 workers; their times are a function of their object code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RecordedRunner(Runner):
-    """The measurement of an object is the same in every run."""
+    """Derives the time of an object from its code, so it is equal in every run."""
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         out = []
@@ -67,7 +67,7 @@ def with_one_worker() -> list[tuple[str, tuple[int, ...], float]]:
     return search(lambda: LocalBuilder(1))
 
 
-def test_one_two_and_four_workers_search_alike() -> None:
+def test_searches_with_one_two_and_four_workers_are_equal() -> None:
     one = with_one_worker()
     assert len(one) >= 24
     assert len({(sketch, row) for sketch, row, _ in one}) == len(one)
@@ -75,7 +75,7 @@ def test_one_two_and_four_workers_search_alike() -> None:
     assert search(lambda: LocalBuilder(4)) == one
 
 
-def test_builders_on_ray_search_alike(ray_cluster: RayCluster) -> None:
+def test_searches_with_ray_builders_are_equal(ray_cluster: RayCluster) -> None:
     from tunesmith.measure.ray.ray_builder import RayBuilder
 
     assert search(lambda: RayBuilder(ray_cluster, 3)) == with_one_worker()

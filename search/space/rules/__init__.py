@@ -1,1 +1,1 @@
-"""Sketch rules, one file each.  A rule looks at a function and gives named schedules; a structure that a step refuses is left out."""
+"""Sketch rules, one per file.  A rule maps a function to named schedules; refused schedules are skipped."""

@@ -1,4 +1,4 @@
-"""What part each block of a workload plays: the questions that rules ask before they schedule."""
+"""Classify the blocks of a workload (pointwise, reduction, contraction, output) for the sketch rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.ir.visit import blocks_under, walk
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One buffer that a contraction reads.
+    """A buffer read by a contraction.
 
     Attributes:
         buffer: the buffer.
@@ -30,7 +30,7 @@ class Operand:
 
 
 def has_loop_for_each_variable(func: PrimFunc) -> bool:
-    """Whether the loops around each block are its iteration variables, in their order, as rules expect before they schedule."""
+    """Whether the loops around each block are its iteration variables in order, which the rules require."""
 
     def plain(n: Stmt, loops: tuple[Var, ...]) -> bool:
         if type(n) is Seq:
@@ -43,7 +43,7 @@ def has_loop_for_each_variable(func: PrimFunc) -> bool:
 
 
 def is_pointwise(b: Block) -> bool:
-    """One store, no reduction, at its own iteration variables, of a value that depends on no other element that it stores."""
+    """Whether the block is a single store, without reduction, at its own iteration variables, that reads no other element of its output."""
     body = b.body
     if type(body) is not BufferStore or b.init is not None or any(i.kind == "R" for i in b.iters):
         return False
@@ -54,12 +54,12 @@ def is_pointwise(b: Block) -> bool:
 
 
 def is_reduction(b: Block) -> bool:
-    """It has reduction variables and an init, and combines values in any order: C[i] = C[i] op x."""
+    """Whether the block has reduction variables, an init and a reassociable update: C[i] = C[i] op x."""
     return b.init is not None and any(i.kind == "R" for i in b.iters) and reassociable_update(b) is not None
 
 
 def operands(b: Block) -> list[Operand]:
-    """What a block reads, one entry for each access, without its accumulator."""
+    """The operands of a block, one entry for each read access, without its accumulator."""
     own = {i.var for i in b.iters}
     out = []
     for a in reads(b):
@@ -70,8 +70,10 @@ def operands(b: Block) -> list[Operand]:
 
 
 def is_contraction(b: Block) -> bool:
-    """A reduction whose outputs along the last axis can be computed side by side: some operand is contiguous along that axis,
-    or is reused by other spatial variables, so that packing it pays."""
+    """Whether the block is a reduction that can be vectorised along the last output axis.
+
+    An operand must be contiguous along that axis, or be reused by other spatial variables, so that packing it is profitable.
+    """
     if not is_reduction(b):
         return False
     index = writes(b)[0].indices
@@ -86,23 +88,23 @@ def is_contraction(b: Block) -> bool:
 
 
 def consumers(func: PrimFunc, b: Block) -> list[Block]:
-    """Blocks that read what `b` writes."""
+    """Blocks that read a buffer written by `b`."""
     made = {a.buffer for a in writes(b)}
     return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in made for a in reads(c))]
 
 
 def producers(func: PrimFunc, b: Block) -> list[Block]:
-    """Blocks that write what `b` reads."""
+    """Blocks that write a buffer read by `b`."""
     used = {a.buffer for a in reads(b)}
     return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in used for a in writes(c))]
 
 
 INLINED = Size(1024, 100)
-"""Expressions that are larger once all is inlined are for the rule `stages`: the others inline whatever is pointwise."""
+"""Size limit of a fully inlined expression: larger ones are scheduled by the rule `stages`; other rules inline all pointwise blocks."""
 
 
 def inlined_sizes(func: PrimFunc, stage: Size = INLINED) -> dict[str, Size]:
-    """The size of each block's expression once every pointwise block before it is inlined that is no larger than `stage` itself."""
+    """The expression size of each block after inlining all earlier pointwise blocks of at most the size `stage`."""
     inlined: dict[Buffer, Size] = {}
     out: dict[str, Size] = {}
     for b in blocks_under(func.body):
@@ -119,5 +121,5 @@ def is_within(size: Size, most: Size) -> bool:
 
 
 def is_output(func: PrimFunc, b: Block) -> bool:
-    """It writes a parameter."""
+    """Whether the block writes a parameter of the function."""
     return any(a.buffer in func.params for a in writes(b))

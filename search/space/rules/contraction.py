@@ -1,8 +1,8 @@
-"""contraction: matrix products and convolutions: register tile, cache blocks, packing, fused epilogue, padding.
+"""Schedule matrix products and convolutions on CPUs: register tiles, cache blocks, packing, fused epilogues, padding.
 
-The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the
-fourth; the fourth is the register tile, whose accumulators stay in registers while the reduction runs; an operand may be
-packed into a thread's workspace in panels as wide as the tile; the epilogue reads the accumulators.
+The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the fourth.  The
+fourth level is the register tile, whose accumulators stay in registers during the reduction.  An operand may be packed into a
+thread's workspace in panels of the tile's width.  The epilogue reads the accumulators.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tunesmith.search.space.rules.block_classes import (
 from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
-"""Reduction loops up to this long may be written out: the window of a convolution, not its channels."""
+"""Maximum extent of a reduction loop that may be unrolled: the window of a convolution, not its channels."""
 
 BLOCKS = (64, 96, 128, 192, 256, 384, 512, 768)
-"""Lengths of a block of a cut reduction."""
+"""Block sizes of a blocked reduction."""
 
 Named = tuple[str, Callable[[Schedule], None]]
 
@@ -54,15 +54,15 @@ class Plan:
     """The structural choices of one sketch.
 
     Attributes:
-        vector_first: in the block of register tiles, tiles along the vector axis outermost.
-        pack: name of the operand to pack, None for none.
-        constant: the packed operand is a weight: packed outside the nest, ahead of all calls where they can be known to share it.
-        pad: "inline", "block" (copied by each task into its workspace) or "root" (copied as a whole first).
-        unroll_window: write out the innermost short reduction loop (of a convolution window).
+        vector_first: iterate the register tiles of a block along the vector axis in the outermost loop.
+        pack: name of the operand to pack; None for none.
+        constant: the packed operand is a weight: it is packed outside the nest, once before all calls if they are known to share it.
+        pad: "inline", "block" (each task copies its part into its workspace) or "root" (the whole input is copied first).
+        unroll_window: unroll the innermost short reduction loop (the window of a convolution).
         axis: position of the vector axis among the iteration variables.
-        transposed: that axis is not the output's last one, so the tile is written back across.
+        transposed: the vector axis is not the output's last axis, so the tile is transposed when written back.
         threads: the outermost loops are parallel.
-        blocked: cut the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
+        blocked: split the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
     """
 
     vector_first: bool
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Readable and unique."""
+        """A readable, unique name."""
         parts = ["tile", "vec-rows" if self.vector_first else "rows-vec"]
         if self.pack:
             parts.append(f"pack({self.pack}{' const' if self.constant else ''})")
@@ -96,7 +96,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Levels:
-    """Loops and factors by level while a nest is built."""
+    """Loops and tile factors by level during the construction of a nest."""
 
     loops: list[list[LoopRV]] = field(default_factory=lambda: [[], [], [], []])
     rows: list[IntRV] = field(default_factory=list)
@@ -105,7 +105,7 @@ class _Levels:
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules for a function with one contraction; none when it has another shape."""
+    """Named schedules for a function with exactly one contraction; none for others."""
     if not has_loop_for_each_variable(func):
         return []
     blocks = blocks_under(func.body)
@@ -130,19 +130,22 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def _epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
-    """Instructions that one vector of the register tile takes behind the reduction: the tile is unrolled as a whole, a vector in each
-    register, and two instructions for each node are more than there are.  Equal calls of functions are made once."""
+    """Upper bound of the epilogue's instructions for one vector of the register tile.
+
+    The tile is unrolled completely, with a vector in each register; two instructions per node are an upper bound.  Equal function calls
+    are computed once.
+    """
     sizes = inlined_sizes(func)
     calls = sum([expression_size(st.value) for b in blocks for st in walk(b.body) if type(st) is BufferStore])
     return max([2 * sizes[b.name].nodes for b in blocks], default=0) + calls
 
 
 def _axes_across(main: Block, last: int) -> list[int]:
-    """Other spatial axes that could be the vector axis: some operand depends on no other spatial variable, so that packing it makes
-    that axis contiguous (the output channels of a convolution in NCHW)."""
+    """Other candidates for the vector axis: spatial axes that are the only spatial variable of an operand, so that packing it makes the
+    axis contiguous (for example, the output channels of a convolution in NCHW)."""
     spatial = [n for n, it in enumerate(main.iters) if it.kind == "S" and n != last and (it.extent.const or 0) > 1]
     if len(spatial) < 2:
-        return []  # a matrix product: its transpose, which gains nothing
+        return []  # a matrix product: this would be its transpose, without any gain
     reduced = {it.var for it in main.iters if it.kind == "R"}
     kinds = {it.var for it in main.iters if it.kind == "S"}
     return [n for n in spatial if any(o.iters & kinds == {main.iters[n].var} and o.iters & reduced for o in operands(main))]
@@ -159,15 +162,17 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
     long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
     cuts = (False, True) if long and not (followed or padded or across) else (False,)
     paddings = ("inline", "block", "root") if padded else (None,)
-    many = (True, False) if worth_serial(func, target) else (True,)
+    threading = (True, False) if worth_serial(func, target) else (True,)
     return [
         Plan(first, pack, constant, pad, window, cut, axis, across, threads)
-        for first, (pack, constant), pad, window, cut, threads in itertools.product((False, True), packs, paddings, windows, cuts, many)
+        for first, (pack, constant), pad, window, cut, threads in itertools.product(
+            (False, True), packs, paddings, windows, cuts, threading
+        )
     ]
 
 
 def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
-    """Its index is a plain variable along the vector axis, and it is reused by rows, or cannot be read in vectors as it stands."""
+    """Whether the operand has the vector variable as an index, and is reused by rows or is not contiguous along the vector axis."""
     access = next(a for a in reads(main) if a.buffer is o.buffer)
     if not any(e.as_var() is vector for e in access.indices):
         return False
@@ -176,7 +181,7 @@ def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
 
 
 def vector_axis(main: Block) -> int | None:
-    """The iteration variable that is the output's last index."""
+    """The position of the iteration variable that is the output's last index; None if there is none."""
     return plain_iter(writes(main)[0].indices[-1], main) if writes(main)[0].indices else None
 
 
@@ -218,7 +223,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
     if plan.pack is not None:
         copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
         if plan.constant:
-            # Weights come from far away, and no faster than they are used: the next ones are fetched while these are at work.
+            # Weights come from main memory at about the rate of use, so the next panel is prefetched during the work on the current one.
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
@@ -237,7 +242,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
 
 
 def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
-    """Sample and split: (spatial loops by level, reduction loops in order, the one of them to write out)."""
+    """Sample and split: (spatial loops by level, reduction loops in order, the reduction loop to unroll)."""
     levels = _Levels()
     reduction: list[LoopRV] = []
     window: LoopRV | None = None
@@ -265,7 +270,7 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -
 
 
 def _epilogue(s: Schedule, block: BlockRV, after: list[Block], plan: Plan) -> BlockRV:
-    """Accumulators in registers; returns the block that reads them.  Across, they are laid out along the vector axis."""
+    """Keep the accumulators in registers; returns the block that reads them.  In a transposed plan their last axis is the vector axis."""
     if not plan.transposed:
         if not after:
             return s.cache_write(block, "register")
@@ -282,7 +287,7 @@ def _epilogue(s: Schedule, block: BlockRV, after: list[Block], plan: Plan) -> Bl
 
 
 def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
-    """Accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
+    """Require that accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
     assert levels.vector is not None
     v = levels.vector.expr
     rows = product([r.expr for r in levels.rows])
@@ -291,8 +296,10 @@ def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
 
 
 def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window: LoopRV | None, lanes: int) -> None:
-    """A register tile without a vector form becomes a statement for each element, in each version of the guards around it: all of them
-    stay within the budget of unrolling.  Without such tiles, there is no constraint."""
+    """Require that a register tile that cannot be vectorised stays within the unrolling budget.
+
+    Such a tile is unrolled to one statement per element in each loop version.  Tiles that can be vectorised need no constraint.
+    """
     b = s.block(block)
     if _is_linear(b, b.iters[axis].var, lanes):
         return
@@ -304,11 +311,11 @@ def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window:
     if evaluate(tile, {p: max(p.domain) for p in tile.vars if isinstance(p, Param)}) <= most:
         return
     s.step = "code budget"
-    s.require("le0", tile - most, "code-budget", "the register tile has no vectors, and too many elements to be unrolled")
+    s.require("le0", tile - most, "code-budget", "the register tile cannot be vectorised and has too many elements to be unrolled")
 
 
 def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
-    """Whether every index moves by a constant from lane to lane of a vector along `axis`, and every condition holds for leading lanes."""
+    """Whether every index has a constant stride between vector lanes along `axis`, and every condition holds for a prefix of lanes."""
     lane, whole = Var("lane"), Var("whole")
     ranges = {it.var: (0, max((it.extent.const or 1) - 1, 0)) for it in b.iters}
     ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
@@ -324,7 +331,10 @@ def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
 
 
 def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:
-    """Panels as wide as the register tile: [vector axis / tile, the other axes, vector axis % tile]; returns the block that fills them."""
+    """Pack an operand into panels of the register tile's width; returns the copying block.
+
+    The layout is [vector axis / tile, the other axes, vector axis % tile].
+    """
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == plan.pack)
@@ -358,7 +368,7 @@ def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool
 
 
 def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
-    """Vectorise a block of the register tile along the tile's vectors, the last dimension of what it reads or writes there."""
+    """Vectorise a block that accesses the register tile along the tile's last dimension, and unroll the other dimensions."""
     b = s.block(epilogue)
     tile = next(a for a in accesses(b) if a.buffer.scope == "register")
     vector = plain_iter(tile.indices[-1], b)

@@ -1,6 +1,6 @@
-"""fallback: any function: the independent spatial loops of every block become tasks, or stay on one thread where the work is small.
+"""Schedule any function on CPUs: parallelise the independent leading spatial loops of every block.
 
-Asked only when no other rule applies.
+Functions with little work also get a serial schedule.  Used only if no other rule applies.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule for whatever it is; where the work is small, another one without threads."""
+    """One schedule for any function, and one without threads if the work is small."""
     found: list[Named] = [("fallback", lambda s: schedule(s, True))]
     return found + ([("fallback serial", lambda s: schedule(s, False))] if worth_serial(func, target) else [])
 
 
 def schedule(s: Schedule, threads: bool) -> None:
-    """Parallel over the fused leading spatial loops of every block; a block that reads what its other instances write stays serial."""
+    """Parallelise the fused leading spatial loops of every block; blocks with dependences between their instances stay serial."""
     for b in [b.name for b in s.blocks()]:
         tile(s, b, threads)
 
 
 def tile(s: Schedule, b: str, threads: bool) -> None:
-    """The fused leading spatial loops of one block as tasks, as far as their iterations are independent."""
+    """Fuse and parallelise the leading spatial loops of one block whose iterations are independent."""
     block = s.get_block(b)
     kinds = [i.kind for i in s.block(block).iters]
     leading = [x for x, k in zip(s.get_loops(block), kinds, strict=False) if k == "S"]

@@ -1,8 +1,8 @@
-"""gpu_contraction: matrix products and convolutions on a GPU: blocks, virtual threads, warps, a tile of registers in each thread.
+"""Schedule matrix products and convolutions on GPUs: blocks, virtual threads, warps and per-thread register tiles.
 
-The loop nest of docs/design/006-gpu.md: a block's tile of each operand is fetched into shared memory by all of its threads, for a piece of
-the reduction; each thread takes fragments from there into registers and works on its tile of accumulators.  What has no reuse is read
-directly.
+The loop nest of docs/design/006-gpu.md: for each step of the reduction, all threads of a block copy a tile of each operand to shared
+memory; each thread loads fragments of it into registers and updates its tile of accumulators.  Operands without reuse are read directly
+from global memory.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ THREADS = (1, 2, 4, 8, 16, 32, 64)
 LANES = (1, 2, 4, 8, 16, 32)
 """Threads of a warp along an axis."""
 ROWS = (1, 2, 4, 6, 8, 12, 16)
-"""Accumulators of a thread along an axis."""
+"""Accumulators per thread along an axis."""
 STEPS = (4, 8, 16, 32, 64)
-"""Steps of the long reduction loop that are fetched at once."""
+"""Iterations of a long reduction loop that are fetched together."""
 WINDOW = 11
-"""Reduction loops up to this long are a window's: fetched one by one, or as a whole."""
+"""Maximum extent of a window's reduction loop, which is fetched one iteration at a time or completely."""
 MAX_ACCUMULATORS = 160
-MAX_WRITTEN_OUT = 2048
-"""Multiply-adds in the written-out part of the loop: compilers take a fifth of a millisecond for each, and caches of instructions end."""
-MAX_WRITTEN_DIRECT = 256
-"""The same where an operand comes straight from global memory, behind guards of its own: each costs compilers ten times as much."""
+MAX_UNROLLED = 2048
+"""Multiply-adds in the unrolled part of the loop: compilers take 0.2 ms for each, and instruction caches are limited."""
+MAX_UNROLLED_DIRECT = 256
+"""The same limit if an operand is read from global memory behind its own guards: each then takes compilers ten times as long."""
 MAX_STEPS = 128
-"""Of the reduction in the written-out part: compilers look at all their loads together."""
+"""Reduction steps in the unrolled part: compilers analyse all their loads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Plan:
     """The structural choices of one sketch.
 
     Attributes:
-        staged: operands that go through shared memory, by buffer name.
-        lanes: the two axes, row and vector, along which a warp is laid out; () for none.
+        staged: buffer names of the operands copied to shared memory.
+        lanes: the axes (row and vector) over which the threads of a warp are distributed; () for none.
     """
 
     staged: tuple[str, ...]
@@ -61,14 +61,14 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Readable and unique."""
+        """A readable, unique name."""
         where = f"shared({' '.join(self.staged)})" if self.staged else "direct"
         return f"gpu tile {where}"
 
 
 @dataclass(slots=True)
 class _Nest:
-    """Loops by level while a nest is built: of each spatial axis (block, virtual, warp, lane, register) in order."""
+    """Loops by level during the construction of a nest: for each spatial axis (block, virtual, warp, lane, register) in order."""
 
     blocks: list[LoopRV] = field(default_factory=list)
     virtual: list[LoopRV] = field(default_factory=list)
@@ -83,7 +83,7 @@ class _Nest:
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules for a function with one contraction; none when it has another shape."""
+    """Named schedules for a function with exactly one contraction; none for others."""
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]
     if len(mains) != 1:
@@ -106,13 +106,13 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def _reused(main: Block) -> tuple[str, ...]:
-    """Operands of which several threads of a block want the same elements."""
+    """Operands whose elements are read by several threads of a block."""
     spatial = {i.var for i in main.iters if i.kind == "S" and i.extent.const != 1}
     return tuple(dict.fromkeys(o.buffer.name for o in operands(main) if o.iters and not spatial <= o.iters))
 
 
 def _lane_axes(main: Block, axis: int) -> tuple[int, ...]:
-    """The axes along which the threads of a warp lie: the vector axis and the longest other one."""
+    """The axes over which the threads of a warp are distributed: the vector axis and the longest other one."""
     others = [n for n, i in enumerate(main.iters) if i.kind == "S" and n != axis and (i.extent.const or 0) > 1]
     others.sort(key=lambda n: main.iters[n].extent.const or 0)
     return (others[-1], axis) if others else (axis,)
@@ -125,7 +125,7 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
     block = s.get_block(main)
     tiles = [_stage(s, block, name, target) for name in plan.staged]
     for b in before:
-        s.compute_inline(s.get_block(b))  # into the copies: what they fetch is padded on the way
+        s.compute_inline(s.get_block(b))  # inlined into the copies, so that padding is applied during the fetch
     after = consumers(s.func, s.block(block))
     nest = _tile(s, block, plan, target)
     around = [*nest.virtual, *nest.warps, *nest.lanes]
@@ -155,15 +155,15 @@ def schedule(s: Schedule, main: str, before: list[str], plan: Plan, target: Targ
     if tiles:
         versions = s.sample_categorical((1, 2), "versions")
         s.annotate(nest.steps[-1], "double_buffer", versions)
-        kept = minimum(versions.expr, s.loop(nest.steps[-1]).extent)  # a loop of one step has nothing to look ahead to
-        limit_shared(s, [t.size * kept for t in tiles], target)
+        buffers = minimum(versions.expr, s.loop(nest.steps[-1]).extent)  # a loop with one step needs no second buffer
+        limit_shared(s, [t.size * buffers for t in tiles], target)
     for tile in tiles:
         tile.share(s)
     bind_rest(s)
 
 
 def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
-    """Sample and split."""
+    """Sample tile sizes and split all loops."""
     nest = _Nest()
     b = s.block(block)
     axis = vector_axis(b)
@@ -172,7 +172,7 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
     for n, (it, loop) in enumerate(zip(b.iters, s.get_loops(block), strict=True)):
         extent = it.extent.const or 1
         if it.kind == "R" and long and extent <= WINDOW and not plan.staged:
-            nest.steps.append(loop)  # nothing is fetched for a whole window, and written out it would be a guard for each of its elements
+            nest.steps.append(loop)  # without staging, an unrolled window would need a guard for each element
             continue
         if it.kind == "R":
             domain = (1, extent) if extent <= WINDOW else tuple(k for k in STEPS if k <= extent) or (extent,)
@@ -204,26 +204,26 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, target: Target) -> _Nest:
     if plan.lanes:
         s.step = "warp"
         warp = [s.loop(x).extent for x in nest.lanes]
-        s.require("eq0", product(warp) - target.warp_size, "warp", "a warp is full")
+        s.require("eq0", product(warp) - target.warp_size, "warp", "the lanes do not fill a warp")
     return nest
 
 
 def _limit(s: Schedule, nest: _Nest, target: Target, b: Block, staged: bool) -> None:
-    """What a kernel must not ask for, and what would surely spill."""
+    """Limit threads, code size and registers, so that the kernel is legal and does not obviously spill."""
     s.limit(nest.threads, target.max_threads_per_block, "threads")
     s.limit(nest.tile, MAX_ACCUMULATORS, "accumulators")
-    s.limit([*nest.tile, *nest.step], MAX_WRITTEN_OUT if staged else MAX_WRITTEN_DIRECT, "written-out")
+    s.limit([*nest.tile, *nest.step], MAX_UNROLLED if staged else MAX_UNROLLED_DIRECT, "written-out")
     s.limit(nest.step, MAX_STEPS, "steps")
     s.step = "registers"
     words = max(dt.nbytes(writes(b)[0].buffer.dtype) // 4, 1)
     registers = product([f.expr for f in nest.tile]) * words + 28
     block = registers * product([f.expr for f in nest.threads])
-    s.require("le0", block - target.registers_per_sm, "registers", "one block fits the registers")
+    s.require("le0", block - target.registers_per_sm, "registers", "one block does not fit the registers")
 
 
 @dataclass(slots=True)
-class _Tile:
-    """An operand on its way: a copy in shared memory, fragments of it in registers."""
+class _StagedOperand:
+    """An operand with its copy in shared memory and its fragments in registers."""
 
     copy: BlockRV
     fragment: BlockRV
@@ -232,7 +232,7 @@ class _Tile:
     size: Poly = ZERO
 
     def place(self, s: Schedule, nest: _Nest, around: list[LoopRV]) -> None:
-        """Fetch the tile for a piece of the reduction, and fragments for each step."""
+        """Compute the copy at the outer reduction loop, and the fragments at the inner one."""
         rank = len(self.order)
         s.compute_at(self.fragment, nest.inner[-1])
         loops = s.get_loops(self.fragment)[-rank:]
@@ -245,15 +245,15 @@ class _Tile:
         self.size = tile_bytes(s, self.copy, rank)
 
     def share(self, s: Schedule) -> None:
-        """Fetch it together, neighbours in memory by neighbours."""
+        """Distribute the copy over the threads of the block with coalesced accesses."""
         rank = len(self.order)
         own = s.get_loops(self.copy)[-rank:]
         s.reorder([own[self.order.index(d)] for d in range(rank)])
         s.cooperative_fetch(self.copy, self.width)
 
 
-def _stage(s: Schedule, block: BlockRV, name: str, target: Target) -> _Tile:
-    """An operand through shared memory into fragments: dimensions of the reduction first, so that fragments are vectors."""
+def _stage(s: Schedule, block: BlockRV, name: str, target: Target) -> _StagedOperand:
+    """Stage an operand in shared memory and fragments, with the reduction dimensions first, so that fragments are vectors."""
     b = s.block(block)
     access = next(a for a in reads(b) if a.buffer.name == name)
     spatial = {it.var for it in b.iters if it.kind == "S"}
@@ -262,11 +262,11 @@ def _stage(s: Schedule, block: BlockRV, name: str, target: Target) -> _Tile:
     width = s.sample_categorical(fetch_widths(access.buffer, target), f"{name}_vector")
     copy = s.cache_read(block, name, "shared", order)
     fragment = s.cache_read(block, writes(s.block(copy))[0].buffer.name, "local")
-    return _Tile(copy, fragment, order, width)
+    return _StagedOperand(copy, fragment, order, width)
 
 
 def _mark_tile(s: Schedule, last: BlockRV, nest: _Nest) -> None:
-    """Write the tile back in vectors."""
+    """Unroll and vectorise the block that writes the tile back."""
     rank = sum(it.kind == "S" for it in s.block(last).iters)
     loops = s.get_loops(last)[-rank:]
     for x in loops[:-1]:

@@ -1,4 +1,7 @@
-"""gpu_fallback: any function on a GPU: the spatial iterations of every block go to threads.  Asked only when no other rule applies."""
+"""Schedule any function on GPUs: bind the spatial iterations of every block to threads.
+
+Used only if no other rule applies.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule for whatever it is."""
+    """One schedule for any function."""
     return [("gpu fallback", lambda s: schedule(s, target))]
 
 
 def schedule(s: Schedule, target: Target) -> None:
-    """Blocks of threads over the fused spatial loops of every block."""
+    """Bind the fused spatial loops of every block to thread blocks and threads."""
     threads = s.sample_categorical(tuple(t for t in THREADS if t <= target.max_threads_per_block), "threads")
     for b in [b.name for b in s.blocks()]:
         bind_spatial(s, s.get_block(b), threads)

@@ -1,4 +1,4 @@
-"""gpu_pointwise: elementwise operators on a GPU: everything inlined into the output, whose elements go to threads in vectors."""
+"""Schedule elementwise operators on GPUs: inline into the output, distribute vectors of elements over threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tunesmith.search.space.rules.gpu_limits import fetch_widths
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 TURNS = (1, 2, 4, 8)
-"""Vectors of a thread."""
+"""Vectors per thread."""
 
 Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule, when every block is pointwise; none for scalars, which are the work of one thread."""
+    """One schedule if every block is pointwise; none for scalars, which need only one thread."""
     blocks = blocks_under(func.body)
     if not blocks or not all(is_pointwise(b) and b.iters for b in blocks):
         return []
@@ -27,7 +27,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def schedule(s: Schedule, target: Target) -> None:
-    """Inline, and deal out."""
+    """Inline, and distribute the elements over threads."""
     for b in [b.name for b in s.blocks() if not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
     threads = tuple(t for t in THREADS if t <= target.max_threads_per_block)

@@ -1,7 +1,7 @@
-"""gpu_reductions: an operator that is one reduction, of rows or of everything, on a GPU.
+"""Schedule single reductions on GPUs, of rows or of all elements.
 
-Rows are the work of groups of threads, whose parts are combined.  A reduction of everything is done by all blocks, in parts, and a second
-kernel of one block reduces these.
+Each row is reduced by a group of threads, whose partial results are combined.  A reduction of all elements gives one partial result per
+block, and a second kernel with one block combines them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tunesmith.search.space.rules.gpu_limits import widths_of
 from tunesmith.search.space.rules.gpu_rows import GROUPS, THREADS, combine
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132, 264, 528, 1056)
-"""Blocks that reduce everything together."""
+"""Numbers of blocks for a reduction of all elements."""
 
 Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule when the output is a reduction of what pointwise blocks at most have prepared."""
+    """One schedule if the output is a reduction whose producers are all pointwise."""
     blocks = blocks_under(func.body)
     reductions = [b for b in blocks if is_reduction(b)]
     if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
@@ -38,7 +38,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Inline what comes before; (spatial loops, reduction loops)."""
+    """Inline the producers and reorder; returns (spatial loops, reduction loops)."""
     for b in [b.name for b in s.blocks() if b.name != main]:
         s.compute_inline(s.get_block(b))
     block = s.get_block(main)
@@ -55,7 +55,7 @@ def _widths(s: Schedule, main: str, target: Target) -> tuple[int, ...]:
 
 
 def rows(s: Schedule, main: str, target: Target) -> None:
-    """A group of threads for each row, several rows in a block."""
+    """Assign a group of threads to each row, with several rows per block."""
     widths = _widths(s, main, target)
     spatial, reduction = _prepare(s, main)
     fused = s.fuse(spatial)
@@ -73,7 +73,7 @@ def rows(s: Schedule, main: str, target: Target) -> None:
 
 
 def everything(s: Schedule, main: str, target: Target) -> None:
-    """A part for each block; a second kernel reduces the parts."""
+    """Compute a partial result in each block, and combine them in a second kernel."""
     widths = _widths(s, main, target)
     _, reduction = _prepare(s, main)
     whole = s.fuse(reduction)
@@ -81,7 +81,7 @@ def everything(s: Schedule, main: str, target: Target) -> None:
     extent = s.loop(whole).extent.const or 1
     blocks = s.sample_categorical(tuple(b for b in BLOCKS if b == 1 or b * 32 <= extent), "blocks")
     share = s.sample_tile(whole, 3, "part", [threads, widths], waste=0.5, slack=4096)
-    # Blocks take turns, so that what they read at one time lies together.
+    # Blocks are interleaved, so that simultaneous reads are adjacent in memory.
     turns, block, thread, lane = s.split(whole, [None, blocks, *share])
     part = s.rfactor(block)
     s.reorder([block, turns, thread, lane])
@@ -93,7 +93,7 @@ def everything(s: Schedule, main: str, target: Target) -> None:
 
 
 def _finish(s: Schedule, total: BlockRV, threads: tuple[int, ...]) -> None:
-    """The second kernel: one block, whose threads share the parts."""
+    """The second kernel: the threads of one block combine the partial results."""
     loop = s.get_loops(total)[-1]
     s.bind(s.add_unit_loop(loop), "blockIdx.x")
     share = s.sample_tile(loop, 2, "last", [threads], waste=4.0, slack=1024)

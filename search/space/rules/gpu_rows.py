@@ -1,7 +1,7 @@
-"""gpu_rows: operators that reduce along rows and use the results along the same rows, on a GPU: softmax, norms.
+"""Schedule operators that reduce along rows and use the results in the same rows on GPUs: softmax, norms.
 
-A row is the work of one group of threads, several rows of a block.  Each thread reads its elements once and keeps them, in registers; the
-threads combine what they have, and go on.  Short rows are the work of a warp, which needs no barrier for it.
+One group of threads processes a row, and a block processes several rows.  Each thread reads its elements once, keeps them in registers,
+and combines its partial results with the other threads of the group.  Short rows are processed by one warp without barriers.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tunesmith.search.space.rules.block_classes import consumers, is_contraction
 from tunesmith.search.space.rules.gpu_limits import fetch_widths
 
 KEPT = ("kept", "twice")
-"""A stage that several others read stays in registers, or is computed by each of them."""
+"""Storage of a stage with several consumers: registers, or none (recomputed by each consumer)."""
 GROUPS = (1, 2, 4, 8)
-"""Rows of a block."""
+"""Rows per block."""
 THREADS = (8, 16, 32, 64, 128, 256, 512, 1024)
-"""Threads of a row."""
+"""Threads per row."""
 MAX_KEPT = 64
-"""Elements of a row that a thread keeps."""
+"""Maximum number of elements of a row that a thread keeps in registers."""
 
 Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules when every block is pointwise or a reduction of one variable, and one block makes the output."""
+    """Named schedules if every block is pointwise or a reduction of one variable, and exactly one block writes the output."""
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]
     if len(outputs) != 1 or not any(is_reduction(b) for b in blocks) or any(is_contraction(b) for b in blocks):
@@ -57,7 +57,7 @@ def _single_axis(b: Block) -> bool:
 
 
 def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target) -> None:
-    """Fuse all stages into the rows of `output`; `kept` says how stages with several consumers are."""
+    """Fuse all stages into the rows of `output`; `kept` maps each stage with several consumers to its storage, see `KEPT`."""
     rank = len(s.block(s.get_block(output)).iters)
     for b in [b.name for b in s.blocks() if is_pointwise(b) and not is_output(s.func, b)]:
         whole = len(s.block(s.get_block(b)).iters) == rank
@@ -81,11 +81,11 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target) 
     if any(how == "kept" for how in kept.values()):
         s.step = "registers"
         turns = s.loop(s.get_loops(out)[-3]).extent
-        s.require("le0", turns * share[1].expr - MAX_KEPT, "registers", "a thread keeps its part of a row in registers")
+        s.require("le0", turns * share[1].expr - MAX_KEPT, "registers", "the elements of a row per thread do not fit the registers")
 
 
 def _rows(s: Schedule, loops: list[LoopRV], threads: IntRV, target: Target) -> LoopRV:
-    """Rows over blocks, several of them in one; the loop of the rows of a block."""
+    """Distribute the rows over blocks; returns the loop over the rows of a block."""
     fused = s.fuse(loops)
     group = s.sample_tile(fused, 2, "rows", [GROUPS], slack=8)
     s.limit([threads, *group], target.max_threads_per_block, "threads")
@@ -96,14 +96,14 @@ def _rows(s: Schedule, loops: list[LoopRV], threads: IntRV, target: Target) -> L
 
 
 def _factor(s: Schedule, b: str, share: list[IntRV]) -> str:
-    """Part a reduction among threads; the block of the parts."""
+    """Split a reduction among threads; returns the name of the block of partial results."""
     loop = s.get_loops(s.get_block(b))[-1]
     thread = s.split(loop, [None, *share])[1]
     return s.block(s.rfactor(thread)).name
 
 
 def _share(s: Schedule, block: BlockRV, share: list[IntRV]) -> None:
-    """The elements of a row, over its threads."""
+    """Distribute the elements of a row over its threads."""
     turns, thread, lane = s.split(s.get_loops(block)[-1], [None, *share])
     s.unroll(turns)
     s.bind(thread, "threadIdx.x")
@@ -111,12 +111,13 @@ def _share(s: Schedule, block: BlockRV, share: list[IntRV]) -> None:
 
 
 def combine(s: Schedule, part: BlockRV, total: BlockRV) -> None:
-    """Each thread reduces its elements, in vectors; then they combine.
+    """Reduce the elements of each thread in vectors, then combine the threads' results.
 
     Args:
         s: the schedule.
-        part: whose innermost loops are a thread's turns, the elements of a turn, and the threads, in any order that the names tell.
-        total: the block that combines them.
+        part: the block of partial results; its three innermost loops are the turns of a thread and the elements of a turn, in this order,
+            and the threads, at any position.
+        total: the block that combines the partial results.
     """
     inner = s.get_loops(part)[-3:]
     own = s.block(part).iters[-1].var

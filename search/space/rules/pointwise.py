@@ -1,4 +1,4 @@
-"""pointwise: elementwise operators: everything inlined into the output, tasks of rows, vectors along the last axis."""
+"""Schedule elementwise operators on CPUs: inline into the output, vectorise the last axis, parallelise the rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Two schedules, with threads and without, when every block is pointwise."""
+    """Two schedules, with and without threads, if every block is pointwise; scalars have only the serial one."""
     blocks = blocks_under(func.body)
     if not blocks or not all(is_pointwise(b) for b in blocks):
         return []
     serial: Named = ("pointwise serial", lambda s: schedule(s, target, False))
-    if all(not b.iters for b in blocks):  # scalars: nothing to share among threads
+    if all(not b.iters for b in blocks):  # scalars: no loops to parallelise
         return [serial]
     return [("pointwise", lambda s: schedule(s, target, True)), serial]
 
 
 def schedule(s: Schedule, target: Target, threads: bool) -> None:
-    """Inline, tile, vectorise."""
+    """Inline, tile and vectorise all blocks."""
     for b in [b.name for b in s.blocks() if not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
     for b in [b.name for b in s.blocks()]:
@@ -34,7 +34,7 @@ def schedule(s: Schedule, target: Target, threads: bool) -> None:
 
 
 def tile(s: Schedule, b: str, target: Target, threads: bool) -> None:
-    """Vectors along the last axis of one block, and tasks of vectors."""
+    """Vectorise one block along its last axis and parallelise its remaining loops."""
     lanes = target.vector_lanes("float32")
     loops = s.get_loops(s.get_block(b))
     if not loops:  # a scalar

@@ -1,4 +1,4 @@
-"""reductions: an operator that is one reduction, of rows or of everything, memory-bound: several vectors of accumulators, threads."""
+"""Schedule single memory-bound reductions, of rows or of all elements, with vector accumulators and threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule when the output is a reduction of what pointwise blocks at most have prepared; where the work is small, another one
-    without threads."""
+    """One schedule if the output is a reduction whose producers are all pointwise, and one without threads if the work is small."""
     if not has_loop_for_each_variable(func):
         return []
     blocks = blocks_under(func.body)
@@ -36,7 +35,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
 
 def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Inline what comes before; (spatial loops, reduction loops)."""
+    """Inline the producers and reorder; returns (spatial loops, reduction loops)."""
     for b in [b.name for b in s.blocks() if b.name != main]:
         s.compute_inline(s.get_block(b))
     block = s.get_block(main)
@@ -49,7 +48,7 @@ def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
 
 
 def rows(s: Schedule, main: str, target: Target, threads: bool) -> None:
-    """Tasks of rows; a row is added up in vectors, which are folded at its end."""
+    """Parallelise over rows; each row is reduced in vectors, whose lanes are combined at the end of the row."""
     spatial, reduction = _prepare(s, main)
     fused = s.fuse(spatial)
     chunk = s.sample_tile(fused, 2, "rows", [outer_tiles(s.loop(fused).extent.const or 1)])
@@ -62,7 +61,7 @@ def rows(s: Schedule, main: str, target: Target, threads: bool) -> None:
 
 
 def everything(s: Schedule, main: str, target: Target, threads: bool) -> None:
-    """Tasks of consecutive elements, a partial result each; the partial results are added up at the end."""
+    """Parallelise over ranges of elements with one partial result each; the partial results are combined at the end."""
     _, reduction = _prepare(s, main)
     whole = s.fuse(reduction)
     extent = s.loop(whole).extent.const or 1
@@ -84,7 +83,7 @@ def _lanes(s: Schedule, loop: LoopRV, target: Target) -> LoopRV:
 
 
 def _accumulate(s: Schedule, part: BlockRV, total: BlockRV) -> None:
-    """Keep the partial results in registers, and fold them."""
+    """Keep the partial results in registers, and combine them."""
     s.set_scope(part, "register")
     loops = s.get_loops(part)
     s.vectorize(loops[-1])

@@ -1,7 +1,7 @@
-"""rows: operators that reduce along rows and use the results along the same rows: softmax, norms, row sums.
+"""Schedule operators that reduce along rows and use the results in the same rows: softmax, norms, row sums.
 
-All stages of a row are computed together, so that a row is read from memory once.  Each reduction is split into vector
-lanes, several vectors of them, which are added up at the end of the row (source: Suriana et al., CGO 2017; rfactor).
+All stages of a row are fused, so that a row is read from memory once.  Each reduction is split into the lanes of several vectors, which
+are combined at the end of the row (source: Suriana et al., CGO 2017; rfactor).
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from tunesmith.search.space.rules.block_classes import (
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 
 KEPT = ("scratch", "output", "twice")
-"""A stage that several others read is kept in scratch memory of the task, kept where the output will be, or computed by each of them."""
+"""Storage of a stage with several consumers: scratch memory of the task, the output's buffer, or none (recomputed by each consumer)."""
 
 GROUPS = (1, 2, 4)
-"""Rows whose stages take turns, so that folding the lanes of one row overlaps with the work on another."""
+"""Numbers of rows that are interleaved, so that combining the lanes of one row overlaps with the work on another."""
 
 Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules when every block is pointwise or a reduction of one variable, and one block makes the output; with threads, and
-    without where the work is small."""
+    """Named schedules if every block is pointwise or a reduction of one variable, and exactly one block writes the output.
+
+    Each has threads; if the work is small, there is also one without threads.
+    """
     if not has_loop_for_each_variable(func):
         return []
     blocks = blocks_under(func.body)
@@ -68,12 +70,12 @@ def _single_axis(b: Block) -> bool:
 
 
 def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target, threads: bool) -> None:
-    """Fuse all stages into the rows of `output`; `kept` says how stages with several consumers are."""
+    """Fuse all stages into the rows of `output`; `kept` maps each stage with several consumers to its storage, see `KEPT`."""
     lanes = target.vector_lanes("float32")
     widths = tuple(lanes * n for n in (1, 2, 3, 4, 6, 8))
     rank = len(s.block(s.get_block(output)).iters)
     for b in [b.name for b in s.blocks() if is_pointwise(b) and not is_output(s.func, b)]:
-        # What is computed once for a row (a mean, a reciprocal) would be computed for every element.
+        # Values computed once per row (a mean, a reciprocal) are not inlined: they would be recomputed for every element.
         whole = len(s.block(s.get_block(b)).iters) == rank
         if whole and (kept.get(b) == "twice" or len(consumers(s.func, s.block(s.get_block(b)))) == 1):
             s.compute_inline(s.get_block(b))
@@ -89,7 +91,7 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target, 
     for p in partial:
         _finish(s, p)
     if partial:
-        # A row may end where a page ends, and hardware does not prefetch across pages: fetch the next rows while this one is computed.
+        # Hardware does not prefetch across pages, and a row may end at a page boundary: prefetch the next rows during the current one.
         columns = s.block(s.get_block(output)).iters[-1].extent.const or 1
         ahead = s.sample_categorical(tuple(columns * n for n in (0, 1, 2, 3)), "prefetch")
         s.annotate(s.get_block(partial[0].part), "prefetch", ahead)
@@ -104,7 +106,7 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target, 
     for b in [b for b in elementwise if kept.get(b) == "output"]:
         s.reuse_buffer(s.get_block(b), out)
     for b in [b.name for b in s.blocks()]:
-        # What a row keeps in registers must have no index left that is known only when the program runs.
+        # Buffers in registers must be indexed by constants only, so the loops over them are unrolled.
         for x in s.get_loops(s.get_block(b))[2 : 3 if b == output else 1 + rank]:
             if s.loop(x).kind == "serial":
                 s.unroll(x)
@@ -114,7 +116,7 @@ def schedule(s: Schedule, output: str, kept: Mapping[str, str], target: Target, 
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """A reduction in vectors of lanes: its block, that of the lanes, and how many there are."""
+    """A reduction split into vector lanes: its block, the block of the partial results, and the number of lanes."""
 
     total: str
     part: str
@@ -122,7 +124,7 @@ class _Partial:
 
 
 def _factor(s: Schedule, b: str, widths: tuple[int, ...], lanes: int) -> _Partial:
-    """Split the reduction into vectors of lanes."""
+    """Split the reduction into vector lanes."""
     loop = s.get_loops(s.get_block(b))[-1]
     factor = s.sample_tile(loop, 2, f"{b}_", [widths], slack=2 * lanes)
     lane = s.split(loop, [None, *factor])[1]
@@ -130,7 +132,7 @@ def _factor(s: Schedule, b: str, widths: tuple[int, ...], lanes: int) -> _Partia
 
 
 def _rows(s: Schedule, loops: list[LoopRV]) -> LoopRV:
-    """Cut the last row loop into groups, and all of them together into tasks; returns the loop of the groups of a task."""
+    """Split the last row loop into groups, and the fused row loops into tasks; returns the loop over the groups of a task."""
     extents = [s.loop(x).extent.const or 1 for x in loops]
     factor = s.sample_tile(loops[-1], 2, "group", [tuple([n for n in GROUPS if n <= extents[-1]])])
     groups, _ = s.split(loops[-1], [None, *factor])
@@ -151,7 +153,7 @@ def _finish(s: Schedule, p: _Partial) -> None:
 
 
 def _merge(s: Schedule, stage: str, part: str) -> None:
-    """Reduce an elementwise stage in the loops that compute it, down to the vectors."""
+    """Merge the loops of an elementwise stage and of its partial reduction, down to the vectors."""
     depth = 2
     while depth < len(s.get_loops(s.get_block(part))) - 1:
         s.merge(s.get_loops(s.get_block(stage))[depth], s.get_loops(s.get_block(part))[depth])

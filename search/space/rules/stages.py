@@ -1,7 +1,7 @@
-"""stages: functions whose pointwise blocks are too many to become one expression: they are inlined into stages of bounded size.
+"""Schedule functions with too many pointwise blocks for one expression: inline them into stages of bounded size.
 
 Expressions are trees: a chain of 1,000 additions is 1,000 levels deep, and a chain of 30 functions that read their argument twice has 2**30
-nodes.  Asked only for what is larger than `roles.INLINED` when all of it is inlined.
+nodes.  Used only for functions that exceed `block_classes.INLINED` after full inlining.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tunesmith.search.space.rules.block_classes import INLINED, inlined_sizes, i
 Named = tuple[str, Callable[[Schedule], None]]
 
 STAGE = Size(256, 40)
-"""A block whose expression is larger keeps its loops and its buffer."""
+"""Size limit of an inlined expression; a block with a larger one keeps its loops and its buffer."""
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule for a function of several blocks that is too large to be inlined as a whole."""
+    """One schedule for a function of several blocks that is too large to be inlined completely."""
     if all(is_within(size, INLINED) for size in inlined_sizes(func).values()):
         return []
     return [("stages", lambda s: schedule(s, target))]
 
 
 def schedule(s: Schedule, target: Target) -> None:
-    """Inline within bounds; then vectors along the last axis of pointwise blocks, and tasks of all spatial loops."""
+    """Inline up to `STAGE`, vectorise pointwise blocks along the last axis, and parallelise the spatial loops."""
     sizes = inlined_sizes(s.func, STAGE)
     for b in blocks_under(s.func.body):
         if is_pointwise(b) and not is_output(s.func, b) and is_within(sizes[b.name], STAGE):

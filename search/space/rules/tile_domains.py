@@ -1,20 +1,20 @@
-"""Values to try for tile sizes: dense where a register tile lives, derived from the extent where a cache block does."""
+"""Choose the domains of tile sizes: dense for register tiles, derived from the extent for cache blocks."""
 
 from __future__ import annotations
 
 ROWS = (*range(1, 17), 18, 20, 22, 24, 26, 28, 30)
-"""Rows of a register tile."""
+"""Numbers of rows of a register tile."""
 FEW = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
-"""Cache blocks counted in inner tiles."""
+"""Sizes of a cache block in inner tiles."""
 
 
 def vector_tiles(lanes: int, registers: int) -> tuple[int, ...]:
-    """Columns of a register tile: whole vectors, at most an eighth of the registers of them."""
+    """Numbers of columns of a register tile: 1 to min(6, max(registers // 4, 2)) whole vectors."""
     return tuple(lanes * n for n in range(1, max(registers // 4, 2) + 1) if n <= 6)
 
 
 def middle_tiles(extent: int, inner: tuple[int, ...], limit: int = 64) -> tuple[int, ...]:
-    """Numbers of inner tiles in a cache block: small ones, powers of two, and those that cover the extent in 1 to 8 blocks."""
+    """Numbers of inner tiles in a cache block: small numbers, powers of two, and those that cover the extent in 1 to 8 blocks."""
     found = {n for n in FEW if n <= extent}
     n = 1
     while n <= extent:
@@ -32,5 +32,5 @@ def middle_tiles(extent: int, inner: tuple[int, ...], limit: int = 64) -> tuple[
 
 
 def outer_tiles(extent: int) -> tuple[int, ...]:
-    """Blocks a task of the parallel loop holds."""
+    """Numbers of blocks in one task of the parallel loop."""
     return tuple(n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n <= extent)

@@ -1,4 +1,4 @@
-"""All registered cost models keep the contract; and the suite finds models that break it."""
+"""Run the conformance suite on all registered cost models, and check that it detects models that break the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestRegistered(CostModelConformance):
 
 
 class Forgetful(CostModel):
-    """Breaks what the suite must find: scores depend on the programs beside, updates pile up, files are not checked."""
+    """Breaks the contract: scores depend on the other programs, updates accumulate, files are not checked."""
 
     def __init__(self) -> None:
         self.seen = 0.0
@@ -51,26 +51,26 @@ class Forgetful(CostModel):
 @pytest.mark.parametrize(
     "test", ["test_a_score_is_the_programs_own", "test_updates_forget_earlier_ones", "test_learners_learn_the_order_within_tasks"]
 )
-def test_the_suite_finds_a_model_that_breaks_the_contract(test: str) -> None:
+def test_suite_detects_a_model_that_breaks_the_contract(test: str) -> None:
     with pytest.raises(AssertionError):
         getattr(CostModelConformance(), test)(Forgetful)
 
 
 @pytest.mark.parametrize("test", ["test_what_is_saved_scores_the_same", "test_files_that_it_did_not_write_are_refused"])
-def test_the_suite_finds_files_that_are_not_checked(test: str, tmp_path: Path) -> None:
+def test_suite_detects_files_that_are_not_checked(test: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(CostModelConformance(), test)(Forgetful, tmp_path)
 
 
 class Projected(Forgetful):
-    """Sound: sums of float32 in the array's own order, as BLAS has them, differ in the last bits between layouts."""
+    """A valid model: float32 sums in memory order, as in BLAS, differ in the last bits between layouts."""
 
     def score(self, features: Features) -> Scores:
-        rows = features.astype(np.float32)  # keeps the layout
+        rows = features.astype(np.float32)  # preserves the memory layout
         return np.asarray(rows @ np.linspace(0.1, 1.0, rows.shape[1], dtype=np.float32), np.float64)
 
 
-def test_rounding_is_no_fault_and_messages_say_what_was_asked() -> None:
+def test_rounding_is_accepted_and_messages_name_the_check() -> None:
     suite = CostModelConformance()
     suite.test_a_score_is_the_programs_own(Projected)
     message = r"without the rest of their batch, and scores may differ by .* of \d+ differ, program \d+ the most: got .*, expected"

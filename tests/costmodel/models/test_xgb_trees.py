@@ -1,4 +1,4 @@
-"""Trees of a file: each index is checked, for XGBoost checks none and dies; what is well-formed scores as before."""
+"""Test the validation of tree files: invalid ones are rejected before XGBoost crashes, valid ones keep their scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trees_of(data: Any) -> list[Tree]:
 
 
 def with_all(name: str, change: Callable[[Any], Any], tree: int = 0) -> Callable[[Any], object]:
-    """A change of all numbers of an array of a tree."""
+    """A function that changes all numbers of an array of a tree."""
 
     def apply(data: Any) -> None:
         found = trees_of(data)[tree]
@@ -48,48 +48,48 @@ def with_all(name: str, change: Callable[[Any], Any], tree: int = 0) -> Callable
 
 
 def loops(tree: Tree, left: list[int], right: list[int], parents: list[int]) -> None:
-    """Give a tree three nodes with these children."""
+    """Replace a tree by three nodes with these children."""
     names = ("parents", "split_indices", "default_left", "split_type", "base_weights", "loss_changes", "split_conditions", "sum_hessian")
     tree |= {name: [0, 0, 0] for name in names} | {"left_children": left, "right_children": right, "parents": [0x7FFFFFFF, *parents]}
     tree["tree_param"]["num_nodes"] = "3"
 
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
-    "children out of range": (with_all("left_children", lambda c: 2**30 if c >= 0 else c), "each the child of one other"),
-    "negative children": (with_all("left_children", lambda c: -5 if c >= 0 else c), "each the child of one other"),
-    "the root as a child": (with_all("left_children", lambda c: 0 if c >= 0 else c), "each the child of one other"),
-    "a round": (lambda d: loops(trees_of(d)[0], [-1, 2, -1], [-1, 1, -1], [1, 1]), "own ancestors"),
-    "parents": (with_all("parents", lambda p: 1, 1), "tree 1: its parents and children contradict"),
-    "features": (with_all("split_indices", lambda c: 5), "by a feature that is none of 5"),
-    "negative features": (with_all("split_indices", lambda c: -1), "by a feature that is none of 5"),
-    "categories": (with_all("split_type", lambda c: 1), "splits by categories"),
+    "children out of range": (with_all("left_children", lambda c: 2**30 if c >= 0 else c), "not the child of exactly one other"),
+    "negative children": (with_all("left_children", lambda c: -5 if c >= 0 else c), "not the child of exactly one other"),
+    "the root as a child": (with_all("left_children", lambda c: 0 if c >= 0 else c), "not the child of exactly one other"),
+    "a cycle": (lambda d: loops(trees_of(d)[0], [-1, 2, -1], [-1, 1, -1], [1, 1]), "own ancestors"),
+    "parents": (with_all("parents", lambda p: 1, 1), "tree 1: parents and children are inconsistent"),
+    "features": (with_all("split_indices", lambda c: 5), "index of a split feature is not below 5"),
+    "negative features": (with_all("split_indices", lambda c: -1), "index of a split feature is not below 5"),
+    "categories": (with_all("split_type", lambda c: 1), "categorical splits are not supported"),
     "short arrays": (lambda d: trees_of(d)[0]["split_conditions"].pop(), "split_conditions is not .* finite numbers"),
     "many nodes": (lambda d: trees_of(d)[0]["tree_param"].update(num_nodes="1000000000"), "is not 1000000000"),
     "more features": (lambda d: trees_of(d)[0]["tree_param"].update(num_feature="9"), "num_feature is '9', not 5"),
     "huge numbers": (with_all("base_weights", lambda c: 1e300), "finite numbers"),
-    "texts": (with_all("left_children", lambda c: "0"), "integers"),
+    "strings": (with_all("left_children", lambda c: "0"), "integers"),
     "a missing field": (lambda d: trees_of(d)[0].pop("parents"), "no field 'parents'"),
-    "no trees": (lambda d: d["parts"][-1].update(trees=[1]), "trees: an object is wanted"),
+    "no trees": (lambda d: d["parts"][-1].update(trees=[1]), "trees: not an object"),
     "another booster": (lambda d: d["parts"][-1]["trees"]["learner"]["gradient_booster"].update(name="gblinear"), "not 'gbtree'"),
     "threads": (lambda d: d["settings"].update(threads=10**6), "its setting threads is 1000000"),
     "a negative depth": (lambda d: d["settings"].update(max_depth=-1), "its setting max_depth is -1"),
-    "a seed that is a text": (lambda d: d["settings"].update(seed="1"), "its setting seed is '1'"),
-    "a weight that is a text": (lambda d: d["parts"][-1].update(weight="1"), "the weight of its trees is '1'"),
+    "a seed that is a string": (lambda d: d["settings"].update(seed="1"), "its setting seed is '1'"),
+    "a weight that is a string": (lambda d: d["parts"][-1].update(weight="1"), "the weight of its trees is '1'"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_trees_that_xgboost_would_not_survive_are_refused(what: str, saved: Path, tmp_path: Path) -> None:
+def test_trees_that_crash_xgboost_are_rejected(what: str, saved: Path, tmp_path: Path) -> None:
     data = json.loads(saved.read_text())
     change, message = WRONG[what]
     change(data)
-    data["digest"] = _digest(data["parts"])  # which is no secret
+    data["digest"] = _digest(data["parts"])  # anyone can compute it
     (tmp_path / "m.json").write_text(json.dumps(data))
-    with pytest.raises(RecordError, match=f"m.json is no model that XGBModel.save wrote: .*{message}"):
+    with pytest.raises(RecordError, match=f"m.json is not a model written by XGBModel.save: .*{message}"):
         XGBModel.load(tmp_path / "m.json")
 
 
-def test_fields_that_are_not_known_do_not_reach_xgboost(saved: Path) -> None:
+def test_unknown_fields_are_not_passed_to_xgboost(saved: Path) -> None:
     (part,) = [p for p in json.loads(saved.read_text())["parts"] if p["trees"]]
     changed = copy.deepcopy(part["trees"])
     changed["learner"]["attributes"] = {"best_iteration": "x"}
@@ -98,7 +98,7 @@ def test_fields_that_are_not_known_do_not_reach_xgboost(saved: Path) -> None:
     assert checked_trees(changed) == checked_trees(part["trees"])
 
 
-def test_trees_that_are_loaded_score_as_before_for_any_seed(tmp_path: Path) -> None:
+def test_loaded_trees_keep_their_scores_for_any_seed(tmp_path: Path) -> None:
     rng = stream(0, "many trees")
     for n, seed in ((1, -1), (3, 2**31), (40, 2**63), (200, np.int64(7))):
         x, seconds = rng.random((n, 5)).astype(np.float32), np.exp(rng.standard_normal(n))
@@ -110,7 +110,7 @@ def test_trees_that_are_loaded_score_as_before_for_any_seed(tmp_path: Path) -> N
         assert np.array_equal(XGBModel.load(tmp_path / "m.json").score(x), m.score(x))
 
 
-def test_deep_and_long_files_are_refused(tmp_path: Path) -> None:
+def test_deep_and_long_files_are_rejected(tmp_path: Path) -> None:
     header = b'{"__metadata__":' + b"[" * 100_000
     files = {
         "a.json": b"[" * 200_000,
@@ -120,11 +120,11 @@ def test_deep_and_long_files_are_refused(tmp_path: Path) -> None:
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(RecordError, match=f"{name} is no saved cost model: (nested deeper than 100|not plain data)"):
+        with pytest.raises(RecordError, match=f"{name} is not a saved cost model: (nested deeper than 100|not plain data)"):
             find_model(str(tmp_path / name))
 
 
-def test_a_full_disk_leaves_the_model_of_before(saved: Path, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_previous_file(saved: Path, tmp_path: Path) -> None:
     m = XGBModel.load(saved)
     m.save(tmp_path / "m.json")
     before = (tmp_path / "m.json").read_bytes()

@@ -1,4 +1,4 @@
-"""Records become the features that a search would have had; what cannot be rebuilt is counted and named.  Held-out programs."""
+"""Test training sets (features of records, skipped records) and the evaluation of models on held-out programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.random_model import RandomModel
-from tunesmith.costmodel.training.evaluation import METRICS, evaluate, judge, split
+from tunesmith.costmodel.training.evaluation import METRICS, evaluate, metric_values, split
 from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
-from tunesmith.search.samplers.drafter import ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
@@ -33,7 +33,7 @@ def task_of(text: str) -> Task:
 
 
 def measured(text: str, n: int = 12, sketches: int = 2) -> list[Measured]:
-    """Random candidates of a workload's first sketches; their times are the analytic ones, so that there is something to learn."""
+    """Random candidates of a workload's first sketches; their times are the analytic ones, which models can learn."""
     task, out = task_of(text), []
     for k, s in enumerate(task.space.sketches[:sketches]):
         rows = s.space.sample(n, stream(0, "rows", text, k))
@@ -55,7 +55,7 @@ def three_tasks() -> TrainingSet:
 
 
 @pytest.mark.parametrize("inputs", ["program", "stores"])
-def test_features_are_those_of_a_search(inputs: str) -> None:
+def test_features_equal_those_of_a_search(inputs: str) -> None:
     records = measured(MATMUL)
     shuffled = [records[i] for i in stream(1, "order").permutation(len(records))]
     data = data_of(MATMUL, records=shuffled)
@@ -69,16 +69,16 @@ def test_features_are_those_of_a_search(inputs: str) -> None:
     assert data.tasks == (TaskKey(task.digest, MATMUL, TARGET.key),) and data.tasks[0].family == "matmul"
 
 
-def test_stores_that_a_program_does_not_have_are_missing() -> None:
+def test_missing_stores_are_padded_with_nan() -> None:
     data = three_tasks()
     stores = data.features("stores")
     present = (~np.isnan(stores[:, :, 0])).sum(axis=1)
     assert present.min() < present.max() == stores.shape[1]
     assert (np.isnan(stores).all(axis=2) == np.isnan(stores).any(axis=2)).all()
-    assert data.features("program")[:, 0].tolist() == present.tolist(), "the vector counts its stores"
+    assert data.features("program")[:, 0].tolist() == present.tolist(), "the first column is the number of stores"
 
 
-def test_what_cannot_be_rebuilt_is_counted_and_named() -> None:
+def test_records_that_cannot_be_rebuilt_are_counted_with_reasons() -> None:
     good = measured(MATMUL, sketches=1)
     bad = [
         replace(good[0], workload="f" * 32),
@@ -92,24 +92,24 @@ def test_what_cannot_be_rebuilt_is_counted_and_named() -> None:
         replace(good[7], seconds=np.inf),
     ]
     data = data_of(MATMUL, records=[*good, *bad])
-    assert len(data) == len(good) + 2 and data.refused.count == 7, "another name is no harm, nor is a failure"
+    assert len(data) == len(good) + 2 and data.refused.count == 7, "records with another sketch name and failed records are used"
     assert np.isinf(data.seconds).sum() == 1
     text = str(data.refused)
-    assert text.startswith("7 records left out")
+    assert text.startswith("7 records skipped")
     for reason in (
         "workload ffff",
         "no_such_step",
         "instruction 0 of the trace",
-        "the row has another length",
-        "breaks a constraint",
+        "the row does not have",
+        "violates a constraint",
         "abacus",
     ):
         assert reason in text, reason
-    with pytest.raises(UserError, match="there is no program to learn from. 1 records left out"):
+    with pytest.raises(UserError, match="no record can be used for training. 1 records skipped"):
         data_of(MATMUL, records=bad[:1])
 
 
-def test_programs_are_held_out_once_and_whole_tasks_stay_together() -> None:
+def test_programs_are_held_out_once_and_tasks_are_not_split() -> None:
     data = three_tasks()
     for holdout, rounds in (("within", 5), ("task", 3), ("family", 2)):
         parts = list(split(data, holdout))
@@ -125,63 +125,63 @@ def test_programs_are_held_out_once_and_whole_tasks_stay_together() -> None:
     assert len(list(split(data, "task", folds=2))) == 2
 
 
-def test_a_model_is_judged_beside_controls() -> None:
+def test_evaluation_compares_a_model_with_controls() -> None:
     data = three_tasks()
     found = evaluate("xgb", data, "within", folds=3)
     assert list(found.values) == ["model", "shuffled", "analytic", "random"] and (found.programs, found.tasks) == (len(data), 3)
     spearman = {name: v["Spearman"] or 0.0 for name, v in found.values.items()}
-    assert spearman["analytic"] > 0.98, "the times of this test are the analytic ones"
+    assert spearman["analytic"] > 0.98, "the times in this test are the analytic ones"
     assert spearman["model"] > 0.5 > abs(spearman["shuffled"]) and abs(spearman["random"]) < 0.5
     assert found == evaluate("xgb", data, "within", folds=3)
     as_it_is = evaluate("analytic", data, None)
     assert list(as_it_is.values) == ["model", "analytic", "random"] and as_it_is.values["model"] == as_it_is.values["analytic"]
 
 
-def test_scores_that_are_no_numbers_are_refused_or_count_as_the_worst() -> None:
+def test_invalid_scores_are_rejected_and_nan_is_ranked_last() -> None:
     class Odd(RandomModel):
         def score(self, features: object) -> Any:
-            return turned(super().score(features))  # type: ignore[arg-type]
+            return transform(super().score(features))  # type: ignore[arg-type]
 
     data = data_of(SOFTMAX)
     for wrong, message in (
-        (lambda s: np.stack([s, s], 1), r"the cost model Odd gave scores of shape \[\d+, 2\] for \d+ candidates"),
-        (lambda s: [str(x) for x in s], "the cost model Odd gave a list where an array of numbers"),
-        (lambda s: None, "the cost model Odd gave a NoneType where an array of numbers"),
+        (lambda s: np.stack([s, s], 1), r"the cost model Odd returned scores of shape \[\d+, 2\] for \d+ candidates"),
+        (lambda s: [str(x) for x in s], "the cost model Odd returned a list; it must return an array of numbers"),
+        (lambda s: None, "the cost model Odd returned a NoneType; it must return an array of numbers"),
     ):
-        turned = wrong
+        transform = wrong
         with pytest.raises(UserError, match=message):
             evaluate(Odd, data, "within", folds=2)
-    turned = lambda s: np.where(np.arange(len(s)) % 2, s, np.nan)  # noqa: E731
-    with pytest.warns(ScoreWarning, match="NaN or infinity .* which count as the worst"):
+    transform = lambda s: np.where(np.arange(len(s)) % 2, s, np.nan)  # noqa: E731
+    with pytest.warns(ScoreWarning, match="NaN or infinity .* which are ranked last"):
         found = evaluate(Odd, data, "within", folds=2)
     assert all(v is None or np.isfinite(v) for v in found.values["model"].values())
 
 
-def test_scores_of_different_rounds_are_not_compared() -> None:
+def test_scores_of_different_folds_are_not_compared() -> None:
     data = three_tasks()
     parts = [np.flatnonzero(np.arange(len(data)) % 2 == i) for i in (0, 1)]
     truth = [100.0 * i - np.log(data.seconds[p]) for i, p in enumerate(parts)]
-    assert judge(data, parts, truth)["Spearman"] == pytest.approx(1)
+    assert metric_values(data, parts, truth)["Spearman"] == pytest.approx(1)
     one = np.array([0])
-    assert judge(data, [one], [np.zeros(1)])["pairs"] is None and set(judge(data, [one], [np.zeros(1)])) == set(METRICS)
+    assert metric_values(data, [one], [np.zeros(1)])["pairs"] is None and set(metric_values(data, [one], [np.zeros(1)])) == set(METRICS)
 
 
-def test_refusals() -> None:
+def test_invalid_evaluations_are_rejected() -> None:
     data = three_tasks()
     with pytest.raises(UserError, match="programs are held out by within, task, family, target, not by 'network'"):
         evaluate("random", data, "network")
-    with pytest.raises(UserError, match="all programs are of one target: nothing is left to learn from"):
+    with pytest.raises(UserError, match="all programs have the same target, so holding it out leaves no training data"):
         evaluate("random", data, "target")
-    with pytest.raises(UserError, match="folds counts from 2, got 1"):
+    with pytest.raises(UserError, match="folds must be at least 2, got 1"):
         evaluate("random", data, "within", folds=1)
-    with pytest.raises(UserError, match="the model 'xgb' has learned nothing yet: hold programs out"):
+    with pytest.raises(UserError, match="the model 'xgb' is untrained: hold programs out"):
         evaluate("xgb", data, None)
     failed = TrainingSet(data.tasks, data.groups, np.full(len(data), np.inf), [], data.refused)
-    with pytest.raises(UserError, match="no program ran"):
-        judge(failed, [np.arange(len(data))], [np.zeros(len(data))])
+    with pytest.raises(UserError, match="all programs failed"):
+        metric_values(failed, [np.arange(len(data))], [np.zeros(len(data))])
 
 
-def test_a_workload_that_is_held_out_is_so_on_all_targets() -> None:
+def test_workloads_are_held_out_on_all_targets() -> None:
     tasks = [TaskKey(w, f"matmul(m={w})", t) for t in ("a", "b") for w in ("w0", "w1", "w2", "w3")]
     groups = np.repeat(np.arange(len(tasks)), 4)
     data = TrainingSet(tasks, groups, np.ones(len(groups)), [], Refused())

@@ -1,4 +1,4 @@
-"""Annealing: chains improve, go on and start again, and settings that make no sense are refused."""
+"""Test annealing: chains improve, continue and restart; invalid settings are rejected."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def sampler(seed: int = 0, settings: AnnealingSettings = SMALL) -> AnnealingSamp
     return AnnealingSampler(example_task("usual"), make_model("xgb", seed), seed, settings)
 
 
-def test_chains_end_below_where_they_began() -> None:
+def test_chains_lower_their_predicted_cost() -> None:
     s = sampler()
     rng = stream(0, "test")
-    began = s._energies(s._begin(rng))
+    before = s._predicted_costs(s._begin(rng))
     s._walk(rng)
     assert s._chains is not None
-    ended = s._energies(s._chains)
-    assert ended.mean() < began.mean() - began.std()
+    after = s._predicted_costs(s._chains)
+    assert after.mean() < before.mean() - before.std()
     for k, sketch in enumerate(s.task.space.sketches):
         assert sketch.space.admissible(s._chains.group(k, len(sketch.params))).all()
 
 
-def test_chains_go_on_and_some_start_at_the_measured_best() -> None:
+def test_chains_continue_and_some_restart_at_the_measured_best() -> None:
     s = sampler(settings=AnnealingSettings(chains=64, steps=20, restart=0.25, fresh=0.5))
     search(s, s.task.space, 2)
     assert s._chains is not None
@@ -46,10 +46,10 @@ def test_chains_go_on_and_some_start_at_the_measured_best() -> None:
     assert not np.array_equal(chains.rows[:32], s._chains.rows[:32])
 
 
-def test_a_model_without_an_opinion_stops_nothing() -> None:
-    """Equal energies have no spread: the temperature is 0, and every step is taken."""
+def test_constant_scores_do_not_stop_the_chains() -> None:
+    """Equal predicted costs have no spread: the temperature is 0, and every step is accepted."""
 
-    class Indifferent:
+    class Constant:
         inputs, ready = "program", True
 
         def score(self, features: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_model_without_an_opinion_stops_nothing() -> None:
         def update(self, *data: Any) -> None:
             pass
 
-    s = AnnealingSampler(example_task("usual"), Indifferent(), 0, SMALL)  # type: ignore[arg-type]
+    s = AnnealingSampler(example_task("usual"), Constant(), 0, SMALL)  # type: ignore[arg-type]
     assert len({c for batch in search(s, s.task.space, 2) for c in batch}) == 16
 
 
@@ -66,7 +66,7 @@ def test_a_model_without_an_opinion_stops_nothing() -> None:
     "changes", [{"chains": 0}, {"steps": 0}, {"hot": 0.01, "cold": 0.02}, {"cold": 0.0}, {"hot": float("nan")}, {"cold": float("nan")}]
 )
 def test_sizes_and_temperatures_are_checked(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="annealing wants chains and steps from 1 and hot >= cold > 0"):
+    with pytest.raises(UserError, match="annealing needs chains >= 1, steps >= 1 and hot >= cold > 0"):
         AnnealingSettings(**changes)
 
 

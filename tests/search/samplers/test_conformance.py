@@ -1,4 +1,4 @@
-"""Every sampler under the suite that users run on theirs; those that are slow with small settings that still learn."""
+"""Run the conformance suite on every sampler; slow samplers have small settings that still learn."""
 
 from __future__ import annotations
 

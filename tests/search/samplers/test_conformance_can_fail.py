@@ -1,4 +1,4 @@
-"""The conformance suite of samplers finds what it is for: each broken sampler fails the test that is about its fault."""
+"""Check that the conformance suite of samplers detects errors: each broken sampler fails the corresponding test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunesmith.testing.sampler_conformance import TASKS, SamplerConformance, exa
 
 
 class Repeats(RandomSampler):
-    """Gives its first proposal with every batch."""
+    """Proposes its first candidate again in every batch."""
 
     first: Candidate | None = None
 
@@ -24,21 +24,21 @@ class Repeats(RandomSampler):
 
 
 class Deaf(RandomSampler):
-    """Does not look at what it is told."""
+    """Ignores results."""
 
     def tell(self, results: Sequence[Result]) -> None:
         pass
 
 
 class Greedy(RandomSampler):
-    """Gives one too many."""
+    """Proposes one candidate too many."""
 
     def ask(self, n: int) -> list[Candidate]:
         return super().ask(n + 1)
 
 
 class Boxes(Sampler):
-    """Draws every column by itself."""
+    """Draws every column independently, ignoring constraints."""
 
     def __init__(self, task: object, seed: int) -> None:
         self.space, self.rng = task.space, np.random.default_rng(seed)  # type: ignore[attr-defined]
@@ -52,14 +52,14 @@ class Boxes(Sampler):
 
 
 class Numpy(RandomSampler):
-    """Gives numpy's integers, which no record takes."""
+    """Proposes rows of NumPy integers, which records do not accept."""
 
     def ask(self, n: int) -> list[Candidate]:
         return [Candidate(c.sketch, tuple(np.array(c.row))) for c in super().ask(n)]
 
 
 class Global(RandomSampler):
-    """Draws from numpy's global stream."""
+    """Draws from NumPy's global random stream."""
 
     def ask(self, n: int) -> list[Candidate]:
         self.seed = int(np.random.randint(1 << 30))
@@ -67,14 +67,14 @@ class Global(RandomSampler):
 
 
 class Lazy(RandomSampler):
-    """Gives up after three batches."""
+    """Stops after three batches."""
 
     def ask(self, n: int) -> list[Candidate]:
         return super().ask(n) if self._round < 3 else []
 
 
 class Fragile(RandomSampler):
-    """Expects times of all candidates."""
+    """Does not accept failed candidates."""
 
     def tell(self, results: Sequence[Result]) -> None:
         super().tell(results)
@@ -86,36 +86,36 @@ usual, small = example_task("usual"), example_task("small")
 
 
 @pytest.mark.parametrize("broken", [Repeats, Greedy, Boxes, Numpy])
-def test_wrong_proposals(broken: type[Sampler]) -> None:
+def test_wrong_proposals_are_detected(broken: type[Sampler]) -> None:
     with pytest.raises(AssertionError):
         suite.test_candidates_are_new_admissible_and_no_more_than_asked_for(maker(broken), usual)
 
 
-def test_what_was_told_comes_again() -> None:
+def test_repeated_candidates_are_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_what_was_told_is_not_proposed(maker(Deaf), small)
 
 
-def test_a_stream_of_everybody() -> None:
+def test_a_global_random_stream_is_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_equal_seeds_and_results_give_equal_proposals(maker(Global), usual)
 
 
-def test_a_space_that_is_not_used_up() -> None:
+def test_an_unexhausted_space_is_detected() -> None:
     with pytest.raises(AssertionError, match="not every candidate was proposed exactly once"):
         suite.test_a_small_space_is_used_up(maker(Lazy))
 
 
-def test_failures_that_are_not_accepted() -> None:
+def test_rejected_failures_are_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_failures_are_accepted(maker(Fragile), usual, 1.0)
 
 
-def test_chance_is_not_better_than_chance() -> None:
+def test_a_sampler_that_does_not_learn_is_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_learners_do_better_than_chance(maker("random"))
 
 
-def test_the_tasks_are_what_they_are_called() -> None:
+def test_the_example_tasks_match_their_names() -> None:
     assert [sorted(len(s.params) for s in example_task(name).space.sketches) for name in TASKS] == [[6] * 4, [9], [0, 1, 2], [6] * 4]
     assert example_task("joint").space.sketches[0].space.joint and small.space.size() == 37 and example_task("pool").space.size() == 160

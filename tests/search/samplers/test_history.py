@@ -1,4 +1,4 @@
-"""What samplers share: the memory of what was proposed and measured, and the judgement of what was not."""
+"""Test the history of proposals and results, and the scorer of unmeasured candidates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.registry import make_model
-from tunesmith.search.samplers.drafter import ProposalGenerator
 from tunesmith.search.samplers.history import History
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.samplers.scorer import ENOUGH, Scorer
 from tunesmith.support.errors import UserError
@@ -23,43 +23,43 @@ def some(n: int, k: int = 0) -> list[Candidate]:
     return [Candidate(k, tuple(r)) for r in rows.tolist()]
 
 
-def test_results_are_remembered() -> None:
-    ledger = History(example_task("usual"))
+def test_results_are_recorded() -> None:
+    history = History(example_task("usual"))
     a, b, c, d = some(4)
-    ledger.tell([Result(a, 3.0), Result(b, None), Result(c, 1.0)])
-    assert ledger.elite(5) == [c, a] and ledger.elite(1) == [c] and ledger.failed == {b}
+    history.tell([Result(a, 3.0), Result(b, None), Result(c, 1.0)])
+    assert history.elite(5) == [c, a] and history.elite(1) == [c] and history.failed == {b}
     batch: list[Candidate] = []
-    assert [ledger.take(x, batch) for x in (a, b, d, d)] == [False, False, True, False] and batch == [d]
+    assert [history.take(x, batch) for x in (a, b, d, d)] == [False, False, True, False] and batch == [d]
 
 
-def test_equally_fast_ones_have_an_order() -> None:
-    ledger = History(example_task("usual"))
+def test_ties_of_time_are_ordered() -> None:
+    history = History(example_task("usual"))
     every = some(6)
-    ledger.tell([Result(c, 1.0) for c in reversed(every)])
-    assert ledger.elite(6) == sorted(every)
+    history.tell([Result(c, 1.0) for c in reversed(every)])
+    assert history.elite(6) == sorted(every)
 
 
-def test_filling_empties_a_small_space_and_ends() -> None:
+def test_fill_exhausts_a_small_space() -> None:
     task = example_task("small")
-    ledger, batch = History(task), []
-    ledger.fill(batch, 1000, stream(0, "fill"))
+    history, batch = History(task), []
+    history.fill(batch, 1000, stream(0, "fill"))
     assert len(batch) == len(set(batch)) == task.space.size()
     more: list[Candidate] = []
-    ledger.fill(more, 3, stream(1, "fill"))
+    history.fill(more, 3, stream(1, "fill"))
     assert more == []
 
 
-def test_filling_tops_up() -> None:
-    ledger = History(example_task("usual"))
+def test_fill_completes_a_batch() -> None:
+    history = History(example_task("usual"))
     batch = some(2)
-    ledger.fill(batch, 9, stream(0, "fill"))
+    history.fill(batch, 9, stream(0, "fill"))
     assert len(batch) == 9
-    ledger.fill(batch, 5, stream(0, "fill"))
+    history.fill(batch, 5, stream(0, "fill"))
     assert len(batch) == 9
 
 
 class Counting:
-    """Scores the first feature; counts calls."""
+    """A model whose score is the first feature; records its calls."""
 
     inputs = "program"
 
@@ -77,54 +77,54 @@ class Counting:
         self.learned.append(len(seconds))
 
 
-def test_the_learned_model_judges_once_it_has_learned() -> None:
+def test_the_learned_model_is_used_after_training() -> None:
     task = example_task("usual")
     model = Counting()
-    judge = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
+    scorer = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
     rows = {k: s.space.sample(n, stream(k, "rows")) for k, (s, n) in enumerate(zip(task.space.sketches, (5, 1, 7, 3), strict=True))}
-    before = judge.predicted_costs(rows)
-    assert all(np.array_equal(before[k], np.log(judge.drafter.estimate(k, r))) for k, r in rows.items()) and not model.scored
-    judge.learn(dict.fromkeys(some(ENOUGH - 1), 1.0))
-    assert not judge.trained and not model.learned
-    judge.learn(dict.fromkeys(some(ENOUGH), 1.0))
-    assert judge.trained and model.learned == [ENOUGH]
-    after = judge.predicted_costs(rows)
-    assert model.scored == [16] and judge.drafter.scored == 16  # all sketches at once
+    before = scorer.predicted_costs(rows)
+    assert all(np.array_equal(before[k], np.log(scorer.generator.estimate(k, r))) for k, r in rows.items()) and not model.scored
+    scorer.learn(dict.fromkeys(some(ENOUGH - 1), 1.0))
+    assert not scorer.trained and not model.learned
+    scorer.learn(dict.fromkeys(some(ENOUGH), 1.0))
+    assert scorer.trained and model.learned == [ENOUGH]
+    after = scorer.predicted_costs(rows)
+    assert model.scored == [16] and scorer.generator.scored == 16  # all sketches at once
     for k, r in rows.items():
-        np.testing.assert_array_equal(after[k], -judge.drafter.features(k, r)[:, 0].astype(np.float64))
+        np.testing.assert_array_equal(after[k], -scorer.generator.features(k, r)[:, 0].astype(np.float64))
 
 
-def test_a_pretrained_model_judges_from_the_start() -> None:
+def test_a_pretrained_model_is_used_from_the_start() -> None:
     assert Scorer(ProposalGenerator(example_task("usual")), Counting(ready=True)).trained  # type: ignore[arg-type]
 
 
-def test_scores_that_are_no_numbers_count_as_the_worst() -> None:
+def test_nan_scores_are_ranked_last_and_invalid_scores_rejected() -> None:
     task = example_task("usual")
     model = Counting(ready=True)
-    judge = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
+    scorer = Scorer(ProposalGenerator(task), model)  # type: ignore[arg-type]
     rows = {0: task.space.sketches[0].space.sample(4, stream(0, "rows"))}
     model.score = lambda features: np.array([1.0, np.nan, -2.0, np.inf])  # type: ignore[method-assign]
-    with pytest.warns(ScoreWarning, match="the cost model gave NaN or infinity for 2 of 4 candidates, which count as the worst"):
-        assert judge.predicted_costs(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
+    with pytest.warns(ScoreWarning, match="the cost model returned NaN or infinity for 2 of 4 candidates, which are ranked last"):
+        assert scorer.predicted_costs(rows)[0].tolist() == [-1.0, 3.0, 2.0, 3.0]
     model.score = lambda features: np.full(4, np.nan)  # type: ignore[method-assign]
     with pytest.warns(ScoreWarning, match="4 of 4"):
-        assert len(set(judge.predicted_costs(rows)[0].tolist())) == 1
+        assert len(set(scorer.predicted_costs(rows)[0].tolist())) == 1
     model.score = lambda features: np.zeros((4, 1))  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates: one number each is needed"):
-        judge.predicted_costs(rows)
+    with pytest.raises(UserError, match=r"scores of shape \[4, 1\] for 4 candidates; the shape must be \[4\]"):
+        scorer.predicted_costs(rows)
     for bad in (["a"] * 4, None, [1.0, 2.0, None, 3.0], [[1.0], 2.0, 3.0, 4.0], np.zeros(4, "M8[s]"), {1: 2}):
         model.score = lambda features, bad=bad: bad  # type: ignore[method-assign,misc]
-        with pytest.raises(UserError, match=r"the cost model Counting gave a \w+ where an array of numbers, one for each"):
-            judge.predicted_costs(rows)
+        with pytest.raises(UserError, match=r"the cost model Counting returned a \w+; it must return an array of numbers, one for each"):
+            scorer.predicted_costs(rows)
     model.score = lambda features: [1, 2, 3, 4]  # type: ignore[method-assign]
-    assert judge.predicted_costs(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
+    assert scorer.predicted_costs(rows)[0].tolist() == [-1.0, -2.0, -3.0, -4.0]
 
 
 @pytest.mark.parametrize("name", ["xgb", "random"])
-def test_energies_of_real_models_are_scores_turned_round(name: str) -> None:
+def test_predicted_costs_are_negated_scores(name: str) -> None:
     task = example_task("usual")
     model = make_model(name)
-    judge = Scorer(ProposalGenerator(task), model)
-    judge.learn({c: 1e-6 * (i + 1) for i, c in enumerate(some(40))})
+    scorer = Scorer(ProposalGenerator(task), model)
+    scorer.learn({c: 1e-6 * (i + 1) for i, c in enumerate(some(40))})
     rows = task.space.sketches[0].space.sample(9, stream(4, "rows"))
-    np.testing.assert_array_equal(judge.predicted_costs({0: rows})[0], -model.score(judge.drafter.features(0, rows)))
+    np.testing.assert_array_equal(scorer.predicted_costs({0: rows})[0], -model.score(scorer.generator.features(0, rows)))

@@ -1,4 +1,4 @@
-"""A sampler in a Ray actor proposes what it would propose here, whatever happens to the actor."""
+"""Check that a sampler in a Ray actor gives the same proposals as in this process, also after the loss of the actor."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ SMALL = EvolutionSettings(draft=256, keep=32, generations=1)
 
 
 class Small(EvolutionarySampler):
-    """Cheap, and all of it: a drafter, a model that learns."""
+    """An evolutionary sampler with small settings and a cost model."""
 
     def __init__(self, task: Task, model: RandomModel, seed: int) -> None:
         super().__init__(task, model, seed, SMALL)
 
 
 class Deadly(RandomSampler):
-    """Takes its process down when it is told something."""
+    """Kills its process in `tell`."""
 
     def tell(self, results: Sequence[Result]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Failing(RandomSampler):
-    """Has a bug."""
+    """Raises an error in `tell`."""
 
     def tell(self, results: Sequence[Result]) -> None:
         raise KeyError("no such row")
@@ -58,7 +58,7 @@ class Failing(RandomSampler):
 
 @pytest.fixture(scope="module", autouse=True)
 def by_value() -> Iterator[None]:
-    """Actors get the classes of this module themselves: they cannot import it."""
+    """Pickle the classes of this module by value, because actors cannot import it."""
     module = sys.modules[__name__]
     ray.cloudpickle.register_pickle_by_value(module)
     yield
@@ -71,7 +71,7 @@ def task_of(text: str = "matmul(m=48,n=32,k=16)") -> Task:
 
 
 def made_up(candidates: Sequence[Candidate]) -> list[Result]:
-    """Seconds that follow from the row; every fourth candidate fails."""
+    """Seconds derived from the row; every fourth candidate fails."""
     return [Result(c, None if i % 4 == 3 else 1e-6 * (1 + sum(c.row))) for i, c in enumerate(candidates)]
 
 
@@ -85,12 +85,12 @@ def walk(sampler: Sampler, rounds: int) -> list[Candidate]:
 
 
 def kill_actor(sampler: RaySampler) -> None:
-    (member,) = sampler._crew._crew
-    assert member.greeting is not None
-    os.kill(member.greeting.pid, signal.SIGKILL)
+    (actor,) = sampler._pool._crew
+    assert actor.greeting is not None
+    os.kill(actor.greeting.pid, signal.SIGKILL)
 
 
-def test_the_proposals_are_the_same_and_survive_the_actor(ray_cluster: RayCluster) -> None:
+def test_proposals_are_equal_and_survive_lost_actors(ray_cluster: RayCluster) -> None:
     here = Small(task_of(), RandomModel(seed=3), 3)
     expected = walk(here, 3)
     there = RaySampler(ray_cluster, task_of(), Small, "random", 3)
@@ -108,17 +108,17 @@ def test_the_proposals_are_the_same_and_survive_the_actor(ray_cluster: RayCluste
         there.close()
 
 
-def test_a_workload_of_the_fallback_rule_has_the_same_space_there(ray_cluster: RayCluster) -> None:
+def test_a_workload_of_the_fallback_rule_has_the_same_space_in_the_actor(ray_cluster: RayCluster) -> None:
     task = task_of("gelu(shape=30x50)")
     there = RaySampler(ray_cluster, task, "random", seed=1)
     assert there.ask(4) == RandomSampler(task, 1).ask(4) and there.drafter is None
     there.close()
 
 
-def test_what_goes_wrong_in_the_actor_is_told(ray_cluster: RayCluster) -> None:
+def test_errors_in_the_actor_are_reported(ray_cluster: RayCluster) -> None:
     for kind, message in (
         (Failing, r"the sampler failed in its Ray actor: KeyError: 'no such row'"),
-        (Deadly, "lost its Ray actor again and again over call 1, which was to tell"),
+        (Deadly, r"lost its Ray actor repeatedly in call 1 \('tell'\)"),
     ):
         there = RaySampler(ray_cluster, task_of(), kind)
         assert len(there.ask(2)) == 2
@@ -129,24 +129,24 @@ def test_what_goes_wrong_in_the_actor_is_told(ray_cluster: RayCluster) -> None:
         RaySampler(ray_cluster, task_of(), "rondom")
 
 
-def test_another_space_is_refused(ray_cluster: RayCluster) -> None:
+def test_a_different_space_is_rejected(ray_cluster: RayCluster) -> None:
     here = os.getpid()
 
-    def moody(func: PrimFunc, target: Target) -> list[tuple[str, object]]:
+    def process_dependent(func: PrimFunc, target: Target) -> list[tuple[str, object]]:
         return [("plain" if os.getpid() == here else "other", lambda schedule: None)]
 
-    there = RaySampler(ray_cluster, replace(task_of(), rules=(moody,)), "random")  # type: ignore[arg-type]
+    there = RaySampler(ray_cluster, replace(task_of(), rules=(process_dependent,)), "random")  # type: ignore[arg-type]
     with pytest.raises(RunError, match="it derives another space from the workload"):
         there.ask(1)
     there.close()
     pool = RaySampler(ray_cluster, example_task("pool"), "random")
-    with pytest.raises(RunError, match="pools are sampled here"):
+    with pytest.raises(RunError, match="tabular benchmarks cannot be sampled in an actor"):
         pool.ask(1)
     pool.close()
 
 
 class TestOnRay(SamplerConformance):
-    """What a sampler in an actor must do like all others."""
+    """The conformance suite on a sampler in an actor."""
 
     learns = False
     tasks = ("small",)

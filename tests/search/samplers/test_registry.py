@@ -1,4 +1,4 @@
-"""Samplers by name, by class, from files; what they are given, and what is refused."""
+"""Test the lookup of samplers and models by name, class and file, their arguments, and error messages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Other:
 """
 
 
-class Wants(Sampler):
-    """Takes everything there is."""
+class Complete(Sampler):
+    """A sampler with all supported constructor arguments."""
 
     def __init__(self, task: Any, model: Any, seed: int) -> None:
         self.given = (task, model, seed)
@@ -52,14 +52,14 @@ def test_names() -> None:
     assert find_sampler(RandomSampler) is RandomSampler
 
 
-def test_a_sampler_gets_what_its_constructor_names(tmp_path: Path) -> None:
+def test_a_sampler_gets_the_arguments_of_its_constructor(tmp_path: Path) -> None:
     task: Any = SimpleNamespace(digest="d")
     model: Any = object()
-    made = make_sampler(Wants, task, lambda: model, 5)
-    assert isinstance(made, Wants) and made.given == (task, model, 5)
+    made = make_sampler(Complete, task, lambda: model, 5)
+    assert isinstance(made, Complete) and made.given == (task, model, 5)
 
     def no_model() -> Any:
-        pytest.fail("a model was made for a sampler that wants none")
+        pytest.fail("a model was made for a sampler without a model")
 
     (tmp_path / "mine.py").write_text(MINE)
     mine: Any = make_sampler(f"{tmp_path / 'mine.py'}:Mine", task, no_model, 7)
@@ -67,7 +67,7 @@ def test_a_sampler_gets_what_its_constructor_names(tmp_path: Path) -> None:
     assert isinstance(make_sampler("random", task, no_model, 1), RandomSampler)
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_unknown_samplers_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     with pytest.raises(UserError, match="unknown sampler 'evolutionry'. Did you mean 'evolutionary'"):
         find_sampler("evolutionry")
@@ -81,7 +81,7 @@ def test_refusals(tmp_path: Path) -> None:
         find_sampler(int)  # type: ignore[arg-type]
 
 
-def test_models_by_name_or_maker() -> None:
+def test_models_by_name_or_factory() -> None:
     seen: list[int] = []
 
     def make(seed: int) -> Any:
@@ -122,7 +122,7 @@ def test_models_from_files(tmp_path: Path) -> None:
         find_model("absent.py:Mine")
 
 
-def test_a_class_without_the_methods_of_its_contract_is_refused() -> None:
+def test_an_incomplete_class_is_rejected() -> None:
     class Half(Sampler):
         def ask(self, n: int) -> list[Candidate]:
             return []
@@ -136,7 +136,7 @@ def test_a_class_without_the_methods_of_its_contract_is_refused() -> None:
         find_model(Bad)
 
 
-def test_a_class_in_a_file_without_the_methods_of_its_contract_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_class_in_a_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "half.py"
     file.write_text("from tunesmith.costmodel.models.model import CostModel\nclass Bad(CostModel): pass\n")
     with pytest.raises(UserError, match="the cost model Bad has no load, save, score, update"):

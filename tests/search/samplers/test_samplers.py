@@ -1,4 +1,4 @@
-"""Samplers: the contract, and that a search is a function of seed and measurements."""
+"""Test the contract of samplers, and that a search is a function of seed and measurements."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def task() -> Task:
 
 
 def recorded(c: Candidate) -> float | None:
-    """A measurement that is the same in every run: seconds from the candidate itself; a few candidates fail."""
+    """A reproducible measurement: seconds derived from the candidate; 5 % of the candidates fail."""
     h = hashlib.blake2b(repr((c.sketch, c.row)).encode(), digest_size=4).digest()
     noise = int.from_bytes(h, "little") / 2**32
     return None if noise < 0.05 else (1.0 + 0.1 * noise) * 1e-5 * (1 + abs(c.row[2] - 6)) * (1 + c.sketch)
 
 
 def search(sampler: Sampler, rounds: int, n: int) -> list[list[Candidate]]:
-    asked = []
+    batches = []
     for _ in range(rounds):
         batch = sampler.ask(n)
-        asked.append(batch)
+        batches.append(batch)
         sampler.tell([Result(c, recorded(c)) for c in batch])
-    return asked
+    return batches
 
 
 MAKE: dict[str, Callable[[int], Sampler]] = {
@@ -48,7 +48,7 @@ MAKE: dict[str, Callable[[int], Sampler]] = {
 
 
 @pytest.mark.parametrize("name", sorted(MAKE))
-def test_candidates_are_new_admissible_and_at_most_as_many_as_asked(name: str) -> None:
+def test_candidates_are_new_and_admissible_and_at_most_n(name: str) -> None:
     sampler = MAKE[name](0)
     space = task().space
     seen: set[Candidate] = set()
@@ -68,7 +68,7 @@ def test_same_seed_and_measurements_give_the_same_search(name: str) -> None:
     assert first != other
 
 
-def test_what_was_told_is_not_asked_again() -> None:
+def test_reported_candidates_are_not_proposed() -> None:
     done = search(MAKE["evolutionary"](1), 2, 8)
     again = MAKE["evolutionary"](1)
     again.tell([Result(c, recorded(c)) for batch in done for c in batch])
@@ -76,10 +76,10 @@ def test_what_was_told_is_not_asked_again() -> None:
 
 
 def test_evolution_learns_from_measurements() -> None:
-    """On a landscape that the analytic model knows nothing of, later rounds are better than chance."""
+    """On a cost function unrelated to the analytic model, later rounds are better than random candidates."""
     sampler = MAKE["evolutionary"](2)
     batches = search(sampler, 6, 16)
-    chance = [recorded(c) for batch in search(MAKE["random"](2), 6, 16) for c in batch]
+    random = [recorded(c) for batch in search(MAKE["random"](2), 6, 16) for c in batch]
     last = [s for c in batches[-1] if (s := recorded(c)) is not None]
-    typical = sorted(s for s in chance if s is not None)
+    typical = sorted(s for s in random if s is not None)
     assert sorted(last)[len(last) // 2] < typical[len(typical) // 2]

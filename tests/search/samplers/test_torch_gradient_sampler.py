@@ -1,4 +1,4 @@
-"""Gradients: a descent makes candidates faster by the analytic model, within the domains; constraints count; refusals."""
+"""Test the gradient sampler: descent on the analytic cost, domains, constraints, settings, error messages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SMALL = GradientSettings(starts=32, sketches=2, steps=12, every=4, draft=512)
 
 
 @pytest.mark.parametrize("name", ["usual", "joint"])
-def test_a_descent_makes_most_candidates_faster(name: str) -> None:
-    """After rounding to admissible rows."""
+def test_descent_lowers_the_analytic_cost(name: str) -> None:
+    """The cost is compared after rounding to admissible rows."""
     sketch = example_task(name).space.sketches[0]
     rows = sketch.space.sample(64, stream(0, "descent"))
     visited = Descent(sketch, TARGET).run(rows, replace(SMALL, steps=24))
@@ -36,7 +36,7 @@ def test_a_descent_makes_most_candidates_faster(name: str) -> None:
 
 
 def violation(sketch: Sketch, rows: np.ndarray) -> float:
-    """By how much rows break constraints."""
+    """Total constraint violation of the rows."""
     total = 0
     for row in rows.tolist():
         values = [(c.kind, evaluate(c.expr, dict(zip(sketch.params, row, strict=True)))) for c in sketch.constraints]
@@ -52,7 +52,7 @@ def test_constraints_keep_points_near_admissible_rows() -> None:
     assert violation(sketch, bound) < 0.8 * violation(sketch, free)
 
 
-def test_sketches_take_turns_beside_the_measured_best() -> None:
+def test_rounds_cover_all_sketches_and_the_measured_best() -> None:
     task = example_task("usual")
     s = GradientSampler(task, make_model("xgb"), 0, SMALL)
     draft = s.drafter.draw(256, stream(0, "draft"))
@@ -69,16 +69,16 @@ def test_sketches_take_turns_beside_the_measured_best() -> None:
     "changes", [{"starts": 0}, {"sketches": 0}, {"steps": 0}, {"every": 0}, {"draft": 0}, {"rate": 0.0}, {"penalty": -1.0}]
 )
 def test_settings_are_checked(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="counts from 1 and wants rate > 0 and penalty >= 0"):
+    with pytest.raises(UserError, match="needs counts >= 1, rate > 0 and penalty >= 0"):
         GradientSettings(**changes)
 
 
 def test_the_random_share_is_checked() -> None:
-    with pytest.raises(UserError, match="random_share is between 0 and 1, got 2"):
+    with pytest.raises(UserError, match="random_share must be between 0 and 1, got 2"):
         GradientSettings(random_share=2)
 
 
-def test_without_torch_the_install_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_install_command_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"the sampler `gradient` needs the package `torch`.*pip install 'tunesmith\[torch\]'"):
         GradientSampler(example_task("usual"), make_model("random"))

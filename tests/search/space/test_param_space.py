@@ -1,4 +1,4 @@
-"""Rows of a sketch: tables hold exactly the admissible tuples, and nothing the space does leaves them."""
+"""Test the rows of a sketch: tables contain exactly the admissible tuples, and all operations return admissible rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def meets(row: tuple[int, ...]) -> bool:
     return -(-30 // (a * b)) * a * b * 4 <= 150 and 24 % c == 0 and b * c + c <= 20
 
 
-def test_size_counts_the_admissible_rows() -> None:
+def test_size_is_the_number_of_admissible_rows() -> None:
     space, params, _ = small_space()
     expected = sum(meets(r) for r in itertools.product(*[p.domain for p in params]))
     assert space.size() == expected
@@ -59,22 +59,22 @@ def test_large_groups_become_joint_constraints(monkeypatch: pytest.MonkeyPatch) 
     assert 0 < space.acceptance(stream(2, "test")) < 1
 
 
-def test_a_space_without_rows_is_refused() -> None:
+def test_a_space_without_rows_is_rejected() -> None:
     a = Param("a", (2, 3))
-    with pytest.raises(ScheduleError, match="no values of a meet the constraint tiny"):
+    with pytest.raises(ScheduleError, match="no values of a satisfy the constraint tiny"):
         ParamSpace([a], [Constraint("le0", poly(a) - 1, "tiny")])
 
 
-def test_same_stream_same_rows() -> None:
+def test_equal_streams_give_equal_rows() -> None:
     space, _, _ = small_space()
     assert np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(7, "x")))
     assert not np.array_equal(space.sample(50, stream(7, "x")), space.sample(50, stream(8, "x")))
 
 
-def test_nearest_gives_the_nearest_admissible_rows() -> None:
-    """Without joint constraints it is exact: compared with all rows of the space."""
+def test_nearest_returns_the_nearest_admissible_rows() -> None:
+    """Without joint constraints the result is exact: compared with all rows of the space."""
     space, _, _ = small_space()
-    assert len(space.groups) == 2  # a, b and c are tied to each other, d is free
+    assert len(space.groups) == 2  # a, b and c are coupled by constraints, d is free
     every = np.array([r for r in itertools.product(*[p.domain for p in space.params]) if meets(r)])
     wanted = stream(4, "test").integers(-3, 40, size=(200, 4))
     found = space.nearest(wanted, stream(5, "test"))
@@ -88,7 +88,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("table", [100, 400_000])
-def test_nearest_keeps_admissible_rows_and_repairs_the_others(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_keeps_admissible_rows_and_repairs_others(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(param_space, "MAX_TABLE", table)
     space, _, _ = small_space()
     assert bool(space.joint) == (table == 100)
@@ -102,19 +102,19 @@ def test_nearest_keeps_admissible_rows_and_repairs_the_others(table: int, monkey
 
 
 def test_repaired_rows_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a joint constraint the nearest is not promised, but most of the rows found are, and all are nearer than chance."""
+    """With a joint constraint most rows found are the nearest ones, and on average much nearer than random rows."""
     exact, _, _ = small_space()
     monkeypatch.setattr(param_space, "MAX_TABLE", 100)
     space, _, _ = small_space()
     wild = stream(3, "test").integers(1, 9, size=(300, 4))
-    best, found, chance = exact.nearest(wild, stream(0, "t")), space.nearest(wild, stream(0, "t")), space.sample(300, stream(1, "t"))
-    d = [np.array([distance(w, r) for w, r in zip(wild, rows, strict=True)]) for rows in (best, found, chance)]
+    best, found, random = exact.nearest(wild, stream(0, "t")), space.nearest(wild, stream(0, "t")), space.sample(300, stream(1, "t"))
+    d = [np.array([distance(w, r) for w, r in zip(wild, rows, strict=True)]) for rows in (best, found, random)]
     assert (d[1] == d[0]).mean() > 0.9
     assert d[1].mean() < 0.2 * d[2].mean()
 
 
 def test_nearest_falls_back_on_random_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows whose near lines never fit together still get an admissible row."""
+    """Rows whose near tuples always violate the joint constraint get an admissible row."""
     monkeypatch.setattr(param_space, "MAX_TABLE", 1)
     a, b = Param("a", range(1, 200)), Param("b", range(1, 200))
     space = ParamSpace([a, b], [Constraint("le0", poly(a) + b - 100, "budget")])
@@ -123,7 +123,7 @@ def test_nearest_falls_back_on_random_rows(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.sum(axis=1) <= 100).all()
 
 
-def test_ties_of_near_lines_fall_to_the_first() -> None:
+def test_ties_of_distance_are_broken_by_position() -> None:
     table = np.array([[8, 2], [2, 8], [8, 8], [2, 2]])
     near = NearestLines(table)
     assert near.find(np.array([[4, 4]]), 4).shape == (1, 4)
@@ -133,7 +133,7 @@ def test_ties_of_near_lines_fall_to_the_first() -> None:
 
 
 @pytest.mark.parametrize("table", [400_000, 100])
-def test_admissible_asks_the_constraints_and_only_for_values_of_the_domains(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admissible_checks_domains_before_constraints(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(param_space, "MAX_TABLE", table)
     space, params, _ = small_space()
     rows = np.vstack([stream(0, "test").integers(-2, 12, size=(2000, 4)), space.sample(200, stream(1, "test"))])
@@ -144,20 +144,20 @@ def test_admissible_asks_the_constraints_and_only_for_values_of_the_domains(tabl
 
 
 def many_values(least: int) -> tuple[list[Param], list[Constraint]]:
-    """Two tables of pairs that are too many to be joined, and a constraint on one column of each."""
+    """Two tables of pairs that are too large to be merged, and a constraint on one column of each."""
     a, b, c, d = (Param(n, range(1, 33)) for n in "abcd")
     pairs = [Constraint("le0", poly(a) * b - 512, "first"), Constraint("le0", poly(c) * d - 512, "second")]
     return [a, b, c, d], [*pairs, Constraint("le0", poly(least) - poly(a) * c, "tie")]
 
 
-def test_joint_constraints_that_no_row_meets_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsatisfiable_joint_constraints_are_detected_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
-    with pytest.raises(ScheduleError, match=r"space refused \[tie\]: no values .* meet the joint constraints tie"):
+    with pytest.raises(ScheduleError, match=r"space refused \[tie\]: no combination of the tables satisfies the joint constraints tie"):
         ParamSpace(*many_values(32 * 32 + 1))
 
 
-def test_rows_that_are_hardly_ever_drawn_are_found_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 1,024 pairs of columns is admissible, and each of its values is that of few lines."""
+def test_rare_rows_are_found_by_enumerating_joint_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 1,024 pairs of values is admissible, and few tuples of each table have these values."""
     monkeypatch.setattr(param_space, "MAX_TABLE", 2000)
     space = ParamSpace(*many_values(32 * 32))
     assert [c.label for c in space.joint] == ["tie"]

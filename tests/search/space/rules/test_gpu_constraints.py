@@ -1,4 +1,4 @@
-"""What the constraints of GPU sketches say of a row is what lowering says; `experiments/gpu_constraints` asks about many more rows."""
+"""Check that GPU sketches accept exactly the rows that lowering accepts; see also `experiments/gpu_constraints`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tunesmith.support.seeds import stream
 from tunesmith.testing.gpu_constraints import compare_constraints, domain_rows
 
 ROWS = 24
-"""Of each sketch."""
+"""Rows per sketch."""
 
 
 @pytest.mark.parametrize("target", [Target("nvidia/l4"), Target("opencl")], ids=["l4", "opencl"])
 @pytest.mark.parametrize("text", ["matmul(m=100,n=200,k=300)", "conv2d(n=1,h=28,w=28,ci=64,co=64,kh=3,kw=3,pad=1)", "softmax(m=64,n=1000)"])
-def test_constraints_say_what_lowering_says(text: str, target: Target) -> None:
+def test_constraints_agree_with_lowering(text: str, target: Target) -> None:
     accepted = 0
     for sketch in generate(workload(text).func, target).sketches:
         found = compare_constraints(sketch, target, domain_rows(sketch, ROWS, stream(0, "constraints", text, sketch.name)))

@@ -1,4 +1,4 @@
-"""Products whose terms are chosen by a mask: guards that come from the program, not from tiles that do not divide it, must stay."""
+"""Check matrix products with masked terms: conditions of the program are preserved, unlike guards for partial tiles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def band(A: T.Buffer((21, 9), "float32"), B: T.Buffer((9, 21), "float32"), C: T.
 
 @pytest.mark.parametrize("target", [H200, Target("opencl")], ids=["cuda", "opencl"])
 @pytest.mark.parametrize("func", [causal, upper_rows, band], ids=lambda f: f.name)
-def test_masks_stay(func: PrimFunc, target: Target) -> None:
+def test_masks_are_preserved(func: PrimFunc, target: Target) -> None:
     rng = stream(0, "masked", func.name)
     a, b = rng.integers(-4, 5, (21, 9)).astype(np.float32), rng.integers(-4, 5, (9, 21)).astype(np.float32)
     c = np.full((21, 21), np.nan, np.float32)

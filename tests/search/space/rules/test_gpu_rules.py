@@ -1,7 +1,7 @@
-"""GPU rules: which sketches each operator gets (golden), and that rows of each of them are right wherever kernels can be run or compiled.
+"""Test the GPU rules: the sketches of each operator (golden), and that their rows compile and compute correct results.
 
-The same sketches, those of a big GPU, are run through OpenCL on this processor and by the interpreter's threads, which looks for races, and
-are compiled to machine code for two architectures.
+The sketches of a large GPU are run through OpenCL on this processor and by the interpreter's threads, with race detection, and compiled to
+machine code for two architectures.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tunesmith.testing.gpu_rows import WORKLOADS, arguments, check
 
 H200, A100 = Target("nvidia/h200"), Target("nvidia/a100")
 OPENCL = Target("opencl -num-cores=2 -max-threads-per-block=1024 -shared-memory-per-block=262144")
-"""Takes the blocks of a big GPU."""
+"""Accepts the block sizes of a large GPU."""
 LAW_ROWS = 7
-"""Of each sketch: more than 300 in all."""
+"""Rows per sketch: more than 300 in total."""
 
 CASES = [
     (text, k) for text in WORKLOADS for k in range({"softmax": 2, "matmul": 2, "batch_matmul": 2, "conv2d": 2}.get(text.split("(")[0], 1))
@@ -42,12 +42,12 @@ CASES = [
 
 
 def task(text: str) -> tuple[Workload, tuple[Sketch, ...]]:
-    """A workload with its sketches for a big GPU."""
+    """A workload with its sketches for a large GPU."""
     return gpu_rows.task(text, H200)
 
 
 def rows(text: str, k: int) -> list[tuple[int, ...]]:
-    """Random rows of a sketch, that are run and compiled."""
+    """Random rows of a sketch to run and compile."""
     return gpu_rows.rows(task(text)[1][k], text, k)
 
 
@@ -63,12 +63,12 @@ def test_every_sketch_is_tested() -> None:
     assert [(text, k) for text in WORKLOADS for k in range(len(task(text)[1]))] == CASES
 
 
-def test_rules_go_by_the_kind_of_the_target() -> None:
+def test_rules_depend_on_the_kind_of_the_target() -> None:
     assert rules_of(H200) == rules_of(OPENCL) == find_rules(["gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"])
 
 
 @pytest.mark.parametrize(("text", "k"), CASES)
-def test_law(text: str, k: int) -> None:
+def test_concretize_equals_replay(text: str, k: int) -> None:
     w, sketches = task(text)
     for row in sketches[k].space.sample(LAW_ROWS, stream(0, "gpu law", text, k)):
         numbers = tuple(int(x) for x in row)
@@ -77,7 +77,7 @@ def test_law(text: str, k: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "k"), CASES)
-def test_through_opencl(text: str, k: int) -> None:
+def test_results_on_opencl(text: str, k: int) -> None:
     if not DEVICES.get("opencl").count():
         pytest.skip("no OpenCL device here: pip install 'tunesmith[opencl]'")
     w, sketches = task(text)
@@ -90,7 +90,7 @@ def test_through_opencl(text: str, k: int) -> None:
 
 @pytest.mark.parametrize(("text", "k"), CASES)
 @pytest.mark.parametrize("target", [H200, OPENCL], ids=["shuffles", "trees"])
-def test_by_the_interpreter_without_races(text: str, k: int, target: Target) -> None:
+def test_results_and_races_in_the_interpreter(text: str, k: int, target: Target) -> None:
     w, sketches = task(text)
     for row in rows(text, k):
         lowered = GPU(sketches[k].concretize(row), target)
@@ -102,7 +102,7 @@ def test_by_the_interpreter_without_races(text: str, k: int, target: Target) -> 
 
 
 @pytest.mark.parametrize(("text", "k"), CASES)
-def test_compiled_for_two_architectures(text: str, k: int) -> None:
+def test_kernels_compile_for_two_architectures(text: str, k: int) -> None:
     _, sketches = task(text)
     for row, target in zip(rows(text, k), itertools.cycle((H200, A100)), strict=False):
         source = device_source(sketches[k].concretize(row), target)

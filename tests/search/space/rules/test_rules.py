@@ -1,4 +1,4 @@
-"""Rules: which sketches each operator gets (golden), and that every one of them is complete and right."""
+"""Test the CPU rules: the sketches of each operator (golden), serial variants, constraints, error messages."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ SMALL = (
 
 
 @pytest.mark.parametrize("text", SMALL)
-def test_small_work_may_stay_on_one_thread(text: str) -> None:
-    """Each sketch with threads has a twin without; its own name is the same as of large work."""
+def test_small_work_has_serial_sketches(text: str) -> None:
+    """Each parallel sketch has a serial variant with the name suffix `serial`."""
     sketches = generate(workload(text).func, TARGET).sketches
     threads = {s.name: any(type(n) is For and n.kind == "parallel" for n in walk(s.func.body)) for s in sketches}
     assert {f"{name} serial" for name, several in threads.items() if several} == {name for name, several in threads.items() if not several}
 
 
-def test_large_work_has_no_such_choice() -> None:
+def test_large_work_has_no_serial_sketches() -> None:
     assert not [s.name for s in generate(workload("matmul(m=512,n=512,k=512)").func, TARGET).sketches if "serial" in s.name]
     assert [name for name, _ in fallback.sketches(workload("softmax(m=4,n=3)").func, TARGET)] == ["fallback", "fallback serial"]
     assert [name for name, _ in fallback.sketches(workload("softmax(m=4000,n=3000)").func, TARGET)] == ["fallback"]
 
 
-def test_a_function_no_rule_knows_is_refused_when_rules_are_given() -> None:
+def test_a_function_without_matching_rule_is_rejected() -> None:
     with pytest.raises(BuildError, match="no sketch rule applies to matmul"):
         generate(workload("matmul(m=8,n=8,k=8)").func, TARGET, rules=[])
 
@@ -92,7 +92,7 @@ def test_rules_by_name() -> None:
 
 
 @pytest.mark.parametrize("target", ["llvm -num-cores=2", "cuda -arch=sm_90", "opencl"])
-def test_a_function_of_scalars_has_one_schedule_without_threads(target: str) -> None:
+def test_a_scalar_function_has_one_serial_sketch(target: str) -> None:
     a = te.placeholder((), name="a")
     func = te.create_prim_func([a, te.compute((), lambda: a[()] + 1.0, "Y")], "scalar")
     (sketch,) = generate(func, Target(target)).sketches
@@ -100,8 +100,8 @@ def test_a_function_of_scalars_has_one_schedule_without_threads(target: str) -> 
 
 
 @pytest.mark.parametrize("groups", [2, 4])
-def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> None:
-    """A group of few channels: the lanes of a vector read different channels of the input, so that each is a statement of its own."""
+def test_tiles_that_cannot_be_vectorised_stay_within_the_code_budget(groups: int) -> None:
+    """In a group with few channels, the lanes of a vector read different input channels, so each becomes a separate statement."""
     func = workload(f"conv2d(n=1,h=8,w=8,ci=8,co={4 * groups},kh=3,kw=3,pad=1,groups={groups})").func
     sketches = generate(func, TARGET).sketches
     labels = [{c.label for c in s.constraints} for s in sketches]
@@ -114,7 +114,7 @@ def test_tiles_without_vectors_are_small_enough_to_be_unrolled(groups: int) -> N
 
 @pytest.mark.parametrize(("n", "channels", "groups", "kernel"), [(1, 16, 2, 1), (2, 16, 2, 1), (2, 16, 4, 3), (4, 32, 4, 1), (4, 32, 2, 3)])
 def test_grouped_convolutions_of_any_batch_have_rows(n: int, channels: int, groups: int, kernel: int) -> None:
-    """A tile without vectors and a window of channels that is written out: no size is small enough, so the others are left."""
+    """Sketches with an unrolled window and a tile that cannot be vectorised have no admissible size and are skipped."""
     func = workload(f"conv2d(n={n},h=20,w=20,ci={channels},co={channels},kh={kernel},kw={kernel},groups={groups})").func
     space = generate(func, TARGET)
     rng = np.random.default_rng(0)
@@ -129,13 +129,13 @@ def test_grouped_convolutions_of_any_batch_have_rows(n: int, channels: int, grou
 
 
 def never(s: Schedule) -> None:
-    """A schedule that can be applied, and has no admissible sizes."""
+    """A schedule that applies but has no admissible sizes."""
     (loop, *_) = s.get_loops(s.get_block(s.blocks()[0].name))
     (tile,) = s.sample_tile(loop, 2, "t", [(2, 4)])
     s.require("le0", 8 - tile.expr, "never", "no size is enough")
 
 
-def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sketch_without_rows_is_skipped_and_the_fallback_used(monkeypatch: pytest.MonkeyPatch) -> None:
     func = workload("relu(shape=30x50)").func
     monkeypatch.setattr(space_rules, "rules_of", lambda target: (lambda func, target: [("empty", never)],))
     space = generate(func, TARGET)
@@ -146,12 +146,12 @@ def test_a_sketch_without_rows_is_left_out_and_the_fallback_remains(monkeypatch:
         generate(func, TARGET, [lambda func, target: [("empty", never)]])
 
 
-def test_tiles_of_vectors_have_no_budget_of_code() -> None:
+def test_vectorised_tiles_have_no_code_budget() -> None:
     for text in WORKLOADS[:7]:
         assert not any(c.label == "code-budget" for s in generate(workload(text).func, TARGET).sketches for c in s.constraints)
 
 
-def test_rules_read_indices_that_depend_on_sizes_of_the_call() -> None:
+def test_rules_accept_indices_that_depend_on_dynamic_shapes() -> None:
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffer((8, 8), "float32"), n: T.int64):
@@ -165,7 +165,7 @@ def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffe
     assert isinstance(f, PrimFunc)
     tried = 0
     for _, schedule in contraction.sketches(f, Target("llvm")):
-        with contextlib.suppress(UserError):  # a refusal is an answer
+        with contextlib.suppress(UserError):  # the schedule may be refused
             schedule(Schedule(f))
             tried += 1
     assert tried

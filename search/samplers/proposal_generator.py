@@ -1,4 +1,7 @@
-"""The drafter: large populations drawn, checked and ranked by the analytic model, whole arrays at a time."""
+"""Draw large populations of candidates and rank them by the analytic model, vectorised over arrays.
+
+The draft stage of draft-then-verify search (Qiao et al., "Pruner", ASPLOS 2025).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class Population:
-    """Candidates as arrays: for each sketch that has any, its rows and a number for each row."""
+    """Candidates as arrays: the rows of each sketch and a value for each row.  Sketches without candidates are absent."""
 
     rows: dict[int, Rows]
     values: dict[int, Floats]
@@ -27,7 +30,7 @@ class Population:
         return sum(len(r) for r in self.rows.values())
 
     def best(self, n: int, per_sketch: int = 0) -> list[tuple[float, Candidate]]:
-        """The n lowest values over all sketches, joined by the `per_sketch` lowest of each; sorted."""
+        """The n lowest values over all sketches and the `per_sketch` lowest of each sketch, sorted."""
         found: set[tuple[float, Candidate]] = set()
         every: list[tuple[float, int, int]] = []
         for k, v in self.values.items():
@@ -43,9 +46,11 @@ class Population:
 
 
 class ProposalGenerator:
-    """Draws and judges candidates of one task without running any.
+    """Draws candidates of one task and predicts their cost without running them.
 
-    Counts what it did, for reports: `drafted` and `scored` candidates and the seconds they took.
+    Attributes:
+        drafted, scored: candidates scored by the analytic model and by the learned model, for reports.
+        draft_seconds: time spent on drawing and analytic scoring.
     """
 
     def __init__(self, task: Task) -> None:
@@ -58,12 +63,12 @@ class ProposalGenerator:
         self.verify_seconds = 0.0
 
     def draw(self, n: int, rng: np.random.Generator) -> Population:
-        """About n fresh candidates, shared evenly among the sketches, with their analytic seconds."""
+        """About n random candidates, divided evenly among the sketches, with their analytic seconds."""
         start = time.perf_counter()
         each = max(n // len(self.sketches), 1)
         rows = {k: s.space.sample(each, rng) for k, s in enumerate(self.sketches)}
         for k, s in enumerate(self.sketches):
-            if s.space.size() <= 8 * each:  # in a small space most draws are copies, which would fill the ranking
+            if s.space.size() <= 8 * each:  # in a small space most draws are duplicates, which would fill the ranking
                 rows[k] = np.unique(rows[k], axis=0)
         out = Population(rows, {k: self.analytic[k].seconds(r) for k, r in rows.items()})
         self.drafted += len(out)
@@ -79,7 +84,7 @@ class ProposalGenerator:
         return out
 
     def features(self, k: int, rows: Rows, inputs: str = "program") -> npt.NDArray[np.float32]:
-        """Features of rows of sketch k as a model takes them that has these `inputs`: [N, F], or [N, S, F] for `stores`."""
+        """Features of rows of sketch k for a model with these `inputs`: [N, F], or [N, S, F] for `stores`."""
         return self.sketches[k].features(self.task.target).inputs(rows, inputs)
 
     def features_of(self, candidates: list[Candidate], inputs: str = "program") -> npt.NDArray[np.float32]:
