@@ -83,7 +83,7 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
     for f in many:
         sizes = _sizes(f)
         if sizes:
-            params = _sized_params(f, sizes)
+            params = _dynamic_shape_params(f, sizes)
             lowered = pipeline(f, target)
             kernel = emit_kernel(lowered, module)
             sites = sites_of(lowered)
@@ -109,7 +109,7 @@ def _sizes(func: PrimFunc) -> list[Var]:
     return sizes
 
 
-def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[DynamicShapeParam]:
+def _dynamic_shape_params(func: PrimFunc, sizes: list[Var]) -> list[DynamicShapeParam]:
     written = written_buffers(func)
     out: list[DynamicShapeParam] = []
     for p in func.params:

@@ -156,7 +156,7 @@ def _shared_bytes(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...])
 
 def two_versions(d: Dag, s: Store) -> Num:
     """1 where the tile that a block fills has two versions, of which one is filled while the threads work on the other."""
-    return d.largest([d.equal(x.double, 2.0) * x.many for x in s.path if x.double is not None])
+    return d.largest([d.equal(x.double, 2.0) * x.non_trivial for x in s.path if x.double is not None])
 
 
 def steps(d: Dag, loop: Loop) -> Num:

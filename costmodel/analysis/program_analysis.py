@@ -45,7 +45,7 @@ SHARED = ("shared", "shared.dyn")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a store.  `many` is 1 where it has more than one iteration.
+    """A loop around a store.  `non_trivial` is 1 where it has more than one iteration.
 
     `thread` is the axis of a GPU that it is bound to, `double` how many versions the tiles have that are filled in it.
     """
@@ -54,7 +54,7 @@ class Loop:
     extent: Poly
     kind: str
     size: Num
-    many: Num
+    non_trivial: Num
     prefetch: bool
     thread: str | None = None
     double: Num | None = None
@@ -416,8 +416,8 @@ class ProgramAnalysis:
 
     def _tile(self, s: Store, u: Use) -> tuple[Num, ...]:
         """Extents of what a block holds in shared memory: all that its threads touch; in memory of a thread: what the thread touches."""
-        d, home = self.dag, self.reuse_levels[u.buffer]
-        own, around = s.path[home:], s.path[:home]
+        d, level = self.dag, self.reuse_levels[u.buffer]
+        own, around = s.path[level:], s.path[:level]
         if u.buffer.scope in SHARED:
             threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]
             return s.reach(u, frozenset([x.var for x in (*own, *threads)]))

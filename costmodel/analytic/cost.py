@@ -180,7 +180,7 @@ class _Cost:
         chain = d.product([x.size for x in tile if x is not width.loop and s.reduces(x)])
         slots = d.maximum(slots, self._chained(s, tile) * chain * LATENCY)
         if width.loop is not None and s.reduces(width.loop):
-            slots = slots + FOLD * width.loop.many
+            slots = slots + FOLD * width.loop.non_trivial
         slots = slots + self._spills(s, tile, width, slots)
         slots = slots * d.where(vectors * max(s.flops, 1) > CODE, 1.5, 1.0)
         # A tile that is cut off at the end of an axis costs about half of what a whole one would cost more.
@@ -210,7 +210,7 @@ class _Cost:
                 continue
             step = s.stride(u, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
-            out = out * d.where(used * x.many, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
+            out = out * d.where(used * x.non_trivial, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
 
     def _across(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
@@ -228,8 +228,8 @@ class _Cost:
         around = [x for x in s.loops if x.var not in inside]
         chained, decided = d.zero, d.zero
         for x in around:
-            chained = d.where(decided, chained, x.many * float(s.reduces(x)))
-            decided = d.maximum(decided, x.many)
+            chained = d.where(decided, chained, x.non_trivial * float(s.reduces(x)))
+            decided = d.maximum(decided, x.non_trivial)
         return chained
 
     def _spills(self, s: Store, tile: Sequence[Loop], width: _Width, slots: Num) -> Num:
@@ -252,7 +252,7 @@ class _Cost:
                 continue
             before = here
             here = here / x.size
-            out = out + x.many * (before * LOOP + here * d.minimum(x.size, ENTRY)) if x.kind != "parallel" else out
+            out = out + x.non_trivial * (before * LOOP + here * d.minimum(x.size, ENTRY)) if x.kind != "parallel" else out
         return out
 
     # ---- caches -------------------------------------------------------------------------------------------------------
@@ -301,12 +301,12 @@ class _Cost:
         streamed, scattered = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
-                home = self._reuse_level(s, u)
-                # One iteration of the loop outside of home; the caches of all threads hold what the program needs from run to run.
-                around = self._under(s.loops[home], 0) if home < top else self._under(None, 1) / threads
+                level = self._reuse_level(s, u)
+                # One iteration of the loop outside of level; the caches of all threads hold what the program needs from run to run.
+                around = self._under(s.loops[level], 0) if level < top else self._under(None, 1) / threads
                 # Between once and twice the cache some of it stays.
                 lost = d.minimum(d.maximum(around / limit - 1.0, 0.0), 1.0)
-                moved = self._moved(s, u, fits, home)
+                moved = self._moved(s, u, fits, level)
                 # Skipped iterations move nothing, but what is touched at all has to come once.
                 moved = d.maximum(moved * s.useful, d.minimum(moved, self._lines(s, u, top))) * lost
                 moved = moved * (2.0 if u.writes and u.buffer not in self.a.reuse_levels else 1.0)
@@ -322,7 +322,7 @@ class _Cost:
         d = self.d
         step, found = d.zero, d.zero
         for x in s.loops[len(_tile_loops(s)) :]:
-            hit = x.many * s.indexed(u, x)
+            hit = x.non_trivial * s.indexed(u, x)
             step = d.where(found, step, hit * s.stride(u, x))
             found = d.maximum(found, hit)
         self._walks[s, u.buffer] = step
@@ -335,14 +335,14 @@ class _Cost:
         shared = [_shared(s, o) for o in earlier if u.buffer in o.uses]
         return len(s.loops) - max([*shared, self.a.reuse_levels.get(u.buffer, 0)])
 
-    def _moved(self, s: Store, u: Use, fits: Sequence[Num], home: int) -> Num:
+    def _moved(self, s: Store, u: Use, fits: Sequence[Num], level: int) -> Num:
         """Bytes of one use: what its region holds at the outermost level that fits, times the outer iterations that lose it."""
         d = self.d
         moved = self._lines(s, u, 0)
         for k, x in enumerate(s.loops):
             # Iterations that fit share their cache lines and whatever does not move; others start anew.
             repeated = moved * x.size
-            moved = d.where(fits[k], self._lines(s, u, k + 1), repeated) if k < home else repeated
+            moved = d.where(fits[k], self._lines(s, u, k + 1), repeated) if k < level else repeated
         return moved
 
 

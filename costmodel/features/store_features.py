@@ -183,16 +183,16 @@ def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
     for tag, kind in (("vec", "vectorized"), ("unr", "unrolled"), ("par", "parallel")):
         out |= _loops_of_kind(d, s, tag, kind)
     out["guarded"], out["useful"], out["recompute"] = s.guarded, s.useful, s.executed / s.instances
-    out["loops"] = d.total([x.many for x in s.loops])
+    out["loops"] = d.total([x.non_trivial for x in s.loops])
     out["reduction"] = d.product([x.size for x in s.loops if s.reduces(x)])
     out["tile"] = d.product([x.size for x in s.loops if x.kind in ("vectorized", "unrolled")])
     trip = d.zero
     for x in s.loops:
         if x.kind == "serial":
-            trip = d.where(trip, trip, x.many * x.size)
+            trip = d.where(trip, trip, x.non_trivial * x.size)
     out["inner_trip"] = trip
     hinted = any(k == "prefetch" for k, _ in s.block.annotations)
-    out["prefetch"] = d.largest([d.const(hinted), *[x.many for x in s.loops if x.prefetch]])
+    out["prefetch"] = d.largest([d.const(hinted), *[x.non_trivial for x in s.loops if x.prefetch]])
     return out | _memory(a, s)
 
 
@@ -200,8 +200,8 @@ def _loops_of_kind(d: Dag, s: Store, tag: str, kind: str) -> dict[str, Num]:
     number, prod, length = d.zero, d.one, d.zero
     for x in s.loops:
         if x.kind == kind:
-            number, prod = number + x.many, prod * x.size
-            length = d.where(x.many, x.size, length) if kind == "parallel" else d.where(length, length, x.many * x.size)
+            number, prod = number + x.non_trivial, prod * x.size
+            length = d.where(x.non_trivial, x.size, length) if kind == "parallel" else d.where(length, length, x.non_trivial * x.size)
     return {f"{tag}_num": number, f"{tag}_prod": d.where(number, prod, 0.0), f"{tag}_len": length}
 
 
@@ -262,7 +262,7 @@ def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
     """Stride of the innermost loop that moves the access, and the iterations of the loops inside that one."""
     stride, found, ratio = d.zero, d.zero, d.one
     for x in s.loops:
-        hit = x.many * s.indexed(u, x)
+        hit = x.non_trivial * s.indexed(u, x)
         stride = d.where(found, stride, hit * s.stride(u, x))
         found = d.maximum(found, hit)
         ratio = d.where(found, ratio, ratio * x.size)
@@ -280,7 +280,7 @@ def _reuse(a: ProgramAnalysis, s: Store, u: Use) -> tuple[Num, Num, Num, Num]:
     for k, x in enumerate(s.loops):
         uses = s.indexed(u, x)
         here, here_bytes = s.iterations[k + 1], _all_bytes(d, s, k + 1)
-        open_ = x.many * (1.0 - decided)
+        open_ = x.non_trivial * (1.0 - decided)
         repeated = open_ * (1.0 - uses)
         kind, count = d.where(repeated, 1.0, kind), d.where(repeated, x.size, count)
         iterations, distance = d.where(repeated, inside, iterations), d.where(repeated, inside_bytes, distance)

@@ -87,7 +87,7 @@ def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str]
         for st in a.stores:
             sizes = numbers(a, [x.size for x in st.loops], row)
             for u in st.uses.values():
-                answers = numbers(a, [x.many * st.indexed(u, x) for x in st.loops], row)
+                answers = numbers(a, [x.non_trivial * st.indexed(u, x) for x in st.loops], row)
                 for k, x in enumerate(st.loops):
                     seen = False
                     for _ in range(60):
