@@ -310,7 +310,7 @@ def test_intrinsics_that_device_code_has_not(name: str, args: int) -> None:
     func = program(("float32",), [("float32", lambda a: Call(name, (a,), "float32"))], 16, 1)
     with pytest.raises(BuildError) as caught:
         emit_source(func, TARGET)
-    said = "the intrinsic reinterpret is not one of device code" if name == "reinterpret" else "threads of opencl do not shuffle values"
+    said = "the intrinsic reinterpret is not available in device code" if name == "reinterpret" else "opencl has no warp shuffles"
     assert said in str(caught.value)
 
 

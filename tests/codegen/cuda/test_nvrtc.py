@@ -96,7 +96,7 @@ def test_refusals_name_lines() -> None:
         compile_cuda('extern "C" __global__ void f(float* y) { __shared__ float s[99999]; s[threadIdx.x] = 1; y[0] = s[5]; }', "sm_90")
     with pytest.raises(BuildError, match="does not compile for sm_1 .*NVRTC_ERROR_INVALID_OPTION"):
         compile_cuda(CUDA_KERNELS, "sm_1")
-    with pytest.raises(BuildError, match="compute_90 is no machine"):
+    with pytest.raises(BuildError, match="compute_90 is a virtual architecture"):
         compile_cuda(CUDA_KERNELS, "compute_90")
 
 

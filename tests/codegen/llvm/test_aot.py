@@ -305,7 +305,7 @@ def test_refusals(made: Made, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="one object, and dense would be called in another one"):
         build_aot([], by_hand((1, 1), calls), (), "hand", TARGET)
     graph = Executable("graph", by_hand((1, 1), []), (), made.aot.executable.data)
-    with pytest.raises(BuildError, match='with a C header: models have one that were compiled ahead of time: executor="aot"'):
+    with pytest.raises(BuildError, match='with a C header: only models compiled ahead of time have one: executor="aot"'):
         export_library(tmp_path / "x.so", [], graph, header=tmp_path / "x.h")
     with pytest.raises(BuildError, match='objects are made of models that were compiled ahead of time: executor="aot"'):
         export_object(tmp_path / "x.o", graph)

@@ -292,10 +292,10 @@ def test_what_cannot_be_built() -> None:
     p = Param("p", [4, 8])
     with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; bind symbolic sizes"):
         build(filled(poly(p)), TARGET)
-    with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; n is no parameter: add it behind the buffers"):
+    with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; n is not a parameter: add it after the buffers"):
         build(filled(N * M, M), TARGET)
     first = filled(N, N)
-    with pytest.raises(BuildError, match="f: parameter n has no constant shape and stands before a buffer"):
+    with pytest.raises(BuildError, match="f: parameter n has no constant shape and precedes a buffer"):
         build(first.with_(params=first.params[::-1]), TARGET)
     with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape"):
         param_specs(first)
