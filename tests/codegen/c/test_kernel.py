@@ -441,19 +441,19 @@ NOTHING.passes = ()
         ("for i in T.vectorized(4):\n        A[i] = 1.0", "the loop i is vectorized; loops of one thread are serial or unrolled"),
         (
             'for i in T.serial(4):\n        for t in T.thread_binding(4, "threadIdx.x"):\n            A[t] = 1.0',
-            "the loop t is threadIdx.x where a thread",
+            "the loop t is threadIdx.x; loops of one thread",
         ),
         (
             'for i in T.serial(4):\n        with T.block("B"):\n            v = T.axis.spatial(4, i)\n            A[v] = 1.0',
-            "given a Block; run the lowering",
+            "cannot print a Block in device code; run the lowering",
         ),
         (
             'for i in T.serial(4):\n        S = T.allocate((4,), "float32", scope="shared")\n        S[i] = A[i]',
-            "S of scope shared and 4 elements is no memory of one",
+            "S of scope shared and 4 elements is not thread-local",
         ),
         (
             'for i in T.serial(4):\n        S = T.allocate((i,), "float32", scope="local")\n        S[0] = A[i]',
-            "S of scope local and i elements is no memory of one",
+            "S of scope local and i elements is not thread-local",
         ),
         ("T.evaluate(T.exp(A[0]))", "device code cannot evaluate 'exp' for its effect"),
     ],

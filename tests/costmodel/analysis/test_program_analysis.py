@@ -145,5 +145,7 @@ def test_operations_by_kind() -> None:
 
 def test_a_param_that_is_no_column_is_named(make_case: Callable[[str], Any]) -> None:
     s = make_case("gelu").schedule
-    with pytest.raises(UserError, match=r"which is no column of this sketch \(columns: f1\); pass every Param of the program in `params`"):
+    with pytest.raises(
+        UserError, match=r"which is not a column of this sketch \(columns: f1\); pass every Param of the program in `params`"
+    ):
         ProgramAnalysis(s.func, (s.params[0],))

@@ -122,9 +122,9 @@ def test_refusals(make_case: Callable[[str], Any]) -> None:
     case = make_case("gelu")
     with pytest.raises(UserError, match="unknown backend 'jit' of a feature program; known: auto, llvm, numpy"):
         program(case, backend="jit")
-    with pytest.raises(UserError, match="FeatureProgram.seconds needs the machine: make the feature program with target="):
+    with pytest.raises(UserError, match="FeatureProgram.seconds needs a target: make the feature program with target="):
         program(case).seconds(case.rows(1))
-    with pytest.raises(UserError, match="FeatureProgram.scored needs the machine"):
+    with pytest.raises(UserError, match="FeatureProgram.scored needs a target"):
         program(case).scored(case.rows(1))
 
 

@@ -163,7 +163,7 @@ def test_equal_expressions_are_one_node_and_identities_vanish() -> None:
 
 def test_refusals() -> None:
     dag = Dag((A,))
-    with pytest.raises(UserError, match=r"holds i, which is no column of this sketch \(columns: a\)"):
+    with pytest.raises(UserError, match=r"contains i, which is not a column of this sketch \(columns: a\)"):
         dag.poly(poly(Var("i")) + 1)
     with pytest.raises(InternalError, match="no truth value"):
         bool(dag.poly(poly(A)))
