@@ -1,7 +1,7 @@
-"""Features of one concrete program in plain Python: integers, ifs, breaks and sorts; unit loops are dropped first.
+"""Compute features of one concrete program in plain Python: integers, ifs, breaks and sorts; unit loops are dropped first.
 
-Written from the description of the features, not from `store_features`, and with its own arithmetic: numbers for regions, evaluation
-for strides.  It is the oracle for both backends, and the speed of doing it one candidate at a time.
+Written from the description of the features, independently of `store_features`: numbers for footprints, evaluation for strides.  It is
+the oracle for both backends, and a baseline for the speed of one candidate at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def value(p: Poly, env: dict[Var, int]) -> int:
 
 
 def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int], whole: bool = True) -> float:
-    """Highest less lowest value when variables go over so many values; unknown variables are at 0, unknown divisors at their top."""
+    """Highest less lowest value when variables span their widths; unknown variables are at 0, unknown divisors at their maximum."""
     total = 0.0
     for m, c in p.terms:
         span: float = abs(c)
@@ -83,7 +83,7 @@ def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int], whole: bool = T
 
 
 def highest(p: Poly, tops: dict[Var, int]) -> int:
-    """The highest value of an expression whose parts are all >= 0."""
+    """The maximum of an expression whose terms are all >= 0."""
     total = 0
     for m, c in p.terms:
         if c < 0:
@@ -106,7 +106,7 @@ def highest(p: Poly, tops: dict[Var, int]) -> int:
 
 
 def depends(p: Poly, v: Var, tops: dict[Var, int]) -> bool:
-    """Whether an expression changes with a variable."""
+    """Whether an expression depends on a variable."""
     for m, _ in p.terms:
         for a in m:
             if a is v:
@@ -121,7 +121,7 @@ def depends(p: Poly, v: Var, tops: dict[Var, int]) -> bool:
 
 
 def about_positions(e: Any) -> bool:
-    """A condition on indices alone."""
+    """Whether a condition is only on indices."""
     if isinstance(e, IsNegative):
         return True
     if isinstance(e, Not):
@@ -163,7 +163,7 @@ def operations(block: Block) -> dict[str, int]:
 
 
 class Access:
-    """A block's accesses of one buffer."""
+    """A block's accesses to one buffer."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
@@ -172,7 +172,7 @@ class Access:
 
 
 def accesses(block: Block) -> list[Access]:
-    """By buffer, in the order in which they stand: init, then stores before what they load."""
+    """Accesses by buffer, in program order: init, then stores before their loads."""
     found: dict[Buffer, Access] = {}
 
     def visit(n: Any) -> None:
@@ -211,7 +211,7 @@ class Reference:
             n.each_child(lambda k: self._walk(k, path, every))
 
     def extents(self, block: Block, a: Access, loops: list[Loop], every: list[Loop]) -> list[int]:
-        """The region while `loops` run."""
+        """The footprint over the iterations of `loops`."""
         spans = {x.var: x.extent - 1 for x in loops}
         tops = {x.var: x.extent - 1 for x in every}
         iters = {it.var: min(width(b, spans, tops), it.extent.as_int() - 1) for it, b in zip(block.iters, block.bindings, strict=True)}
@@ -261,7 +261,7 @@ class Reference:
         groups = [self._group(index, k, a, levels, sizes_at, inner) for k, a in enumerate(uses)]
         groups.sort(key=lambda g: -g[0])
         flat = [x for _, g in groups[:5] for x in g]
-        return row + flat + [0.0] * (5 * 19 - len(flat)) + [0.0] * 28  # what GPUs add
+        return row + flat + [0.0] * (5 * 19 - len(flat)) + [0.0] * 28  # the GPU columns
 
     def _memory(self, uses: list[Access], loops: list[Loop]) -> list[float]:
         written = next(a for a in uses if a.w)
