@@ -463,12 +463,12 @@ class CExpr:
         names = [self.temp() for _ in range(n)]
         self.line(f"{self.ctype(dt.element(e.dtype))} {', '.join(names)};")
         for i, cond in enumerate(conds):
-            mine = names if len(conds) == 1 else [names[i]]
+            targets = names if len(conds) == 1 else [names[i]]
             for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
                 self.line(head)
                 self.indent += 1
                 values = self.lanes(side) if len(conds) == 1 else [self.lane(side, i)]
-                for name, value in zip(mine, values, strict=True):
+                for name, value in zip(targets, values, strict=True):
                     self.line(f"{name} = {value};")
                 self.indent -= 1
             self.line("}")

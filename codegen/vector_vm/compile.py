@@ -71,12 +71,12 @@ class _Program:
                     self._register[i] = self.registers
                     self.registers += 1
                 code.append(self._instruction(i, op, arguments, operands))
-            mine = self._register[i]
-            code += [(CODES["narrow"], slot, mine, 0, 0) for slot in slots.get(i, ())]
-            code += [(CODES["out"], k, mine, 0, 0) for k in places.get(i, ())]
+            result = self._register[i]
+            code += [(CODES["narrow"], slot, result, 0, 0) for slot in slots.get(i, ())]
+            code += [(CODES["out"], k, result, 0, 0) for k in places.get(i, ())]
             free += [self._register[x] for x in dict.fromkeys(operands) if last[x] == i and x not in self.constants]
             if i not in last and op != "const":
-                free.append(mine)
+                free.append(result)
         self.code = np.array(code, np.int32).reshape(-1, 5)
 
     def _instruction(self, i: int, op: str, arguments: Sequence[float], operands: Sequence[int]) -> tuple[int, int, int, int, int]:

@@ -170,15 +170,15 @@ def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
     if loop is None:
         return d.zero
     dtype = s.written.buffer.dtype
-    beside = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
+    others = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
     # Lowering allocates the tree for the full loop extent plus the half that adds.
-    tree = beside * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
+    tree = others * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
     if target.base != "cuda" or loop.thread != AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
         return tree
     few = d.total([d.equal(loop.size, float(n)) for n in (1, 2, 4, 8, 16)])
     whole = d.equal(d.make("mod", loop.size, float(WARP)), 0.0)
     warps = loop.size / float(WARP)
-    met = d.where(warps > 1.0, beside * warps * dt.nbytes(dtype), 0.0)
+    met = d.where(warps > 1.0, others * warps * dt.nbytes(dtype), 0.0)
     return d.where(few, 0.0, d.where(whole, met, tree))
 
 

@@ -423,10 +423,10 @@ class ProgramAnalysis:
             threads = [x for x in around if x.thread and not x.thread.startswith("blockIdx")]
             return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
         virtual = [x for x in around if (x.thread or "").startswith("vthread") and x in s.loops]
-        mine = [x for x in (*own, *virtual) if not (x.thread or "").startswith("threadIdx")]
-        extents = s.reach(u, frozenset([x.var for x in mine]))
+        serial = [x for x in (*own, *virtual) if not (x.thread or "").startswith("threadIdx")]
+        extents = s.reach(u, frozenset([x.var for x in serial]))
         # A thread's elements are strided: it accesses at most as many as its own loops have iterations.
-        return tuple([d.minimum(e, d.product([x.size for x in mine if s.varies(u, i, x)])) for i, e in enumerate(extents)])
+        return tuple([d.minimum(e, d.product([x.size for x in serial if s.varies(u, i, x)])) for i, e in enumerate(extents)])
 
     def others(self, s: Store, loop: Loop, b: Buffer) -> int:
         """Number of other blocks under the loop that access the buffer."""

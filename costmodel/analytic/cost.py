@@ -215,11 +215,11 @@ class _Cost:
 
     def _across(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
         """Slots per element of vectors stored without unit stride."""
-        d, beside = self.d, self.d.zero
+        d, adjacent = self.d, self.d.zero
         for x in tile:
             if x is not width.loop:
-                beside = d.maximum(beside, d.equal(s.stride(u, x), 1.0) * x.size)
-        return d.where(beside * 2.0 > float(width.lanes) - 1.0, TRANSPOSED, SCATTER)
+                adjacent = d.maximum(adjacent, d.equal(s.stride(u, x), 1.0) * x.size)
+        return d.where(adjacent * 2.0 > float(width.lanes) - 1.0, TRANSPOSED, SCATTER)
 
     def _chained(self, s: Store, tile: Sequence[Loop]) -> Num:
         """1 if a tile depends on the previous one: the innermost loop around it reduces into the same elements."""

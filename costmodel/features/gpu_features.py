@@ -61,14 +61,14 @@ def _of_requests(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dic
     warps = d.ceildiv(k.threads, float(target.warp_size)) * k.grid
     found = requests(a, k, s)
     out: dict[str, Num] = {}
-    for name, parts, mine in (
+    for name, parts, group in (
         ("global", "sectors", [r for r in found if r.use.buffer.scope == "global"]),
         ("shared", "wavefronts", [r for r in found if r.use.buffer.scope in SHARED]),
     ):
-        runs = [r.each * r.runs * warps for r in mine]
-        out[f"{name}_stride"] = d.largest([r.stride for r in mine])
-        out[f"{name}_vector"] = d.largest([r.width * r.use.item for r in mine])
-        out[f"{name}_excess"] = d.largest([r.parts / r.ideal for r in mine])
+        runs = [r.each * r.runs * warps for r in group]
+        out[f"{name}_stride"] = d.largest([r.stride for r in group])
+        out[f"{name}_vector"] = d.largest([r.width * r.use.item for r in group])
+        out[f"{name}_excess"] = d.largest([r.parts / r.ideal for r in group])
         out[f"{name}_requests"] = d.total(runs)
-        out[parts] = d.total([n * r.parts for n, r in zip(runs, mine, strict=True)])
+        out[parts] = d.total([n * r.parts for n, r in zip(runs, group, strict=True)])
     return out

@@ -308,7 +308,7 @@ class Reference:
         item = BYTES[a.buffer.dtype]
         total = inner[-1]
 
-        def moves(x: Loop) -> bool:
+        def varies(x: Loop) -> bool:
             return any(depends(substitute(e, bound), x.var, tops) for t in a.indices for e in t)
 
         def address(env: dict[Var, int]) -> int:
@@ -319,17 +319,17 @@ class Reference:
 
         stride, ratio = 0, 1
         for x in loops:
-            if moves(x):
+            if varies(x):
                 stride = abs(address({x.var: 1}) - address({}))
                 break
             ratio *= x.extent
-        touched, unique = total * item, sizes[-1][which]
+        accessed, unique = total * item, sizes[-1][which]
         lines = max(total / ratio * min(1.0, stride * item / LINE), 1.0)
         ex = levels[-1][which]
         unique_lines = math.prod(ex[:-1]) * max(1.0, ex[-1] * item / LINE) if ex else 1.0
         kind, iterations, distance, count = "none", 1, 0, 1
         for k, x in enumerate(loops):
-            if not moves(x):
+            if not varies(x):
                 kind, iterations, distance, count = "loop", inner[k], sum(sizes[k]), x.extent
                 break
             others = sum(
@@ -341,9 +341,9 @@ class Reference:
                 kind, iterations, distance, count = "serial", inner[k + 1], sum(sizes[k + 1]), others
                 break
         out = [float(a.r and not a.w), float(a.w and not a.r), float(a.r and a.w), float(a.buffer.scope != "global")]
-        out += [slog2(touched), slog2(unique), slog2(lines), slog2(unique_lines)]
+        out += [slog2(accessed), slog2(unique), slog2(lines), slog2(unique_lines)]
         out += [float(kind == "loop"), float(kind == "serial"), float(kind == "none"), slog2(iterations), slog2(distance), slog2(count)]
-        out += [slog2(v / count) for v in (touched, unique, lines, unique_lines)]
+        out += [slog2(v / count) for v in (accessed, unique, lines, unique_lines)]
         return unique, [*out, slog2(stride)]
 
 

@@ -369,7 +369,7 @@ class _Function(ExprEmitter):
         outer = sorted([v for v in needed if v in self.env], key=lambda v: v.key)
         pointers = len(captured) + 1
         slots = [*[self.base[b] for b in captured], self.workspace, *([SHARED_BYTES, PRIVATE_BYTES] if k.arena.dynamic else [])]
-        slots.append(self._alone(n))
+        slots.append(self._runs_serially(n))
         kinds = [*["ptr"] * pointers, *["i64"] * (len(slots) - pointers)]
         shared, private = (f"%c{pointers}", f"%c{pointers + 1}") if k.arena.dynamic else (SHARED, PRIVATE)
         body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
@@ -434,7 +434,7 @@ class _Function(ExprEmitter):
         for b in captured:
             self.forget(b)
 
-    def _alone(self, n: For) -> str:
+    def _runs_serially(self, n: For) -> str:
         """Whether a parallel loop runs on the calling thread, as an i64.
 
         It does if the kernel has one thread, or the loop has a `grain` and less work.  Intermediate team sizes are not used: the OpenMP

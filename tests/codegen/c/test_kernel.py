@@ -415,8 +415,8 @@ def test_too_many_blocks_are_refused(extents: tuple[int, ...]) -> None:
 def test_dynamic_sizes_are_refused() -> None:
     n, i = Var("n"), Var("i")
     a = Buffer("A", (poly(n),))
-    func = PrimFunc("sized", (a, n), (), For(i, poly(n), store(a, (i,), a[i])))
-    with pytest.raises(BuildError, match="sized: a parameter is a dynamic size; GPU kernels need constant shapes. Bind the sizes"):
+    func = PrimFunc("dynamic", (a, n), (), For(i, poly(n), store(a, (i,), a[i])))
+    with pytest.raises(BuildError, match="dynamic: a parameter is a dynamic size; GPU kernels need constant shapes. Bind the sizes"):
         source(func)
 
 

@@ -310,8 +310,8 @@ def test_intrinsics_not_available_in_device_code(name: str, args: int) -> None:
     func = program(("float32",), [("float32", lambda a: Call(name, (a,), "float32"))], 16, 1)
     with pytest.raises(BuildError) as caught:
         emit_source(func, TARGET)
-    said = "the intrinsic reinterpret is not available in device code" if name == "reinterpret" else "opencl has no warp shuffles"
-    assert said in str(caught.value)
+    message = "the intrinsic reinterpret is not available in device code" if name == "reinterpret" else "opencl has no warp shuffles"
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "float16"])

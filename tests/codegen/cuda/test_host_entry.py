@@ -192,9 +192,9 @@ def compiled(source: Path, library: Path) -> None:
 
 @without_gpu
 def test_a_missing_driver_is_reported(tmp_path: Path) -> None:
-    said = use(export_device_library(tmp_path / "f.so", PROGRAM), {})
-    assert said.startswith("f: it runs on NVIDIA GPUs, and the driver of CUDA is not there (libcuda.so.1: cannot open")
-    assert said.endswith("install NVIDIA's driver; `nvidia-smi` shows whether it works\n")
+    message = use(export_device_library(tmp_path / "f.so", PROGRAM), {})
+    assert message.startswith("f: it runs on NVIDIA GPUs, and the driver of CUDA is not there (libcuda.so.1: cannot open")
+    assert message.endswith("install NVIDIA's driver; `nvidia-smi` shows whether it works\n")
 
 
 @without_gpu
@@ -202,8 +202,8 @@ def test_an_old_driver_is_reported(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     compiled(source, tmp_path / "libcuda.so.1")
-    said = use(export_device_library(tmp_path / "f.so", PROGRAM), {"LD_LIBRARY_PATH": str(tmp_path)})
-    assert said == (
+    message = use(export_device_library(tmp_path / "f.so", PROGRAM), {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert message == (
         "f: it runs on NVIDIA GPUs, and the driver of CUDA is too old, it has no cuDeviceGet: install one for CUDA 11.2 or later\n"
     )
 

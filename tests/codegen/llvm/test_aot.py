@@ -259,13 +259,13 @@ def call(loaded: LoadedObject, name: str, inputs: list[np.ndarray], outputs: lis
     return int(run(None, *tables, workspace))
 
 
-def sized() -> PrimFunc:
+def dynamic() -> PrimFunc:
     """y[i] = sum over j of x[i] * z[j], through an n by m matrix in memory."""
     n, m = te.var("n"), te.var("m")
     x, z = te.placeholder((n,), name="x"), te.placeholder((m,), name="z")
     product = te.compute((n, m), lambda i, j: x[i] * z[j], "product")
     r = te.reduce_axis(m)
-    return te.create_prim_func([x, z, te.compute((n,), lambda i: te.sum(product[i, r], axis=r), "y")], "sized")
+    return te.create_prim_func([x, z, te.compute((n,), lambda i: te.sum(product[i, r], axis=r), "y")], "dynamic")
 
 
 def by_hand(shapes: tuple[int, int], calls: list[object], arena: int = 0) -> dict[str, object]:
@@ -276,8 +276,8 @@ def by_hand(shapes: tuple[int, int], calls: list[object], arena: int = 0) -> dic
 
 
 def test_functions_with_dynamic_shapes() -> None:
-    calls = [["sized", [0, 1], [3], [5, 3]], ["sized", [3, 1], [2], [5, 3]]]
-    _, data = build_aot([sized()], by_hand((5, 3), calls, 64), (), "hand", TARGET)
+    calls = [["dynamic", [0, 1], [3], [5, 3]], ["dynamic", [3, 1], [2], [5, 3]]]
+    _, data = build_aot([dynamic()], by_hand((5, 3), calls, 64), (), "hand", TARGET)
     x, z, y = np.arange(5, dtype="float32"), np.array([1, 2, 4], "float32"), np.zeros(5, "float32")
     loaded = load_object(data)
     assert call(loaded, "hand", [x, z], [y]) == 0
@@ -287,9 +287,9 @@ def test_functions_with_dynamic_shapes() -> None:
 def test_failed_allocations() -> None:
     """In a kernel, whose scratch memory would have 2**60 elements; and of the workspace."""
     x, z, y = np.zeros(1, "float32"), np.zeros(1, "float32"), np.ones(1, "float32")
-    calls = [["sized", [0, 1], [2], [2**30, 2**30]], ["(copy)", [0], [2], []]]
+    calls = [["dynamic", [0, 1], [2], [2**30, 2**30]], ["(copy)", [0], [2], []]]
     for arena in (0, 64):
-        _, data = build_aot([sized()], by_hand((1, 1), calls, arena), (), "hand", TARGET)
+        _, data = build_aot([dynamic()], by_hand((1, 1), calls, arena), (), "hand", TARGET)
         assert call(load_object(data), "hand", [x, z], [y]) == 3
     _, data = build_aot([], by_hand((1, 1), calls[1:], 2**60), (), "hand", TARGET)
     loaded = load_object(data)

@@ -62,11 +62,11 @@ def test_executed_instances_and_whole_footprints_are_exact(make_case: Callable[[
             assert executed == pytest.approx(len(runs), rel=1e-9), (row, st.block.name)
             assert bool(guarded) == (len(runs) < total)
             for u in st.uses.values():
-                touched = len({tuple(evaluate(e, env) for e in _concrete(program, st, u.buffer.name)) for env in runs})
-                box = np.prod(numbers(a, list(st.extents(u, len(st.loops))), row))
-                assert touched <= box
+                accessed = len({tuple(evaluate(e, env) for e in _concrete(program, st, u.buffer.name)) for env in runs})
+                footprint = np.prod(numbers(a, list(st.extents(u, len(st.loops))), row))
+                assert accessed <= footprint
                 if u.writes:
-                    assert touched == box, (row, st.block.name, u.buffer.name)
+                    assert accessed == footprint, (row, st.block.name, u.buffer.name)
             checked += 1
     assert checked >= 8
 

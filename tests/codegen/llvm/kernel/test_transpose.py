@@ -21,7 +21,7 @@ LANES = 4
 
 
 def across(columns: int, rows: int, step: int = 1, value: str = "A[w, c] * 2") -> PrimFunc:
-    """C[c, step * w] from A[w, c], vectors along c, columns written out."""
+    """C[c, step * w] from A[w, c], vectors along c, columns unrolled."""
     func = parse(
         f"""
 @T.prim_func
