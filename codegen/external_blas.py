@@ -1,4 +1,4 @@
-"""Offload dense layers to a BLAS: find a shared library and generate code that calls its `cblas_sgemm` or `cblas_dgemm`."""
+"""Offload dense layers to a BLAS: find a shared library, emit calls of its `cblas_sgemm` or `cblas_dgemm`."""
 
 from __future__ import annotations
 

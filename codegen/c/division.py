@@ -1,4 +1,4 @@
-"""Print floor division of integers as C helpers: total ones for every divisor, plain ones for divisors other than 0 and -1."""
+"""Print floor division of integers as C helpers, with or without results for the divisors 0 and -1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print expressions in C: a scalar is text, a vector is the list of its lanes, because CUDA C has no vector arithmetic.
+"""Print expressions in C: a scalar as text, a vector as the list of its lanes (CUDA C has no vector arithmetic).
 
 Vectors are loaded and stored whole if their address is known to be aligned, else lane by lane.  Loads needed by only one side of a
 select are emitted in the branch of that side.

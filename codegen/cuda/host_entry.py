@@ -1,4 +1,4 @@
-"""Emit entry points of CUDA functions: LLVM IR of `__tvm_ffi_<name>`, which checks every argument and launches on the caller's stream.
+"""Emit `__tvm_ffi_<name>` of CUDA functions in LLVM IR: check every argument, launch on the caller's stream.
 
 A function is a list of launches, so its entry is a list of stores and calls; the common code is in `codegen.cuda.host_launcher`.  The
 result is one object with the cubin inside, whose only symbols are the entry points:

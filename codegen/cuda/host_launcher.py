@@ -1,4 +1,4 @@
-"""Emit the LLVM IR that entry points of CUDA functions share: open the driver, load the cubin, launch on the caller's stream.
+"""Emit the LLVM IR shared by CUDA entry points: open the driver, load the cubin, launch on the caller's stream.
 
 One module of IR holds this text, the argument checker for CUDA memory, a cubin, and the entry points that call
 

@@ -1,4 +1,4 @@
-"""Lay out the scratch memory of a kernel: one block with a part shared by all threads, then one private part per thread.
+"""Lay out the scratch memory of a kernel: one block with a shared part, then one private part per thread.
 
 A block of constant size is static memory of the kernel, up to `STATIC_BYTES` for all kernels of an object, because code addresses its
 data with 32-bit offsets.  If it is larger, or a buffer has a dynamic size, the whole block is allocated on the heap at the start of each

@@ -1,4 +1,4 @@
-"""Emit host entry points for dynamic shapes as LLVM IR, the counterpart of `codegen.llvm.host_entry` for constant shapes.
+"""Emit host entry points for dynamic shapes as LLVM IR; `codegen.llvm.host_entry` has those for constant shapes.
 
 The entry reads the sizes, computes the extents of every tensor from them with overflow checks, and calls the argument checker of
 `runtime.checker.size_checker` on the resulting table.  The kernel runs only if all tensors match, so that it stays within their memory

@@ -1,4 +1,4 @@
-"""Run expression graphs over the columns of a table on a vector machine: millions of rows a second, without compiling the graph.
+"""Run expression graphs over tables on a vector machine, at millions of rows a second without compiling the graph.
 
 Compiling a graph of some thousand operations would take tenths of a second; the machine is compiled once.  Integers below 2**53, and
 their divisions, stay exact.

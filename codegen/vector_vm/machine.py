@@ -1,4 +1,4 @@
-"""Emit the vector machine that interprets expression graphs as LLVM IR: registers of `BLOCK` doubles, and a switch over opcodes.
+"""Emit the LLVM IR of a vector machine for expression graphs: registers of `BLOCK` doubles, a switch over opcodes.
 
 It is compiled once per process (source: vectorised interpretation, Boncz et al., MonetDB/X100, CIDR 2005): each instruction processes
 enough rows to amortise its dispatch.  Table columns are narrowed to float, into a scratch slot for each distinct column; a loop over the

@@ -1,4 +1,4 @@
-"""Model the memory requests of a warp: access width of a thread, 32-byte sectors of device memory, shared-memory bank conflicts.
+"""Model the memory requests of a warp: access width, 32-byte sectors of device memory, shared-memory bank conflicts.
 
 Addresses are computed for threads 0, 1, 2, 4, 8 and 16 of a warp.  If axes are split among threads by powers of two, as in the search
 spaces, they determine all other addresses, because each bit of the thread index adds its own offset.
@@ -22,7 +22,6 @@ SECTOR = 32
 BANK = 4
 """Bytes of a shared-memory bank."""
 WIDEST = 16
-"""Bytes of the widest access of a thread."""
 """Bytes of the widest access of one thread."""
 
 

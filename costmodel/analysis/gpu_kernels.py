@@ -1,7 +1,7 @@
-"""Derive the kernels of a parametric GPU program: grid, threads, shared memory, registers and occupancy, as expressions over Params.
+"""Derive the kernels of a parametric GPU program: grid, threads, shared memory, registers and occupancy.
 
-A kernel is a root statement of the function.  Shared memory is exact: it is counted as lowering allocates it.  Registers are an
-estimate for ranking; they do not decide legality, because the compiler fits any kernel by spilling.
+Quantities are expressions over Params.  A kernel is a root statement of the function.  Shared memory is exact: it is counted as lowering
+allocates it.  Registers are an estimate for ranking; they do not decide legality, because the compiler fits any kernel by spilling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Analyse a parametric program as expressions over its Params: loops, iteration counts, footprints, strides, allocations.
+"""Analyse a parametric program: loops, iteration counts, footprints, strides, allocations.
 
-Features and the analytic model are computed from this analysis.  Nothing branches on provability (docs/design/001-parametric.md):
-whether a loop has one iteration, whether an access depends on it and whether a guard can fail are 0/1 expressions.  Footprints are
-always clipped to their buffers here; primitives never clip.
+The results are expressions over Params; features and the analytic model are computed from them.  Nothing branches on provability
+(docs/design/001-parametric.md): whether a loop has one iteration, whether an access depends on it and whether a guard can fail are 0/1
+expressions.  Footprints are always clipped to their buffers here; primitives never clip.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Predict the CPU time of a candidate analytically, as expressions over Params: a roofline for every block, with rates of the target.
+"""Predict the CPU time of a candidate analytically by a roofline for every block, with rates of the target.
 
-For each block, four times are computed for the work of one thread.  The result is their maximum plus a share of the others, because
-overlap is never complete:
+The cost is an expression over Params.  For each block, four times are computed for the work of one thread.  The result is their maximum
+plus a share of the others, because overlap is never complete:
 
 - *issue*: vector operations of a register tile in slots of one multiply-add: the maximum of arithmetic, loads and stores, and the
   latency of a reduction with too few accumulators; registers that do not fit are spilled; short last vectors waste lanes.

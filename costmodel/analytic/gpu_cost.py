@@ -1,9 +1,9 @@
-"""Predict the GPU time of a candidate analytically, as expressions over Params: a roofline for every kernel, plus exposed latency.
+"""Predict the GPU time of a candidate analytically by a roofline for every kernel, plus exposed latency.
 
-A multiprocessor processes a block at five rates: multiply-adds, instructions, shared-memory passes, L2 bytes and memory bytes; the
-fullest multiprocessor decides.  The latency-bound time of a single block, counted once per wave of blocks, is the sixth time: with enough
-resident blocks it overlaps with the work of others, which is the benefit of occupancy.  The result is the maximum plus a share of the
-rest, plus launches and barriers.
+The cost is an expression over Params.  A multiprocessor processes a block at five rates: multiply-adds, instructions, shared-memory
+passes, L2 bytes and memory bytes; the fullest multiprocessor decides.  The latency-bound time of a single block, counted once per wave of
+blocks, is the sixth time: with enough resident blocks it overlaps with the work of others, which is the benefit of occupancy.  The result
+is the maximum plus a share of the rest, plus launches and barriers.
 
 Rates and limits come from the target; constants are published properties of NVIDIA multiprocessors (docs/design/006-gpu.md).  A device
 without warps, such as a CPU with OpenCL, is modelled by `opencl_cpu`.
@@ -56,7 +56,7 @@ SPILL = 6.0
 """Instructions, and L1 passes, per spilled register and run of straight-line code: it is stored and loaded again, and its users wait.
 The value ranks programs with spills behind nearly all others."""
 SMALL = 16.0
-"""Operations of straight-line code below which compilers unroll the loop around it."""
+"""Operations of straight-line code up to which compilers unroll the loop around it."""
 
 
 def gpu_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:

@@ -1,4 +1,4 @@
-"""Count the bytes that a GPU kernel transfers through its caches and from memory, from the footprints of its blocks."""
+"""Count the bytes that a GPU kernel transfers through caches and from memory, from the footprints of its blocks."""
 
 from __future__ import annotations
 

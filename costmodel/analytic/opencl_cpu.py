@@ -1,4 +1,4 @@
-"""Predict the time of a candidate on an OpenCL device without warps: a CPU whose cores execute work-groups with vectors.
+"""Predict the time of a candidate on an OpenCL CPU, whose cores execute work-groups with vectors.
 
 A core executes one work-group at a time.  Neighbouring work-items are the lanes of its vectors, so their accesses should be contiguous;
 a barrier ends a loop over the work-items, and values live across it are stored in memory.  The model is coarse and meant for ranking:

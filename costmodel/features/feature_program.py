@@ -1,4 +1,4 @@
-"""Evaluate the features of a sketch for any number of configurations: formulas are extracted once and run by a vector machine.
+"""Evaluate the features of a sketch for many configurations: extract formulas once, run them on a vector machine.
 
 All quantities computed before a candidate is built (admissibility, features, analytic cost) are formulas over its configuration, and all
 formulas of a sketch share one graph.  The LLVM backend evaluates millions of rows a second on one thread; numpy is the reference, and

@@ -1,4 +1,4 @@
-"""Compute the GPU features of a block: size and occupancy of its kernel, and memory access patterns of its threads.
+"""Compute the GPU features of a block: size and occupancy of its kernel, memory access patterns of its threads.
 
 They describe a kernel or the requests of warps, which CPU features do not cover; features of iterations, footprints and buffers apply to
 both.

@@ -1,4 +1,4 @@
-"""Reduce the store features of a program to one vector, for models with a fixed input length: sums, maxima and the dominating store.
+"""Reduce the store features of a program to one vector: sums, maxima and the row of the dominating store.
 
 A program has one feature row per block, and sketches differ in their number.  Additive features (operations, iterations, bytes, lines)
 are summed in linear space, over stores and buffers; of loop and allocation properties the maximum is kept; and the store with the most

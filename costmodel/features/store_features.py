@@ -1,9 +1,10 @@
-"""Extract features of every buffer store and its loops, as expressions over Params: those of Ansor and TenSet, and additional ones.
+"""Extract features of every buffer store and its loops: those of Ansor and TenSet, and additional ones.
 
-A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers, allocation) and a group of columns
-for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups are those of Zheng et al., "Ansor"
-(OSDI 2020, appendix B); additional are the share of useful iterations, recomputation, registers and scopes, and the GPU columns.
-Data-dependent choices are arithmetic: sorting is by ranks, and leaving a loop early is a mask that stays set.
+Features are expressions over Params.  A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers,
+allocation) and a group of columns for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups
+are those of Zheng et al., "Ansor" (OSDI 2020, appendix B); additional are the share of useful iterations, recomputation, registers and
+scopes, and the GPU columns.  Data-dependent choices are arithmetic: sorting is by ranks, and leaving a loop early is a mask that stays
+set.
 """
 
 from __future__ import annotations

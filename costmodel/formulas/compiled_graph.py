@@ -1,4 +1,4 @@
-"""Evaluate nodes of an expression graph over arrays of rows, by the LLVM vector machine or by numpy where it cannot be loaded."""
+"""Evaluate nodes of an expression graph over arrays of rows, by the LLVM vector machine or by numpy."""
 
 from __future__ import annotations
 

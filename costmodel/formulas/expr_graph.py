@@ -1,4 +1,4 @@
-"""Build hash-consed expression graphs over the Params of a sketch, to evaluate one formula for a million configurations.
+"""Build hash-consed expression graphs over the Params of a sketch, evaluated for a million configurations.
 
 Features and analytic costs of a candidate are formulas over its row of integers.  They are written with ordinary operators on `Num`,
 and equal subexpressions become one node.  A graph becomes bytecode that a vector machine in LLVM code interprets

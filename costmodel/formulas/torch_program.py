@@ -1,9 +1,9 @@
-"""Evaluate roots of a graph in torch: values of the numpy reference, and derivatives with respect to the columns of a row.
+"""Evaluate roots of a graph in torch, with derivatives with respect to the columns of a row.
 
-Counts of loops, cache lines and vectors are full of steps: ceil, floor, comparisons, selects.  Their derivatives are 0 or undefined, and
-useless for gradient descent, so two kinds are available.  *Exact* derivatives are torch's own, correct wherever the graph is smooth.
-*Relaxed* derivatives keep all values and replace the derivative of a step by that of a smooth approximation (straight-through,
-Bengio et al. 2013; the approximations are like those of Felix, Zhao et al., ASPLOS 2024):
+Values equal those of the numpy reference.  Counts of loops, cache lines and vectors are full of steps: ceil, floor, comparisons, selects.
+Their derivatives are 0 or undefined, and useless for gradient descent, so two kinds are available.  *Exact* derivatives are torch's own,
+correct wherever the graph is smooth.  *Relaxed* derivatives keep all values and replace the derivative of a step by that of a smooth
+approximation (straight-through, Bengio et al. 2013; the approximations are like those of Felix, Zhao et al., ASPLOS 2024):
 
 - floor and ceil of a quotient have the derivative of the quotient, and that of a remainder follows;
 - a > b has that of a logistic function of the relative difference;

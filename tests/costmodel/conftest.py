@@ -1,4 +1,4 @@
-"""Hand-written sketches for tests of features and cost models, with imperfect tiles and odd sizes, as made by rules and users."""
+"""Hand-written sketches with imperfect tiles and odd sizes, for tests of features and cost models."""
 
 from __future__ import annotations
 

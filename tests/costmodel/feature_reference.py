@@ -1,4 +1,4 @@
-"""Compute features of one concrete program in plain Python: integers, ifs, breaks and sorts; unit loops are dropped first.
+"""Compute features of one concrete program in plain Python: integers, ifs, breaks and sorts; no unit loops.
 
 Written from the description of the features, independently of `store_features`: numbers for footprints, evaluation for strides.  It is
 the oracle for both backends, and a baseline for the speed of one candidate at a time.

@@ -1,4 +1,4 @@
-"""Compute quantities of the GPU cost model for a concrete program in another way: by lowering it and enumerating the threads of a warp."""
+"""Compute quantities of the GPU cost model for a concrete program by lowering it and enumerating its threads."""
 
 from __future__ import annotations
 

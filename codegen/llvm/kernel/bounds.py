@@ -1,7 +1,8 @@
-"""Emit LLVM IR that raises an IndexError for the index checks of `lower.passes.check_bounds`, at the end of entry points.
+"""Emit LLVM IR that raises an IndexError for failed index checks of `lower.passes.check_bounds`.
 
-The entry passes the kernel three int64 after the caller's arrays.  If the kernel has stored the number of a site there, the entry raises
-`<function>: <site> is <index>, and the extent is <extent>` through TVM-FFI, in the same way as the argument checker.
+The text is part of entry points.  The entry passes the kernel three int64 after the caller's arrays.  If the kernel has stored the number
+of a site there, the entry raises `<function>: <site> is <index>, and the extent is <extent>` through TVM-FFI, in the same way as the
+argument checker.
 """
 
 from __future__ import annotations

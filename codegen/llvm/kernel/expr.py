@@ -1,4 +1,4 @@
-"""Emit expressions in LLVM IR: one method for each node, with memoised values, so that shared subtrees and loads are emitted once."""
+"""Emit expressions in LLVM IR, one method per node; shared subtrees and loads are emitted once."""
 
 from __future__ import annotations
 

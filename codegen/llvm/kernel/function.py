@@ -1,4 +1,4 @@
-"""Emit functions in LLVM IR: loops that carry pointers, parallel loops as outlined bodies, one scratch arena for a kernel.
+"""Emit functions in LLVM IR: loops that carry pointers, outlined parallel loops, one scratch arena per kernel.
 
 The input is scheduled, unrolled and vectorised, so that no LLVM optimisation except `sroa` is needed (docs/design/002-llvm.md):
 hoisting and strength reduction of addresses are done here, on index polynomials.  Every loop carries one pointer for each distinct

@@ -1,4 +1,4 @@
-"""Order the evaluation of expressions: operands first, and branches for the sides of a select that must not be speculated.
+"""Order the evaluation of expressions: operands first, branches for select sides that must not be speculated.
 
 Expressions with expanded functions share subtrees and are deeper than Python's stack; both walks keep an explicit stack and visit each
 object once.

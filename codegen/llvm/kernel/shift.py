@@ -1,4 +1,4 @@
-"""Emit shifts by any count in LLVM IR: a count that is negative or at least the width leaves only the sign, as in numpy."""
+"""Emit shifts by any count in LLVM IR; out-of-range counts leave only the sign, as in numpy."""
 
 from __future__ import annotations
 

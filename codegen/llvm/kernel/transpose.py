@@ -1,4 +1,4 @@
-"""Transpose register tiles whose vectors are strided in memory but whose equal lanes are adjacent, so that they are stored whole.
+"""Transpose register tiles of strided stores whose equal lanes are adjacent in memory, and store them whole.
 
 The tile of a convolution in NCHW has its channels in lanes and its pixels in different vectors.  Storing such a vector needs a scatter,
 one element at a time; after a transposition in registers, each vector holds the pixels of one channel and is stored whole.

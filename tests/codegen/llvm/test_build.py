@@ -1,4 +1,4 @@
-"""Machine code from scheduled functions, compared with the interpreter: types, threads, scratch memory, deterministic bytes."""
+"""Machine code of scheduled functions equals the interpreter: types, threads, scratch memory, deterministic bytes."""
 
 from __future__ import annotations
 

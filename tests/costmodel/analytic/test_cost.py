@@ -1,4 +1,4 @@
-"""The analytic cost reproduces known behaviour of CPUs: bounds, plateaus, cliffs, and the order of good and bad programs."""
+"""The analytic cost reproduces the behaviour of CPUs: bounds, plateaus, cliffs, order of good and bad programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The analytic cost of GPU programs: exact parts compared with tables and enumeration, and the order of good and bad programs."""
+"""The analytic cost of GPU programs: exact parts against tables and enumeration, order of good and bad programs."""
 
 from __future__ import annotations
 

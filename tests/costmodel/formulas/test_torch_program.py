@@ -1,4 +1,4 @@
-"""Expression graphs in torch: equality with numpy, exact derivatives compared with differences, relaxed ones with their rules."""
+"""Expression graphs in torch: equality with numpy, exact derivatives against differences, rules of relaxed ones."""
 
 from __future__ import annotations
 
