@@ -1,1 +1,1 @@
-"""Rank 4: machine code from lowered programs: LLVM, C, CUDA C and OpenCL C, host entry points, linking."""
+"""Generate machine code from lowered programs: LLVM, C, CUDA C and OpenCL C kernels, host entry points, linking."""

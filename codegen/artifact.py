@@ -1,4 +1,4 @@
-"""What compiling gives: object bytes and what they are, the only thing a builder ships."""
+"""Hold compiled object code with its metadata: the result of a builder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Pack:
     """A constant argument that a function takes in another layout.
 
     Attributes:
-        function: makes the packed copy: called with the constant and the copy.
-        position: of the argument.
-        spec: of the packed copy.
+        function: function that makes the packed copy; its arguments are the constant and the copy.
+        position: index of the argument.
+        spec: parameter specification of the packed copy.
     """
 
     function: str
@@ -25,12 +25,12 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One function ready to be loaded.
+    """One compiled function, ready to load.
 
     Attributes:
-        function: its name in the object.
+        function: its symbol in the object.
         data: object bytes.
-        packs: arguments that it takes packed.
+        packs: arguments that are passed packed.
     """
 
     function: str
@@ -44,10 +44,10 @@ class Artifact:
 
     Attributes:
         data: relocatable object bytes.
-        functions: names of the functions that were compiled.  Those that pack constants may have other forms beside them: `code`.
+        functions: names of the compiled functions.  Functions that pack constants also have a packed form, see `code`.
         target: the target, as JSON.
-        facts: what the compiler measured, for records (sizes, times in seconds).
-        packed: forms that take constants packed, by name of the function: their names, and what makes the packed copies.
+        facts: measurements of the compiler, for records (sizes, times in seconds).
+        packed: packed forms by function name: the symbol, and the packs that make the copies.
     """
 
     data: bytes
@@ -57,7 +57,7 @@ class Artifact:
     packed: dict[str, tuple[str, tuple[Pack, ...]]] = field(default_factory=dict)
 
     def code(self, function: str | None = None) -> Code:
-        """One function, by default the first, for calls with the same constants: in its packed form where there is one."""
+        """One function, by default the first, for repeated calls with the same constants: its packed form if there is one."""
         name = self.functions[0] if function is None else function
         form, packs = self.packed.get(name, (name, ()))
         return Code(form, self.data, packs)

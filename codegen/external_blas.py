@@ -1,4 +1,4 @@
-"""Dense layers by a BLAS: code that calls `cblas_sgemm` or `cblas_dgemm` of a shared library, and where such a library is found."""
+"""Offload dense layers to a BLAS: find a shared library, emit calls of its `cblas_sgemm` or `cblas_dgemm`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, RunError
 
 LIBRARIES = ("libopenblas.so.0", "libopenblas.so", "libscipy_openblas.so", "libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so.1")
-"""Names tried in this order: the system's OpenBLAS, that of the wheel `scipy-openblas32`, MKL."""
+"""File names, tried in this order: the system's OpenBLAS, the OpenBLAS of the wheel `scipy-openblas32`, MKL."""
 PREFIXES = ("", "scipy_")
-"""Of `cblas_sgemm`: the wheel's has one, so that it does not meet another OpenBLAS in a process."""
+"""Symbol prefixes: the wheel has one, to avoid symbol conflicts with another OpenBLAS in the process."""
 GEMM = {"float32": "cblas_sgemm", "float64": "cblas_dgemm"}
 
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
@@ -30,7 +30,7 @@ class Blas:
 
     Attributes:
         soname: file name or path of the shared library.
-        prefix: of its functions.
+        prefix: prefix of its function names.
     """
 
     soname: str
@@ -39,19 +39,19 @@ class Blas:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """C[m, n] = A[m, k] B[k, n] + bias, with operands as positions among the arguments; the result is the last argument.
+    """C[m, n] = A[m, k] B[k, n] + bias; operands are given by argument position, and the result is the last argument.
 
     Attributes:
         m: rows of the result.
         n: columns of the result.
-        k: terms of a sum.
+        k: length of the reduction.
         dtype: float32 or float64.
         a: position of A.
         b: position of B.
-        a_transposed: A lies in memory as [k, m].
-        b_transposed: B lies in memory as [n, k].
+        a_transposed: A is stored as [k, m].
+        b_transposed: B is stored as [n, k].
         bias: position of the bias, None if there is none.
-        bias_rows: rows of the bias: 1 for one that is the same in all rows, else m.
+        bias_rows: rows of the bias: 1 if all rows of the result share it, else m.
     """
 
     m: int
@@ -67,12 +67,12 @@ class Dense:
 
 
 def find_blas(libraries: Iterable[str] = LIBRARIES) -> Blas:
-    """The first library that can be loaded and has `cblas_sgemm`.
+    """The first library that can be loaded and has `cblas_sgemm` and `cblas_dgemm`.
 
     Args:
         libraries: file names and paths, in order.
     Raises:
-        BuildError: there is none; the message lists what was tried, and says how to get one.
+        BuildError: there is none; the message lists the attempts and says how to install one.
     """
     tried = []
     for name in libraries:
@@ -84,28 +84,28 @@ def find_blas(libraries: Iterable[str] = LIBRARIES) -> Blas:
         for prefix in PREFIXES:
             if all(hasattr(library, prefix + function) for function in GEMM.values()):
                 return Blas(name, prefix)
-        tried.append(f"{name}: it has no {' or '.join(p + GEMM['float32'] for p in PREFIXES)}")
+        tried.append(f"{name}: no symbol {' or '.join(p + GEMM['float32'] for p in PREFIXES)}")
     lines = "\n  ".join(tried)
     raise BuildError(
-        "no BLAS found that dense layers can be offloaded to. Install one:  pip install 'tunesmith[blas]'  or  apt install libopenblas0,"
-        f" or name a library: BlasCodegen('/path/of/library.so'). Tried:\n  {lines}"
+        "no BLAS found to offload dense layers to. Install one:  pip install 'tunesmith[blas]'  or  apt install libopenblas0,"
+        f" or pass the path of a library: BlasCodegen('/path/of/library.so'). Tried:\n  {lines}"
     )
 
 
 def dense_object(name: str, dense: Dense, specs: Sequence[ParamSpec], blas: Blas, target: Target) -> bytes:
-    """An object with `__tvm_ffi_NAME`, and `NAME_kernel`, which gets the addresses of operands and result.
+    """An object with the entry point `__tvm_ffi_NAME` and the function `NAME_kernel`, whose arguments are operand and result addresses.
 
     Args:
-        name: of the function.
-        dense: what it computes.
-        specs: its arguments.
-        blas: what it calls.
+        name: name of the function.
+        dense: the layer to compute.
+        specs: specifications of its arguments.
+        blas: the library to call.
         target: kind llvm.
     Raises:
-        BuildError: an extent is beyond 32 bits.
+        BuildError: an extent does not fit in 32 bits.
     """
     if max(dense.m, dense.n, dense.k) >= 1 << 31:
-        raise BuildError(f"{name}: {dense.m} x {dense.n} x {dense.k} has an extent that a BLAS with 32-bit sizes does not take")
+        raise BuildError(f"{name}: {dense.m} x {dense.n} x {dense.k} has an extent that does not fit the 32-bit sizes of the BLAS")
     kernel = f"{name}_kernel"
     return compile_object(dense_text(kernel, dense, blas) + emit_entry(name, kernel, specs), llvm_options(target))
 
@@ -149,7 +149,7 @@ def dense_text(kernel: str, dense: Dense, blas: Blas) -> str:
 
 
 def _bias(dense: Dense, result: str) -> list[str]:
-    """The result begins as the bias, to which the product is added."""
+    """Instructions that copy the bias to the result; GEMM then accumulates into it."""
     if dense.bias is None:
         return []
     row = dense.n * dt.nbytes(dense.dtype)

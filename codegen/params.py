@@ -1,4 +1,4 @@
-"""What the arguments of a function must be, for entry points and launches of any backend."""
+"""Derive parameter specifications of functions, for entry points and launches of any backend."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tunesmith.support.errors import BuildError
 
 
 def param_specs(func: PrimFunc) -> list[ParamSpec]:
-    """What the arguments of a function must be.
+    """Specifications of all parameters of a function.
 
     Raises:
-        BuildError: their shapes are not known before the call.
+        BuildError: a shape is not constant.
     """
     written = written_buffers(func)
     return [param_spec(func, p, p in written) for p in func.params]
 
 
 def param_spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
-    """What one argument must be.  BuildError as for `param_specs`."""
+    """Specification of one parameter.  Raises BuildError as `param_specs` does."""
     if not isinstance(p, Buffer) or any(e.const is None for e in p.shape):
         raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; bind symbolic sizes before building")
     check_scope(func, p)
@@ -30,13 +30,13 @@ def param_spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
 
 
 def check_scope(func: PrimFunc, p: Buffer) -> None:
-    """Refuse a parameter that is not memory of the caller, or not laid out as arrays are."""
+    """Refuse a parameter that is not in global memory, or not dense like the arrays of a caller."""
     if p.pad.const != 0:
-        raise BuildError(f"{func.name}: parameter {p.name} has pad={p.pad}, and arrays of a caller have no padding: pad allocations only")
+        raise BuildError(f"{func.name}: parameter {p.name} has pad={p.pad}; arrays of a caller have no padding: pad allocations only")
     if p.scope != "global":
-        raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; memory of the caller is global, declare it so")
+        raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; arrays of a caller are in global memory")
 
 
 def written_buffers(func: PrimFunc) -> set[Buffer]:
-    """The buffers that are stored to."""
+    """The buffers that a function stores to."""
     return {n.buffer for n in walk_objects(func.body) if type(n) is BufferStore}

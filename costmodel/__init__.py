@@ -1,1 +1,1 @@
-"""Cost models: features of whole populations, the analytic model, learned models, and the metrics they are judged by."""
+"""Predict the cost of candidates: features, an analytic model, learned models, and metrics to evaluate them."""

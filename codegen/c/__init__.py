@@ -1,1 +1,1 @@
-"""Print lowered functions as C-like kernels for GPUs."""
+"""Print lowered functions as CUDA C and OpenCL C kernels."""

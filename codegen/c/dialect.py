@@ -1,4 +1,4 @@
-"""What CUDA C and OpenCL C call the same things: the table by which one printer writes both."""
+"""Describe the spelling differences of CUDA C and OpenCL C in one table, so that one printer emits both."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tunesmith.support import dtype as dt
 
 _FLOAT_MATHS = ("exp", "exp2", "log", "log2", "tanh", "erf", "sin", "cos", "sqrt", "rsqrt", "floor", "ceil", "trunc", "copysign", "fma")
 HALVES = ("float16", "bfloat16")
-"""Held as 16 bits in memory and as float in expressions, rounded after each operation."""
+"""Stored as 16 bits in memory, computed as float in expressions, rounded after each operation."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One language.
+    """One kernel language.
 
     Attributes:
         name: `cuda` or `opencl`.
-        types: scalar types in C, by dtype.
-        vectors: how a vector type is made of a scalar one: those that exist, by (dtype, lanes).
-        spaces: the address space of pointers, by scope.
-        shared: how a declaration of shared memory begins.
-        thread, block: index of a thread in its block and of a block in the grid, along x, y, z.
+        types: C scalar type by dtype.
+        vectors: name of each available vector type by (dtype, lanes).
+        spaces: address space qualifier of pointers by scope.
+        shared: prefix of a declaration in shared memory.
+        thread, block: thread index in a block and block index in the grid, along x, y, z.
         barrier, unroll: statements.
-        functions: names of intrinsics, by (name, double precision).
-        prelude: what every program begins with.
-        halves: conversions of 16-bit floats, for programs that have some.
+        functions: function names of intrinsics by (name, double precision).
+        prelude: start of every program.
+        halves: conversions of 16-bit floats, for programs that use them.
     """
 
     name: str
@@ -49,25 +49,25 @@ class Dialect:
     functions: Mapping[tuple[str, bool], str] = field(default_factory=dict)
 
     def vector(self, dtype: str, parts: list[str]) -> str:
-        """A vector value of its lanes."""
+        """A vector value built from its lanes."""
         name = self.vectors[dtype, len(parts)]
         return f"make_{name}({', '.join(parts)})" if self.name == "cuda" else f"({name})({', '.join(parts)})"
 
     def pointer(self, dtype: str, lanes: int, scope: str, address: str, constant: bool) -> str:
-        """The memory at an address as a vector of elements."""
+        """Dereference of an address as a vector of elements."""
         name = self.vectors[dtype, lanes]
         space = self.spaces.get(scope, "")
         return f"*({space}{'const ' if constant else ''}{name}*)({address})"
 
     def number(self, value: float | int | bool, dtype: str) -> str:
-        """A literal."""
+        """A literal of the dtype."""
         if dtype == "bool":
             return "1" if value else "0"
         if dt.is_int(dtype):
             text = str(int(value))
             if dt.bits(dtype) < 64:
                 if value == -(2**31):
-                    return f"({text[:-1]}7 - 1)"  # without its sign it is no int
+                    return f"({text[:-1]}7 - 1)"  # 2147483648 is no int in C
                 return f"{text}u" if dtype == "uint32" else text if value >= 0 else f"({text})"
             suffix = ("ULL" if dt.is_unsigned(dtype) else "LL") if self.name == "cuda" else ("UL" if dt.is_unsigned(dtype) else "L")
             return f"({text}{suffix})" if value != -(2**63) else f"(-{2**63 - 1}{suffix} - 1)"
@@ -78,7 +78,7 @@ class Dialect:
         return f"({text})" if text.startswith("-") else text
 
     def floored(self, kind: str) -> tuple[str, str]:
-        """Functions of floats: the remainder of a floored division, and the quotient, that of exact arithmetic."""
+        """Helper functions on floats: remainder of a floored division, and its quotient as in exact arithmetic."""
         t, double = self.types[kind], kind == "float64"
         zero, one, half = (self.number(x, kind) for x in (0.0, 1.0, 0.5))
         sign, floor = self.functions["copysign", double], self.functions["floor", double]
@@ -92,7 +92,7 @@ class Dialect:
         )
 
     def to_odd(self) -> str:
-        """A function from double to float whose last bit says that something was lost, so that rounding once more is rounding once."""
+        """A helper that rounds double to float and sets the last bit if the result is inexact, so that a second rounding is correct."""
         t = self.types["float64"]
         as_float, as_bits = ("__uint_as_float", "__float_as_uint") if self.name == "cuda" else ("as_float", "as_uint")
         return (
@@ -111,7 +111,7 @@ class Dialect:
 
 
 def _rounded(value: float, dtype: str) -> float:
-    """The value of a literal of up to 32 bits."""
+    """The value of a literal of at most 32 bits, rounded to its dtype."""
     with np.errstate(over="ignore"):
         held = dt.to_numpy(dtype).type(value)
     return float(round_bfloat16(held) if dtype == "bfloat16" else held)
@@ -228,4 +228,4 @@ TS_INLINE unsigned short ts_to_bfloat16(float x) {
 }
 TS_INLINE float ts_round_bfloat16(float x) { return ts_from_bfloat16(ts_to_bfloat16(x)); }
 """
-"""Conversions that both languages define in the same words, behind their own."""
+"""Conversions that both languages define identically; they use the dialect's own conversions."""

@@ -1,4 +1,4 @@
-"""Division of integers that rounds down, as C: helpers with a value for every divisor, and those for divisors that are not 0 and not -1."""
+"""Print floor division of integers as C helpers, with or without results for the divisors 0 and -1."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from tunesmith.support import dtype as dt
 
 
 def floor_division(op: str, kind: str, dialect: Dialect, usual: bool) -> tuple[str, str]:
-    """The name and the definition of a function of two integers.
+    """Name and definition of a division helper of two integers.
 
     Args:
         op: floordiv or mod.
-        kind: their type.
-        dialect: of C.
-        usual: the divisor is neither 0 nor, when signed, -1, for which C has no result; else both results are 0 for 0, and the least
-            number divided by -1 is itself.
+        kind: dtype of both operands.
+        dialect: the C dialect.
+        usual: the divisor is neither 0 nor, if signed, -1, for which C has no defined result.  Otherwise both operations give 0 for
+            divisor 0, and the minimum integer divided by -1 is itself.
     """
     t = dialect.types[kind]
     name = f"ts_{op}_{kind}" if usual else f"ts_{op}_any_{kind}"

@@ -1,7 +1,7 @@
-"""Expressions in C: a scalar is text, a vector the list of its lanes, because CUDA C has no arithmetic on vectors.
+"""Print expressions in C: a scalar as text, a vector as the list of its lanes (CUDA C has no vector arithmetic).
 
-Vectors are loaded and stored whole where their address is known to be aligned, else lane by lane.  Loads that are wanted on one side of a
-choice only are made there.
+Vectors are loaded and stored whole if their address is known to be aligned, else lane by lane.  Loads needed by only one side of a
+select are emitted in the branch of that side.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _WRAPPING = ("add", "sub", "mul", "shl")
 
 
 class CExpr:
-    """Writes expressions; lines that must come before are appended to `lines`.
+    """Printer of expressions; statements that an expression needs are appended to `lines`.
 
     Attributes:
-        names: of buffers and of variables.
-        ranges: of the variables in scope.
+        names: C names of buffers and variables.
+        ranges: value ranges of the variables in scope.
     """
 
     def __init__(self, what: str, dialect: Dialect) -> None:
@@ -64,7 +64,7 @@ class CExpr:
         self.indent = 1
         self.helpers: set[str] = set()
         self.wide = False
-        """Indices are 64 bits wide."""
+        """Whether indices are 64 bits wide."""
         self._temps = 0
         self._spans: dict[Monomial, tuple[int, int]] = {}
 
@@ -73,28 +73,28 @@ class CExpr:
         self.lines.append("  " * self.indent + text)
 
     def temp(self, prefix: str = "v") -> str:
-        """A new name."""
+        """A fresh name."""
         self._temps += 1
         return f"{prefix}{self._temps}"
 
     def ctype(self, dtype: str) -> str:
-        """The type that holds a value."""
+        """The C type that a value is computed in."""
         return "float" if dtype in HALVES else self.dialect.types[dtype]
 
     def counter(self, last: int) -> str:
-        """The type of a variable that goes up to `last`."""
+        """The C type of a variable with values up to `last`."""
         return self.dialect.types["int64" if self.wide or last >= _ONCE else "int32"]
 
     # ---- indices -------------------------------------------------------------------------------------------------------
 
     def bind(self, v: Var, low: int, high: int) -> None:
-        """A variable comes into scope."""
+        """Bring a variable with a value range into scope."""
         if self.ranges.get(v, (low, high)) != (low, high):
             self._spans.clear()
         self.ranges[v] = low, high
 
     def index(self, p: Poly) -> str:
-        """An index as C; in parentheses unless it is a name or a number."""
+        """An index as C text, in parentheses unless it is a name or a number."""
         return self._index(p, self._overflows(p.terms))
 
     def _index(self, p: Poly, wide: bool) -> str:
@@ -107,7 +107,7 @@ class CExpr:
         return self._sum(terms, self._overflows(terms)) if terms else "0"
 
     def _sum(self, terms: Any, wide: bool) -> str:
-        """A sum, with variables cast to 64 bits where it is to be that wide and they are not."""
+        """A sum; if it is 64 bits wide, narrower variables are cast."""
         out = ""
         for m, c in sorted(terms, key=lambda t: (t[1] < 0, not t[0])):
             factors = [self._atom(a, wide) for a in m]
@@ -138,11 +138,11 @@ class CExpr:
                 return f"({x[0]} {'/' if a.op == 'floordiv' else '%'} {x[1]})"
             return self._floored(a.op, x[0], x[1], kind)
         if a not in self.names:
-            raise BuildError(f"{self.what}: the variable {a!r} has no value where device code is generated")
+            raise BuildError(f"{self.what}: the variable {a!r} is not bound in the kernel")
         return f"({self.dialect.types['int64']}){self.names[a]}" if wide and not self.wide else self.names[a]
 
     def _overflows(self, terms: Any) -> bool:
-        """Whether a sum must be computed in 64 bits: one of its parts, or what is inside them, may need more than 32."""
+        """Whether a sum must be computed in 64 bits: a term, or a part of one, may need more than 32."""
         if self.wide:
             return True
         low = high = 0
@@ -150,12 +150,12 @@ class CExpr:
             lo, hi = self._span(m)
             if c < 0:
                 lo, hi = hi, lo
-            low += min(c * lo, 0)  # so that the terms may come in any order
+            low += min(c * lo, 0)  # bounds of every partial sum, whatever the order of the terms
             high += max(c * hi, 0)
         return low <= -_ONCE or high >= _ONCE
 
     def _span(self, m: Monomial) -> tuple[int, int]:
-        """Lowest and highest value of a product; anything, if one of its parts needs more than 32 bits."""
+        """Lowest and highest value of a product; `_ANYTHING` if a factor needs more than 32 bits."""
         found = self._spans.get(m)
         if found is None:
             low = high = 1
@@ -174,18 +174,18 @@ class CExpr:
         return _ANYTHING if any([self._overflows(p.terms) for p in parts]) else self.bounds(poly(a))
 
     def _floored(self, op: str, x: str, y: str, kind: str, usual: bool = True) -> str:
-        """Division that rounds down, of what may be negative; not `usual` if the divisor may be 0 or -1."""
+        """Floor division of operands that may be negative; `usual` is False if the divisor may be 0 or -1."""
         name, helper = floor_division(op, kind, self.dialect, usual)
         self.helpers.add(helper)
         return f"{name}({x}, {y})"
 
     def bounds(self, p: Poly) -> tuple[int, int]:
-        """Lowest and highest value; unknown variables may be anything from 0 on."""
+        """Lowest and highest value; unknown variables are only assumed to be at least 0."""
         missing = {v: (0, _ONCE) for v in p.vars if v not in self.ranges}
         return bounds(p, {**self.ranges, **missing} if missing else self.ranges)
 
     def condition(self, p: Poly) -> str:
-        """`p < 0`, with what is negative on the right side."""
+        """`p < 0`, with negative terms moved to the right side."""
         left = [(m, c) for m, c in p.terms if c > 0]
         right = [(m, -c) for m, c in p.terms if c < 0]
         return f"{self._total(left)} < {self._total(right)}"
@@ -193,7 +193,7 @@ class CExpr:
     # ---- scalars -------------------------------------------------------------------------------------------------------
 
     def scalar(self, e: Expr) -> str:
-        """A value of one lane."""
+        """The text of a scalar."""
         t = type(e)
         if t is Poly:
             text = self.index(e)  # type: ignore[arg-type]
@@ -207,14 +207,14 @@ class CExpr:
         if t is Select:
             return self._choice(e)  # type: ignore[arg-type]
         if t is IndirectIndex:
-            return self._lookup(e, self.scalar)  # type: ignore[arg-type]
+            return self._indirect_index(e, self.scalar)  # type: ignore[arg-type]
         if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
             return self._reduced(e)  # type: ignore[arg-type]
         args = [self.scalar(k) for k in _operands(e)]
         return self.operation(e, args)
 
-    def _lookup(self, e: IndirectIndex, make: Callable[[Expr], Any]) -> Any:
-        """What `make` makes of the body, where the variable is known."""
+    def _indirect_index(self, e: IndirectIndex, make: Callable[[Expr], Any]) -> Any:
+        """The result of `make` on the body, with the loaded index bound to its variable."""
         last = max(self.bounds(e.extent)[1] - 1, 0)
         self.bind(e.var, 0, last)
         outer, self.names = self.names, {**self.names, e.var: f"({self.counter(last)}){self.scalar(e.value)}"}
@@ -236,10 +236,10 @@ class CExpr:
             return self._cast(dt.element(e.a.dtype), dt.element(e.dtype), args[0])  # type: ignore[attr-defined]
         if t is Call:
             return self._call(e, args)  # type: ignore[arg-type]
-        raise InternalError(f"{self.what}: device code was asked for a {t.__name__}")
+        raise InternalError(f"{self.what}: cannot print a {t.__name__} in device code")
 
     def rounded(self, dtype: str, text: str) -> str:
-        """A value of a 16-bit type after an operation in float."""
+        """A value of a 16-bit type, rounded after an operation in float."""
         return f"ts_round_{dtype}({text})" if dtype in HALVES else text
 
     def _binary(self, op: str, dtype: str, a: str, b: str) -> str:
@@ -258,22 +258,22 @@ class CExpr:
             none = "0" if op == "shl" or dt.is_unsigned(dtype) else f"({a} < 0 ? -1 : 0)"
             plain = self._binary(op, dtype, a, "0").replace(" 0)", f" ({b}))")
             return f"(({word})({b}) < {dt.bits(dtype)}u ? {plain} : {none})"
-        if op in _WRAPPING and (dtype in ("int32", "int64") or (op, dtype) == ("mul", "uint16")):  # signed ones must not overflow in C
+        if op in _WRAPPING and (dtype in ("int32", "int64") or (op, dtype) == ("mul", "uint16")):  # signed overflow is undefined in C
             word = self.dialect.types["uint64" if dtype == "int64" else "uint32"]
             return f"({self.dialect.types[dtype]})(({word}){a} {_INFIX[op]} {b if op == 'shl' else f'({word}){b}'})"
         text = f"({a} {_INFIX[op]} {b})"
         if dt.is_int(dtype) and dt.bits(dtype) < 32 and op in _WRAPPING:
-            return f"({self.dialect.types[dtype]}){text}"  # C computes in int
+            return f"({self.dialect.types[dtype]}){text}"  # C promotes to int
         return self.rounded(dtype, text) if op in ("add", "sub", "mul", "div") else text
 
     def _floored_float(self, op: str, kind: str, a: str, b: str) -> str:
-        """Floored quotient and its remainder, as numpy has them: the quotient is that of exact arithmetic."""
+        """Floored quotient or remainder with numpy's semantics: the quotient is that of exact arithmetic."""
         texts = self.dialect.floored(kind)
         self.helpers.update(texts[:1] if op == "mod" else texts)
         return f"ts_{'mod' if op == 'mod' else 'quotient'}_{kind}({a}, {b})"
 
     def _extreme(self, op: str, dtype: str, a: str, b: str) -> str:
-        """The smaller or the larger; NaN if either is."""
+        """Minimum or maximum; NaN if either operand is."""
         kind = self.ctype(dtype)
         name = f"ts_{op}_{kind.replace(' ', '_')}"
         test = f"a {'<' if op == 'min' else '>'} b" + (" || a != a" if dt.is_float(dtype) else "")
@@ -295,7 +295,7 @@ class CExpr:
         known = INTRINSICS[e.name]
         if known.shuffle:
             if self.dialect.name != "cuda":
-                raise BuildError(f"{self.what}: threads of {self.dialect.name} do not shuffle values; lower reductions for this target")
+                raise BuildError(f"{self.what}: {self.dialect.name} has no warp shuffles; lower the function for this target")
             return f"__shfl_xor_sync(0xffffffffu, {args[0]}, {known.shuffle})"
         if e.name == "isnan":
             return f"({args[0]} != {args[0]})"
@@ -308,7 +308,7 @@ class CExpr:
             return self.rounded(dtype, f"{self.dialect.functions['ldexp', dtype == 'float64']}({args[0]}, (int)({args[1]}))")
         name = self.dialect.functions.get((e.name, dtype == "float64"))
         if name is None:
-            raise BuildError(f"{self.what}: the intrinsic {e.name} is not one of device code")
+            raise BuildError(f"{self.what}: the intrinsic {e.name} is not available in device code")
         return self.rounded(dtype, f"{name}({', '.join(args)})")
 
     def _choice(self, e: Select) -> str:
@@ -337,27 +337,27 @@ class CExpr:
     # ---- memory --------------------------------------------------------------------------------------------------------
 
     def address(self, b: Buffer, index: Poly, lane: Poly | int = 0) -> str:
-        """An element as an lvalue, of the memory's type."""
+        """An element as an lvalue of the storage type."""
         at = index + lane
         return f"{self.names[b]}[{self._total(at.terms)}]"
 
     def load(self, b: Buffer, element: str) -> str:
-        """An element as a value."""
+        """The value of an element."""
         return f"ts_from_{b.dtype}({element})" if b.dtype in HALVES else element
 
     def stored(self, dtype: str, value: str) -> str:
-        """A value as it lies in memory."""
+        """A value converted to its storage type."""
         if dtype not in HALVES:
             return value
         loaded = f"ts_from_{dtype}("
         if value.startswith(loaded) and closes(value, len(loaded) - 1):
-            return value[len(loaded) : -1]  # it comes from memory as it goes there
+            return value[len(loaded) : -1]  # a copy needs no conversion
         head = f"ts_round_{dtype}("
         inner = value[len(head) : -1] if value.startswith(head) and closes(value, len(head) - 1) else value
         return f"ts_to_{dtype}({inner})"
 
     def whole(self, b: Buffer, index: Poly, lanes: int, stride: Poly | None, mask: Poly | None) -> str | None:
-        """The memory of a vector as an lvalue, where it is contiguous and aligned; of words, for elements of less than 32 bits."""
+        """A vector in memory as an lvalue if contiguous and aligned, else None; elements below 32 bits are grouped into words."""
         if b.scope in ("local", "register") or mask is not None or (stride is not None and stride != 1):
             return None
         if any(c % lanes for _, c in index.terms):
@@ -374,13 +374,13 @@ class CExpr:
         return self.dialect.pointer(dtype, count, b.scope, address, constant)
 
     def is_constant(self, b: Buffer) -> bool:
-        """Whether nobody stores to the buffer."""
+        """Whether the kernel never stores to the buffer."""
         raise NotImplementedError
 
     # ---- vectors -------------------------------------------------------------------------------------------------------
 
     def lanes(self, e: Expr) -> list[str]:
-        """The lanes of a vector."""
+        """The texts of the lanes of a vector."""
         n = dt.lanes(e.dtype)
         if n == 1:
             return [self.scalar(e)]
@@ -397,12 +397,12 @@ class CExpr:
         if t is Select:
             return self._choices(e, n)  # type: ignore[arg-type]
         if t is IndirectIndex:
-            return self._lookup(e, self.lanes)  # type: ignore[arg-type]
+            return self._indirect_index(e, self.lanes)  # type: ignore[arg-type]
         parts = [self.lanes(k) for k in _operands(e)]
         return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
 
     def _named(self, e: Expr) -> str:
-        """A scalar that is used many times."""
+        """A scalar used by several lanes: computed once, into a variable."""
         if type(e) is Const:
             return self.scalar(e)
         text = self.scalar(e)
@@ -413,7 +413,7 @@ class CExpr:
         return name
 
     def _load(self, e: BufferLoad, cond: str | None) -> list[str]:
-        """A vector from memory; where `cond` fails, zeros."""
+        """A vector load; zeros where `cond` fails."""
         b, index, n = e.buffer, e.indices[0], e.lanes
         place = self.whole(b, index, n, e.stride, e.mask)
         zero = self.dialect.number(0, b.dtype)
@@ -427,7 +427,7 @@ class CExpr:
         return out
 
     def _split(self, dtype: str, n: int, place: str, cond: str | None) -> list[str]:
-        """Lanes of a vector that is loaded whole."""
+        """Lanes of a vector loaded by one instruction."""
         name = self.temp()
         words = dt.bits(dtype) < 32
         kind, count = ("uint32", n * dt.nbytes(dtype) // 4) if words else (dtype, n)
@@ -459,23 +459,23 @@ class CExpr:
         return self._branches(e, n, [cond])
 
     def _branches(self, e: Select, n: int, conds: list[str]) -> list[str]:
-        """Lanes of a choice, each side computed where it is wanted."""
+        """Lanes of a select, each side computed in its branch."""
         names = [self.temp() for _ in range(n)]
         self.line(f"{self.ctype(dt.element(e.dtype))} {', '.join(names)};")
         for i, cond in enumerate(conds):
-            mine = names if len(conds) == 1 else [names[i]]
+            targets = names if len(conds) == 1 else [names[i]]
             for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
                 self.line(head)
                 self.indent += 1
                 values = self.lanes(side) if len(conds) == 1 else [self.lane(side, i)]
-                for name, value in zip(mine, values, strict=True):
+                for name, value in zip(targets, values, strict=True):
                     self.line(f"{name} = {value};")
                 self.indent -= 1
             self.line("}")
         return names
 
     def lane(self, e: Expr, i: int) -> str:
-        """One lane of a vector, of which the others may not be computed."""
+        """One lane of a vector whose other lanes may be unsafe to compute."""
         if dt.lanes(e.dtype) == 1:
             return self.scalar(e)
         t = type(e)
@@ -488,7 +488,7 @@ class CExpr:
         if t in (Broadcast, Ramp, IsNegative):
             return self.lanes(e)[i]
         if t is IndirectIndex:
-            return self._lookup(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
+            return self._indirect_index(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
         return self.operation(e, [self.lane(k, i) for k in _operands(e)])
 
 

@@ -1,7 +1,7 @@
-"""Kernels in C: one function for each kernel of a lowered program, in CUDA C or OpenCL C.
+"""Print lowered programs as kernels in CUDA C or OpenCL C, one function for each kernel.
 
-The text is meant to be read: names are those of the program, loops that are to be written out say so and stay loops, sizes are numbers.
-Every array of a thread is only touched in such loops, so that the compiler keeps it in registers.
+The text is readable: names are those of the program, unrolled loops stay loops with a pragma, extents are numbers.  Thread-local arrays
+are indexed only in unrolled loops, so that the compiler keeps them in registers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _KEYWORDS = frozenset(
     NULL NAN INFINITY TS_INLINE _Pragma""".split()
 )
 _RESERVED = re.compile(r"(u?(char|short|int|long)|float|double|half|bool)\d*|(ts|make|as|get|image\w*)_\w*|__\w*|v\d+")
-"""Types, functions of the languages and of the printer, and what the printer calls values."""
+"""Names reserved for types, functions of the languages and of the printer, and the printer's temporaries."""
 _MAX_INDEX = 2**31 - 1
 _MAX_THREADS_Z = 64
-"""Of every compute capability there is."""
+"""Limit of every compute capability."""
 _ALIGNMENT = 16
-"""Of arrays in shared memory: the widest vector."""
+"""Alignment of arrays in shared memory: the widest vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class PrintedKernel:
 
     Attributes:
         text: the function.
-        helpers: functions that it calls.
+        helpers: definitions of the helper functions it calls.
         launch: its launch; arguments are positions among the function's buffers.
-        registers: an estimate of what a thread needs.
-        shared_bytes: of a block, declared and given at the launch.
+        registers: estimated registers per thread.
+        shared_bytes: shared memory per block, static and dynamic.
     """
 
     text: str
@@ -65,19 +65,19 @@ class PrintedKernel:
 
     @property
     def blocks_macro(self) -> str:
-        """What the text calls the number of blocks that a multiprocessor is to hold, in CUDA C."""
+        """The macro for the minimum number of blocks per multiprocessor, in CUDA C."""
         return f"BLOCKS_OF_{self.launch.kernel}"
 
 
 def print_kernels(func: PrimFunc, target: Target, dialect: Dialect) -> tuple[list[PrintedKernel], list[Buffer]]:
-    """The kernels of a lowered function, in order, and the buffers they share beside its parameters.
+    """The kernels of a lowered function, in order, and the workspaces they share besides its parameters.
 
     Raises:
-        BuildError: a kernel asks for more than the target has, or is not in the form that lowering gives.
+        BuildError: a kernel exceeds a limit of the target, or is not in lowered form.
     """
     buffers = [p for p in func.params if isinstance(p, Buffer)]
     if len(buffers) != len(func.params):
-        raise BuildError(f"{func.name}: a parameter is a size that comes with the call; kernels are compiled for numbers. Bind the sizes")
+        raise BuildError(f"{func.name}: a parameter is a dynamic size; GPU kernels need constant shapes. Bind the sizes")
     body = func.body
     workspaces: list[Buffer] = []
     while type(body) is Allocate and body.buffer.scope == "global":
@@ -95,7 +95,7 @@ def _identifier(name: str) -> str:
 
 
 class _Kernel(CExpr):
-    """Prints one kernel."""
+    """Printer of one kernel."""
 
     def __init__(self, name: str, root: Stmt, memory: list[Buffer], target: Target, dialect: Dialect) -> None:
         super().__init__(name, dialect)
@@ -111,7 +111,7 @@ class _Kernel(CExpr):
         return b not in self.written
 
     def name_of(self, x: Any) -> str:
-        """A name for a binder that nothing else in the kernel has."""
+        """A name for a binder, unique in the kernel."""
         base = _identifier(x.name)
         base = f"x_{base}" if _RESERVED.fullmatch(base) else base
         name, n = base, 1
@@ -131,7 +131,7 @@ class _Kernel(CExpr):
         while True:
             if type(n) is For and n.thread in (*BLOCK_AXES, *THREAD_AXES):
                 if n.extent.const is None:
-                    raise BuildError(f"{self.name}: the loop {n.var} of {n.thread} has the extent {n.extent}; launches need numbers")
+                    raise BuildError(f"{self.name}: the loop {n.var} of {n.thread} has the extent {n.extent}; launches need constants")
                 extents[n.thread] = n.extent.const
                 self.bind(n.var, 0, n.extent.const - 1)
                 axis = "xyz".index(n.thread[-1])
@@ -172,7 +172,7 @@ class _Kernel(CExpr):
             raise BuildError(f"{self.name}: a grid of {grid} blocks; there are at most {_MAX_INDEX}, 65535 and 65535")
 
     def _shared(self, buffers: list[Buffer]) -> tuple[list[str], int, int]:
-        """Declarations of shared memory, how much it is, and how much of it comes with the launch."""
+        """Declarations of shared memory, its total bytes, and the bytes passed at the launch."""
         sizes = [-(-b.nbytes.as_int() // _ALIGNMENT) * _ALIGNMENT for b in buffers]
         total = sum(sizes)
         if total > self.target.shared_memory_per_block:
@@ -212,7 +212,7 @@ class _Kernel(CExpr):
         elif t is Evaluate:
             self._evaluate(n)  # type: ignore[arg-type]
         else:
-            raise BuildError(f"{self.name}: device code was given a {t.__name__}; run the lowering pipeline first")
+            raise BuildError(f"{self.name}: cannot print a {t.__name__} in device code; run the lowering pipeline first")
 
     def _inside(self, head: str, n: Stmt) -> None:
         self.line(head)
@@ -222,7 +222,7 @@ class _Kernel(CExpr):
 
     def _for(self, n: For) -> None:
         if n.kind not in ("serial", "unrolled"):
-            raise BuildError(f"{self.name}: the loop {n.var} is {n.thread or n.kind} where a thread's own work is expected")
+            raise BuildError(f"{self.name}: the loop {n.var} is {n.thread or n.kind}; loops of one thread are serial or unrolled")
         high = self.bounds(n.extent)[1]
         extent, name = self.index(n.extent), self.name_of(n.var)
         self.bind(n.var, 0, max(high - 1, 0))
@@ -242,7 +242,7 @@ class _Kernel(CExpr):
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
         if b.scope in (*SHARED_SCOPES, "global") or b.shape[0].const is None:
-            raise BuildError(f"{self.name}: the buffer {b.name} of scope {b.scope} and {b.shape[0]} elements is no memory of one thread")
+            raise BuildError(f"{self.name}: the buffer {b.name} of scope {b.scope} and {b.shape[0]} elements is not thread-local")
         self.line(f"{self.dialect.types[b.dtype]} {self.name_of(b)}[{max(b.shape[0].const, 1)}];")
         self.statement(n.body)
 
@@ -250,7 +250,7 @@ class _Kernel(CExpr):
         if type(n.value) is Call and n.value.name == "barrier":
             self.line(self.dialect.barrier)
         elif not (type(n.value) is Call and n.value.name in PREFETCHES):
-            raise BuildError(f"{self.name}: device code cannot run {getattr(n.value, 'name', n.value)!r} for its effect")
+            raise BuildError(f"{self.name}: device code cannot evaluate {getattr(n.value, 'name', n.value)!r} for its effect")
 
     def _store(self, n: BufferStore) -> None:
         b, index, count = n.buffer, n.indices[0], dt.lanes(n.value.dtype)
@@ -267,7 +267,7 @@ class _Kernel(CExpr):
             self.line(text if n.mask is None else f"if ({i} < {self.index(n.mask)}) {text}")
 
     def _packed(self, dtype: str, values: list[str]) -> str:
-        """A vector of these values as it lies in memory."""
+        """A vector of these values, converted to its storage type."""
         if dt.bits(dtype) >= 32:
             name = values[0].removesuffix(".x")
             same = values == [f"{name}.{'xyzw'[i]}" for i in range(len(values))]

@@ -1,4 +1,4 @@
-"""Estimate the registers of a thread of a GPU kernel."""
+"""Estimate the registers per thread of a GPU kernel."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tunesmith.ir.stmt import Allocate, Stmt
 from tunesmith.support import dtype as dt
 
 ADDRESSES = 24
-"""Registers of a thread beside its arrays: indices, addresses, loads in flight."""
+"""Registers of a thread besides its arrays: indices, addresses, loads in flight."""
 
 
 def register_estimate(kernel: Stmt) -> int:
-    """Registers that a thread of a lowered kernel will need: its arrays that live together, and some for addresses."""
+    """Registers per thread of a lowered kernel: arrays live at the same time, plus `ADDRESSES`."""
     return _live(kernel) + ADDRESSES
 
 

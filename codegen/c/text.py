@@ -1,10 +1,10 @@
-"""C source text, looked at as text."""
+"""Match parentheses in C source text."""
 
 from __future__ import annotations
 
 
 def closes(text: str, at: int) -> bool:
-    """Whether the parenthesis that opens at `at` closes at the end."""
+    """Whether the parenthesis opened at `at` closes at the end of the text."""
     depth = 0
     for i in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)

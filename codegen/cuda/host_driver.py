@@ -1,13 +1,13 @@
-"""The driver of CUDA in LLVM IR text: found at run time, its functions called, its errors raised.
+"""Emit LLVM IR that opens the CUDA driver at run time, calls its functions and raises their errors.
 
-A library that calls it so needs no driver to be linked or loaded, and tells what is missing where there is none.  The text is part of a
-module with `runtime.checker.argument_checker`; it defines
+The library then needs no driver to be linked or loaded, and reports what is missing at the first call.  The text is part of a module with
+`runtime.checker.argument_checker`; it defines
 
 - `i32 tunesmith.open_driver(function)`: 0 when the driver is ready, and `tunesmith.driver.ready` is 1 from then on; or -1;
 - `void tunesmith.fail_cuda(function, device, what, of, code)` and `void tunesmith.fail_device(function, device, what)`, which raise.
 
-Lines `cuda RESULT = FUNCTION(ARGUMENTS) ? GOOD : BAD` of texts for `expand` are calls of the driver, and go to the label GOOD if the result
-is 0; what stands from the question mark on may be left out.
+In texts for `expand`, a line `cuda RESULT = FUNCTION(ARGUMENTS) ? GOOD : BAD` calls the driver and branches to GOOD if the result is 0,
+else to BAD; the part from the question mark on is optional.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DRIVER = (
     "cuGetErrorName",
     "cuGetErrorString",
 )
-"""What is used of the driver; all there since CUDA 11.2."""
+"""Driver functions in use; all available since CUDA 11.2."""
 
 _TEXTS = {
     "driver": "libcuda.so.1",
@@ -140,7 +140,7 @@ entry:
 
 
 def driver_text() -> str:
-    """The functions, and what they need."""
+    """The driver functions in LLVM IR, with their constants."""
     texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in _TEXTS.items()]
     texts += [c_string(f"@tunesmith.driver.name{i}", name) for i, name in enumerate(_DRIVER)]
     symbols = ", ".join(f"ptr @tunesmith.driver.name{i}" for i in range(len(_DRIVER)))
@@ -149,12 +149,12 @@ def driver_text() -> str:
 
 
 def expand(text: str) -> str:
-    """The text with its lines `cuda ...`, and `raise ...` as `runtime.checker.ir_text` has them, spelled in LLVM IR."""
+    """Expand the lines `cuda ...`, and the lines `raise ...` of `runtime.checker.ir_text`, to LLVM IR."""
     return expand_raises(_CUDA.sub(_call, text))
 
 
 def _call(found: re.Match[str]) -> str:
-    """A line `cuda ...` in LLVM IR."""
+    """Expand one `cuda ...` line to LLVM IR."""
     result, function, arguments, good, bad = found.groups()
     lines = [
         f"  {result}.p = getelementptr ptr, ptr @tunesmith.driver, i64 {_DRIVER.index(function)}",

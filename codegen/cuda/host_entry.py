@@ -1,7 +1,7 @@
-"""Entry points of CUDA functions: LLVM IR text of `__tvm_ffi_<name>`, which checks every argument and launches on the caller's stream.
+"""Emit `__tvm_ffi_<name>` of CUDA functions in LLVM IR: check every argument, launch on the caller's stream.
 
-A function is a list of launches, so that its entry is a list of stores and calls; all that is common stands in
-`codegen.cuda.host_launcher`.  The result is one object with the cubin inside, whose only symbols are the entry points:
+A function is a list of launches, so its entry is a list of stores and calls; the common code is in `codegen.cuda.host_launcher`.  The
+result is one object with the cubin inside, whose only symbols are the entry points:
 
     begin(signature, args, num_args, addresses, workspace, call)      addresses of the parameters; the workspace is in `call`
     addresses[params + j] = workspace + offset j
@@ -23,22 +23,22 @@ from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram
 from tunesmith.support.errors import BuildError
 
 _APART = 256
-"""Bytes: each workspace begins at a multiple, as allocations of CUDA do."""
+"""Alignment of each workspace in bytes, as in CUDA allocations."""
 
 
 def compile_entries(program: DeviceProgram) -> bytes:
-    """An object that holds a program for CUDA with an entry point for each of its functions; equal programs give equal bytes.
+    """An object with a CUDA program and an entry point for each of its functions; equal programs give equal bytes.
 
     Raises:
-        BuildError: the program is for another kind of device, a name is no identifier, or two functions have one.
+        BuildError: the program is for another kind of device, a name is not an identifier, or two functions have the same name.
     """
     return compile_object(emit_cuda_entries(program), generic_options())
 
 
 def emit_cuda_entries(program: DeviceProgram) -> str:
-    """LLVM IR text of the module.  BuildError as for `compile_entries`."""
+    """LLVM IR text of the module.  Raises BuildError as `compile_entries` does."""
     if program.kind != "cuda":
-        raise BuildError(f"entry points that launch are made for programs of kind cuda, not {program.kind}")
+        raise BuildError(f"entry points with launches are generated for programs of kind cuda, not {program.kind}")
     kernels: dict[str, int] = {}
     for launch in [x for f in program.functions for x in f.launches]:
         kernels[launch.kernel] = max(kernels.get(launch.kernel, 0), launch.shared_bytes)
@@ -101,5 +101,5 @@ def _entry(function: DeviceFunction, kernels: dict[str, int], declared: set[str]
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where pieces of memory of these sizes begin in one, and then the size of that."""
+    """Offsets of workspaces of these sizes in one allocation, followed by its total size."""
     return list(accumulate([-(-size // _APART) * _APART for size in sizes], initial=0))

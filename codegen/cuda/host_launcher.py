@@ -1,22 +1,22 @@
-"""What entry points of CUDA functions share, as LLVM IR text: from the driver at run time to a launch on the stream of the caller.
+"""Emit the LLVM IR shared by CUDA entry points: open the driver, load the cubin, launch on the caller's stream.
 
 One module of IR holds this text, the argument checker for CUDA memory, a cubin, and the entry points that call
 
-1. `i32 tunesmith.begin(signature, args, num_args, addresses, workspace, call)`: checks the arguments; finds the driver, with `dlopen`, so
-   that a library loads where there is none; makes the primary context of the device of the arguments current, as CUDA's runtime, torch
-   and CuPy use it; loads the cubin when a device is met for the first time; takes the stream that TVM-FFI knows for the device; and
+1. `i32 tunesmith.begin(signature, args, num_args, addresses, workspace, call)`: checks the arguments; opens the driver with `dlopen`, so
+   that the library loads on machines without one; makes the primary context of the arguments' device current, the context that CUDA's
+   runtime, torch and CuPy use; loads the cubin at the first call on a device; reads the stream that TVM-FFI has set for the device; and
    allocates `workspace` bytes on it;
 2. `i32 tunesmith.launch(call, kernel, grid, block, shared_bytes, pointers)`, for each launch;
-3. `i32 tunesmith.end(call, status)`, once `begin` has succeeded: gives back the workspace, and leaves the thread as it was.
+3. `i32 tunesmith.end(call, status)`, once `begin` has succeeded: frees the workspace and restores the context of the thread.
 
-Each gives 0, or -1 with an error raised through TVM-FFI.
+Each returns 0, or -1 with an error raised through TVM-FFI.
 
-Workspaces come from a memory pool of the library's own (`cuMemAllocFromPoolAsync`), which keeps what it has been given back.  TVM-FFI
-allocates tensors only if the caller has installed an allocator, which torch's arrays do and others do not; and CUDA's default pool gives
-its memory back to the system at each synchronisation, unless somebody changes that for the whole process.
+Workspaces are allocated from a memory pool of the library (`cuMemAllocFromPoolAsync`), which retains freed memory.  TVM-FFI allocates
+tensors only if the caller has installed an allocator, which torch does and others do not; and CUDA's default pool returns its memory to
+the system at each synchronisation, unless that is changed for the whole process.
 
-`call` is `{ptr state, ptr stream, i64 workspace, ptr function, i32 device}`; the state of a device `{ptr context, ptr module, ptr pool}`
-and then the functions of its kernels.  A thread that meets a device first makes a state; if another was faster, it drops its own.
+`call` is `{ptr state, ptr stream, i64 workspace, ptr function, i32 device}`; the state of a device is `{ptr context, ptr module, ptr
+pool}` followed by the functions of its kernels.  The first call on a device creates the state; of two racing threads, one frees its own.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tunesmith.runtime.checker.argument_checker import Memory, checker_text
 from tunesmith.runtime.checker.ir_text import c_string
 
 MAX_DEVICES = 64
-"""Devices that a library keeps code of."""
+"""Number of devices that a library can hold loaded code for."""
 
 CALL = "{ ptr, ptr, i64, ptr, i32 }"
-"""Layout of a call, as an LLVM type."""
+"""LLVM type of a call."""
 
 CUDA_MEMORY = Memory(
     (2, 13),
@@ -42,7 +42,7 @@ CUDA_MEMORY = Memory(
         "contiguous": " (in elements): it must be contiguous and row-major, pass a copy (x.contiguous())",
     },
 )
-"""Memory of a GPU, and what CUDA manages for processor and GPU."""
+"""DLPack device types: GPU memory, and memory that CUDA manages for CPU and GPU."""
 
 _TEXTS = {
     "many_devices": f"code is loaded for devices 0 to {MAX_DEVICES - 1}",
@@ -379,20 +379,20 @@ done:
 
 
 def launcher_text(arch: str, cubin: bytes, kernels: Mapping[str, int], pooled: bool) -> str:
-    """The module but for its entry points.
+    """The module without its entry points.
 
     Args:
-        arch: what the code is for, as errors say it.
+        arch: architecture of the code, for error messages.
         cubin: the code.
-        kernels: its kernels, with the bytes of shared memory that each must be granted at its launches, 0 for none; entry points number
-            them in this order.
-        pooled: some function has workspaces.
+        kernels: shared memory in bytes to enable for each kernel, 0 for none, by kernel name; entry points number the kernels in this
+            order.
+        pooled: whether any function has workspaces.
     """
     loading, names = _LOADING, list(kernels)
     texts = [c_string(f"@tunesmith.text.{key}", text) for key, text in _TEXTS.items()]
     texts += [c_string(f"@tunesmith.kernel{i}", name) for i, name in enumerate(names)]
     rows = ", ".join(f"{{ ptr, i32 }} {{ ptr @tunesmith.kernel{i}, i32 {kernels[name]} }}" for i, name in enumerate(names))
-    code = cubin + b"\0"  # where PTX ends
+    code = cubin + b"\0"  # PTX must end with a null byte
     escaped = "\\" + code.hex("\\")
     data = [
         f"@tunesmith.kernels = private constant [{len(names)} x {{ ptr, i32 }}] {f'[{rows}]' if rows else 'zeroinitializer'}",

@@ -1,7 +1,7 @@
-"""CUDA C to machine code: NVRTC, which comes with pip and needs neither a GPU nor a driver.
+"""Compile CUDA C to machine code with NVRTC, which is installed with pip and needs neither a GPU nor a driver.
 
-A cubin is made, not PTX: all of the compiler's work happens here, in processes that do not hold the device, and what ptxas says about
-registers and spills is there before anything runs.
+The result is a cubin, not PTX: all compiler work is done here, in processes that do not hold the device, and the registers and spills
+that ptxas reports are known before the first run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunesmith.runtime.device.program import KernelResources
 from tunesmith.support.errors import BuildError, MissingExtraError
 
 _FILE = "kernels.cu"
-"""What messages call the source."""
+"""Name of the source in messages."""
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -30,17 +30,17 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _LINE = re.compile(rf"{re.escape(_FILE)}\((\d+)\)")
 _MOST_LINES = 12
-"""Of the source, in an error."""
+"""Source lines in an error message at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledCuda:
-    """What NVRTC made.
+    """The result of NVRTC.
 
     Attributes:
         cubin: machine code with its kernels' names, an ELF file.
-        resources: what each kernel takes.
-        log: what both compilers say, less how long they took.
+        resources: resource usage of each kernel.
+        log: messages of both compilers, without compile times.
     """
 
     cubin: bytes
@@ -52,32 +52,32 @@ def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> Compile
     """Compile CUDA C; the same source gives the same bytes.
 
     Args:
-        source: the text; its kernels are `extern "C"`, or have mangled names.
+        source: the text; kernels are `extern "C"`, or have mangled names.
         arch: `sm_90`, `sm_90a`, ...
-        options: of NVRTC, behind ours.
+        options: further NVRTC options, after the fixed ones.
     Raises:
         MissingExtraError: the extra `cuda` is not installed.
-        BuildError: it does not compile; the message has the compiler's words and the lines of the source that they name.
+        BuildError: compilation failed; the message has the compiler's log and the source lines that it names.
     """
     nvrtc = _nvrtc()
     program = _call(nvrtc, nvrtc.nvrtcCreateProgram, source.encode(), _FILE.encode(), 0, [], [])
     try:
         given = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *[f"--include-path={f}" for f in _headers()], *options]
         (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
-        said = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
-        log = "\n".join([line for line in said.rstrip("\0").splitlines() if "Compile time" not in line])
+        printed = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
+        log = "\n".join([line for line in printed.rstrip("\0").splitlines() if "Compile time" not in line])
         if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise BuildError(_refusal(source, arch, error.name, log))
+            raise BuildError(_failure(source, arch, error.name, log))
         cubin = _text(nvrtc, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     if not cubin:
-        raise BuildError(f"{arch} is no machine, so that NVRTC made no machine code: give one like sm_90")
+        raise BuildError(f"{arch} is a virtual architecture, for which NVRTC makes no machine code: pass a real one such as sm_90")
     return CompiledCuda(cubin, parse_resources(log), log)
 
 
 def parse_resources(log: str) -> dict[str, KernelResources]:
-    """What `ptxas -v` says about each entry function; of device functions that were not inlined it says more, which is left out."""
+    """Resources of each entry function in the output of `ptxas -v`; lines about device functions that were not inlined are skipped."""
     found: dict[str, KernelResources] = {}
     entry, frame, of = "", (0, 0, 0), ""
     for line in log.splitlines():
@@ -95,12 +95,12 @@ def parse_resources(log: str) -> dict[str, KernelResources]:
 
 
 def disassemble(cubin: bytes) -> str | None:
-    """The machine instructions of a cubin, by NVIDIA's `nvdisasm`; None where that is not installed.
+    """The disassembly of a cubin by NVIDIA's `nvdisasm`; None if that is not installed.
 
-    It is looked for on PATH and among the files of the package `nvidia-cuda-nvdisasm`.
+    `nvdisasm` is searched on PATH and among the files of the package `nvidia-cuda-nvdisasm`.
 
     Raises:
-        BuildError: it refuses the bytes.
+        BuildError: `nvdisasm` fails on the bytes.
     """
     program = _disassembler()
     if program is None:
@@ -115,7 +115,7 @@ def disassemble(cubin: bytes) -> str | None:
 
 
 def _nvrtc() -> Any:
-    """The bindings.  NVRTC's own library is loaded by their first call."""
+    """The bindings.  The first call of one loads NVRTC's library."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -129,7 +129,7 @@ def _nvrtc() -> Any:
 
 @cache
 def _headers() -> tuple[Path, ...]:
-    """Folders with CUDA's headers (cuda_fp16.h, mma.h), where packages have brought them."""
+    """Folders of CUDA's headers (cuda_fp16.h, mma.h) in installed packages."""
     return tuple(sorted({path.parent for name in ("cuda_fp16.h", "cuda_runtime.h") for path in _installed("nvidia-cuda-runtime", name)}))
 
 
@@ -141,7 +141,7 @@ def _disassembler() -> str | None:
 
 
 def _installed(distribution: str, name: str) -> list[Path]:
-    """Files of an installed package, by their last name."""
+    """Files of an installed package with this base name."""
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:
@@ -153,21 +153,21 @@ def _installed(distribution: str, name: str) -> list[Path]:
 def _call(nvrtc: Any, function: Any, *arguments: Any) -> Any:
     error, *values = function(*arguments)
     if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise BuildError(f"NVRTC refuses: {error.name}")
+        raise BuildError(f"NVRTC failed: {error.name}")
     return values[0] if values else None
 
 
 def _text(nvrtc: Any, size: Any, get: Any, program: Any) -> bytes:
-    """What one of NVRTC's pairs of functions gives."""
+    """A text from a pair of NVRTC functions, one for the size and one for the content."""
     buffer = b"\0" * _call(nvrtc, size, program)
     _call(nvrtc, get, program, buffer)
     return buffer
 
 
-def _refusal(source: str, arch: str, name: str, log: str) -> str:
-    """The compiler's words, and below them the lines of the source that they name."""
+def _failure(source: str, arch: str, name: str, log: str) -> str:
+    """The compiler's log, followed by the source lines that it names."""
     lines = source.splitlines()
     named = sorted({int(n) for n in _LINE.findall(log) if 0 < int(n) <= len(lines)})[:_MOST_LINES]
     listing = "\n".join(f"{n:5} | {lines[n - 1]}" for n in named)
-    words = log.strip() or "the compiler says nothing more"
+    words = log.strip() or "the compiler log is empty"
     return f"CUDA code does not compile for {arch} ({name}):\n{words}" + (f"\n\n{listing}" if listing else "")

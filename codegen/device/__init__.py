@@ -1,1 +1,1 @@
-"""Build and export functions of devices."""
+"""Build and export programs for GPU devices."""

@@ -1,6 +1,6 @@
-"""From scheduled functions to a program for a device: lower, print kernels, compile where there is a compiler.
+"""Build device programs from scheduled functions: lower, print kernels, compile CUDA C.
 
-CUDA C is compiled here, for the architecture of the target and without a driver; OpenCL C is compiled by the driver that runs it.
+CUDA C is compiled here for the target architecture, without a driver; OpenCL C is compiled by the driver at load time.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tunesmith.support.errors import BuildError
 DIALECTS: dict[str, Dialect] = {"cuda": CUDA, "opencl": OPENCL}
 
 OPTIONS = ("--fmad=false",)
-"""Of the CUDA compiler: what is to be one rounding is written as one call."""
+"""Options of the CUDA compiler: no contraction, because a fused multiply-add is written as an explicit call."""
 
 Functions = Iterable[PrimFunc] | PrimFunc | IRModule
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSource:
-    """Kernels as text, and what calls launch.
+    """Kernels as text, and the launches of each function.
 
     Attributes:
         dialect: the language.
-        kernels: of all functions, in order.
-        functions: what a call of each launches.
+        kernels: the kernels of all functions, in order.
+        functions: the launches of each function.
     """
 
     dialect: Dialect
@@ -45,10 +45,10 @@ class DeviceSource:
     functions: tuple[DeviceFunction, ...]
 
     def text(self, blocks: Mapping[str, int] | None = None) -> str:
-        """The source.
+        """The source text.
 
         Args:
-            blocks: for each kernel how many blocks a multiprocessor is to hold, in CUDA C; 1 where it is not said.
+            blocks: minimum blocks per multiprocessor of each kernel, in CUDA C; 1 if not given.
         """
         body = "\n".join([k.text for k in self.kernels])
         helpers = sorted({h for k in self.kernels for h in k.helpers})
@@ -63,9 +63,9 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> Artifac
     """Compile concrete functions for a GPU.
 
     Args:
-        funcs: a function, several, or a module; without Params and sizes.
+        funcs: one function, several, or a module; without Params and size parameters.
         target: kind cuda or opencl.
-        pipeline: the lowering.
+        pipeline: the lowering pipeline.
     Raises:
         BuildError: a function cannot be compiled for the target.
     """
@@ -87,15 +87,15 @@ def device_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) ->
     """The kernels of all functions in the language of the target.
 
     Raises:
-        BuildError: as `build`.
+        BuildError: as for `build`.
     """
     if target.base not in DIALECTS:
-        raise BuildError(f"device code is for {' and '.join(DIALECTS)}, not for targets of kind {target.kind}")
+        raise BuildError(f"device code is generated for {' and '.join(DIALECTS)}, not for targets of kind {target.kind}")
     dialect = DIALECTS[target.base]
-    many = [funcs] if isinstance(funcs, PrimFunc) else list(funcs.values()) if isinstance(funcs, IRModule) else list(funcs)
+    listed = [funcs] if isinstance(funcs, PrimFunc) else list(funcs.values()) if isinstance(funcs, IRModule) else list(funcs)
     printed: list[PrintedKernel] = []
     functions: list[DeviceFunction] = []
-    for f in many:
+    for f in listed:
         kernels, workspaces = print_kernels(pipeline(f, target), target, dialect)
         printed += kernels
         sizes = tuple([b.nbytes.as_int() for b in workspaces])
@@ -104,18 +104,18 @@ def device_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) ->
 
 
 def emit_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> tuple[str, Sequence[DeviceFunction]]:
-    """The source text of all functions, for people, and what their calls launch."""
+    """The source text of all functions, for display, and their launches."""
     source = device_source(funcs, target, pipeline)
     return source.text(_blocks(source, target)), source.functions
 
 
 def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
-    """Compile CUDA C, so that as many blocks fit a multiprocessor as need no spilled registers.
+    """Compile CUDA C for the highest occupancy without register spills.
 
-    Estimates of registers are off by a few; a kernel that spills under its bound is compiled again under half of it.
+    Register estimates are inexact; a kernel that spills is compiled again for half as many blocks per multiprocessor.
 
     Raises:
-        BuildError: the compiler refuses the source.
+        BuildError: the compiler rejects the source.
     """
     blocks = _blocks(source, target)
     while True:
@@ -138,7 +138,7 @@ def _blocks(source: DeviceSource, target: Target) -> dict[str, int]:
 
 
 def _resource_facts(source: DeviceSource, resources: Mapping[str, KernelResources]) -> dict[str, float]:
-    """What records keep of a function's kernels: the most that one of them takes, spills of all together."""
+    """Resource facts for records: the maximum over kernels, and the sum of their spills."""
     given = {k.launch.kernel: k.launch.shared_bytes for k in source.kernels}
     return {
         "registers": float(max(r.registers for r in resources.values())),
@@ -149,9 +149,9 @@ def _resource_facts(source: DeviceSource, resources: Mapping[str, KernelResource
 
 
 def _wanted_blocks(target: Target, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks per multiprocessor to compile a kernel for: as many as fit with the estimated registers, at least one.
+    """Minimum blocks per multiprocessor of a kernel: as many as fit with the estimated registers, at least one.
 
-    With more, the compiler spills registers; with fewer, it uses registers that do not pay.
+    A larger value makes the compiler spill registers; a smaller one lets it use registers without benefit.
     """
     if threads > target.max_threads_per_block or shared_bytes > target.shared_memory_per_block:
         return 1

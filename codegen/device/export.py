@@ -1,8 +1,8 @@
-"""Programs for devices as shared libraries, which TVM-FFI loads without tunesmith.
+"""Export device programs as shared libraries that TVM-FFI loads without tunesmith.
 
-A library for CUDA needs no driver and no part of CUDA to be built or loaded: it looks for the driver at its first call.  For OpenCL there
-is none: the code is source text, whose compiler, context and queue belong to the process that runs it, and DLPack has no agreed form for
-memory of OpenCL.
+A CUDA library needs no driver and no part of CUDA to be built or loaded: it opens the driver at its first call.  OpenCL programs cannot
+be exported: their code is source text, whose compiler, context and queue belong to the running process, and DLPack has no agreed
+representation of OpenCL memory.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tunesmith.support.errors import BuildError
 
 
 def export_device_library(path: str | PathLike[str], program: DeviceProgram) -> Path:
-    """Write a shared library with the functions of a program, for a process on a machine such as this with a GPU that takes the code.
+    """Write a shared library with the functions of a program, for processes on the same kind of host with a compatible GPU.
 
-    Functions take tensors that lie on one GPU, run on the stream that TVM-FFI has for it, and return while it works.  That is the current
-    stream of torch when a torch tensor is among the arguments; other callers set it where it is not the default one:
+    Functions take tensors on one GPU, run on the stream that TVM-FFI has set for it, and return asynchronously.  That is the current
+    stream of torch if a torch tensor is among the arguments; other callers set a non-default stream explicitly:
     `with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), address)`.
 
     Args:
-        path: where the library goes.
-        program: of kind cuda; equal ones give equal bytes.
+        path: path of the library.
+        program: of kind cuda; equal programs give equal bytes.
     Returns:
         The path.
     Raises:
@@ -33,7 +33,7 @@ def export_device_library(path: str | PathLike[str], program: DeviceProgram) -> 
     """
     if program.kind != "cuda":
         raise BuildError(
-            f"cannot export {path} as a library: those are made of programs for CUDA, and this one is for {program.kind}, whose code is "
-            "compiled where it runs. Save the program instead, module.save(path), and load it with tunesmith.load_module(path)"
+            f"cannot export {path} as a library: only CUDA programs can be exported, and this one is for {program.kind}, whose code is "
+            "compiled at load time. Save the program instead, module.save(path), and load it with tunesmith.load_module(path)"
         )
     return export_library(path, [compile_entries(program)])

@@ -1,4 +1,4 @@
-"""Devices and targets: whether a device of this machine is what a target says, and the target that a device is."""
+"""Check targets against the devices of this machine, and derive the target of a device."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from tunesmith.runtime.device.device import DEVICES, DeviceAttributes
 from tunesmith.support.errors import BuildError, RunError
 
 MAX_THREADS = 1024
-"""Threads of a block that searches try, also where a device takes more: no GPU does."""
+"""Upper limit of threads per block in searches, also for devices that report more; no GPU supports more."""
 
 
 def check_device(target: Target) -> None:
     """Refuse a target whose code the first device of its kind cannot run.
 
     Raises:
-        BuildError: there is no such device, or it has less than the target says.
+        BuildError: there is no such device, or it does not meet the limits of the target.
     """
     found = _first(target.base)
     if found is None:
         raise BuildError(
             f"code for {target} cannot run here: there is no {target.base} device, or its driver or Python package is missing "
-            f"(pip install 'tunesmith[{target.base}]'; `tunesmith doctor` lists what is there)."
+            f"(pip install 'tunesmith[{target.base}]'; `tunesmith doctor` lists the devices found)."
         )
     if target.base == "cuda" and found.compute_version is not None:
         arch = "sm_" + found.compute_version.replace(".", "")
@@ -32,16 +32,16 @@ def check_device(target: Target) -> None:
         "shared_memory_per_block": found.max_shared_memory_per_block_optin or found.max_shared_memory_per_block,
     }
     for name, most in limits.items():
-        asked = getattr(target, name)
-        if most is not None and asked > most:
-            raise BuildError(f"code for {target} cannot run here: {name} is {asked}, and this {found.name} has {most}.")
+        required = getattr(target, name)
+        if most is not None and required > most:
+            raise BuildError(f"code for {target} cannot run here: {name} is {required}, and this {found.name} has {most}.")
 
 
 def detect_device(kind: str) -> Target:
-    """The target that the first device of a kind is.
+    """The target of the first device of a kind; the default target of the kind if there is no device and the kind is not cuda.
 
     Raises:
-        BuildError: there is none.
+        BuildError: the kind is cuda and there is no device.
     """
     if kind == "cuda":
         return Target.detect("cuda")
@@ -68,7 +68,7 @@ def detect_device(kind: str) -> Target:
 
 
 def _first(kind: str) -> DeviceAttributes | None:
-    """The first device of a kind, None if there is none."""
+    """The attributes of the first device of a kind, None if there is none."""
     try:
         api = DEVICES.get(kind)
         return api.attributes(0) if api.count() else None
@@ -77,5 +77,5 @@ def _first(kind: str) -> DeviceAttributes | None:
 
 
 def _is_processor(found: DeviceAttributes) -> bool:
-    """Whether the device is this machine's processor."""
+    """Whether the device is the CPU of this machine."""
     return (bool(found.name) and str(found.name).strip() in detect_host().model_name) or "cpu" in str(found.name).lower()

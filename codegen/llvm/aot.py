@@ -1,16 +1,15 @@
-"""Ahead of time: a whole model as one C function, in the module of its kernels, so that its calls are direct.
+"""Compile a model ahead of time to one C function, in the same module as its kernels, so that calls are direct.
 
 The object defines, for a model called `m`:
 
     int32_t  m_run_with(const void *parameters, const void *const *inputs, void *const *outputs, void *workspace)
     uint64_t m_signature(void)       size_t m_workspace_bytes(void)       uint32_t m_num_inputs(void), m_num_outputs(void)
 
-and needs libc, libm and libgomp at most.  Kernels and their data are local to it, so that objects of several models link.  Nothing is
-written but outputs and workspace, and scratch memory of the kernels, which concurrent calls do not share: calls may run at once.
+and needs at most libc, libm and libgomp.  Kernels and their data have internal linkage, so that objects of several models link.  Only
+outputs, workspace and the kernels' scratch memory are written, and concurrent calls share none of them: the model is reentrant.
 
-What a library adds, when it is known where the parameters are, is a *front*: `m_run`, which is `m_run_with` on the parameters
-inside the library; or `m_parameters`, which recognises the file of parameters beside it.  `codegen.llvm.c_header` documents
-all for callers.
+A library adds a *front*, once the location of the parameters is decided: `m_run`, which is `m_run_with` on the parameters inside the
+library; or `m_parameters`, which recognises the parameter file beside it.  `codegen.llvm.c_header` documents the functions for callers.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ from tunesmith.support.errors import BuildError, RunError
 Program = dict[str, Any]
 
 _THROUGH_TABLE = '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
-"""With `nonlazybind`: functions elsewhere are called through the global offset table, also those that LLVM calls by itself (memcpy).
-LLVM's loader reserves memory for that table, but none for the one behind stubs: it ends the process over an object without writable
-data."""
+"""With `nonlazybind`: external functions are called through the global offset table, including those that LLVM inserts (memcpy).
+LLVM's loader reserves memory for that table but none for the table behind stubs: an object without writable data would make it abort
+the process."""
 
 
 def build_aot(
@@ -59,15 +58,15 @@ def build_aot(
 
     Args:
         funcs: the functions that it calls.
-        program: of the graph executor (`runtime.executor.graph_executor`): which calls, on which memory.
-        constants: of the program.
-        name: what the names of the C functions start with.
+        program: program of the graph executor (`runtime.executor.graph_executor`): the calls and their storage.
+        constants: constants of the program.
+        name: prefix of the C functions.
         target: kind llvm.
-        pipeline: the lowering.
+        pipeline: the lowering pipeline.
     Returns:
-        The program of an executable of kind "aot", whose constants are the same, and object code.
+        The program of an executable of kind "aot", with the same constants, and object code.
     Raises:
-        BuildError: the name is no C identifier, a function cannot be compiled for the target, or one is missing.
+        BuildError: the name is not a C identifier, a function cannot be compiled for the target, or one is missing.
     """
     made = {
         "version": VERSION,
@@ -87,11 +86,11 @@ def build_aot(
 def emit_aot(
     funcs: Sequence[PrimFunc], program: Program, constants: NamedArrays, made: Program, target: Target, pipeline: Pipeline = CPU
 ) -> str:
-    """LLVM IR text of what `build_aot` compiles; `made` is the program that it returns."""
-    strangers = sorted({call[0] for call in program["calls"]} - {f.name for f in funcs} - {COPY})
-    if strangers:
+    """LLVM IR text that `build_aot` compiles; `made` is the program that it returns."""
+    missing = sorted({call[0] for call in program["calls"]} - {f.name for f in funcs} - {COPY})
+    if missing:
         raise BuildError(
-            f"a model is compiled ahead of time as one object, and {', '.join(strangers)} would be called in another one: "
+            f"a model is compiled ahead of time as one object, and {', '.join(missing)} would be called in another one: "
             'compile without offload, or for executor="graph"'
         )
     module = Module(target, exported=False)
@@ -112,8 +111,8 @@ def emit_aot(
 class _Run:
     """The function that runs the model.
 
-    All pointers are compared with null and with their alignment before anything is written, and the workspace is allocated if the caller
-    gives none.  Kernels may be refused memory, and those with parallel loops refuse to run in a forked child; then the run ends.
+    All pointers are checked for null and alignment before anything is written.  The workspace is allocated if the caller passes none.
+    A kernel may fail to allocate memory, and kernels with parallel loops refuse to run in a forked child; either ends the run.
     """
 
     def __init__(self, program: Program, constants: NamedArrays, name: str, kernels: dict[str, Kernel], module: Module) -> None:
@@ -172,7 +171,7 @@ class _Run:
         ]
 
     def _call(self, i: int, call: list[Any], block: str) -> str:
-        """Emit a call; returns the label of the block that the next one stands in."""
+        """Emit a call; returns the label of the current block after it."""
         function, operands, results, sizes = call
         pointers = [self._pointer(t) for t in (*operands, *results)]
         if function == COPY:
@@ -205,16 +204,16 @@ class _Run:
         self.lines += ["  br label %end", "end:", f"  %result = phi i32 {ends}", "  ret i32 %result", "}"]
 
     def _pointer(self, number: int) -> str:
-        home, at, _, _ = self._program["tensors"][number]
-        if home not in (ARENA, CONSTANT):
-            return f"%inputs{at}" if home == INPUT else f"%outputs{at}"
-        base, offset = ("%arena", at) if home == ARENA else ("%parameters", self._offsets[at])
+        storage, at, _, _ = self._program["tensors"][number]
+        if storage not in (ARENA, CONSTANT):
+            return f"%inputs{at}" if storage == INPUT else f"%outputs{at}"
+        base, offset = ("%arena", at) if storage == ARENA else ("%parameters", self._offsets[at])
         if (base, offset) not in self._pointers:
             self._pointers[base, offset] = self._value(f"getelementptr inbounds i8, ptr {base}, i64 {offset}")
         return self._pointers[base, offset]
 
     def _branch(self, bad: str, good: str) -> None:
-        """Go to the end if a flag is set, else to the next block."""
+        """Branch to the end if a flag is set, else to the next block."""
         self.lines += [f"  br i1 {bad}, label %end, label %{good}", f"{good}:"]
 
     def _any(self, conditions: Sequence[str]) -> str:
@@ -233,7 +232,7 @@ class _Run:
 
 
 def front_inside(name: str, constants: str) -> bytes:
-    """An object with `<name>_run` for a library that holds the parameters at the symbol `constants`."""
+    """An object that defines `<name>_run` for a library with the parameters at the symbol `constants`."""
     return _compiled(f"""
 @"{constants}" = external constant i8
 declare i32 @"{name}{RUN_WITH}"(ptr, ptr, ptr, ptr)
@@ -245,10 +244,10 @@ define i32 @"{name}_run"(ptr %inputs, ptr %outputs, ptr %workspace) nounwind {{
 
 
 def front_beside(name: str, head: bytes) -> bytes:
-    """An object with `<name>_parameters` for a library whose parameters are in the file that starts with `head`.
+    """An object that defines `<name>_parameters` for a library whose parameters are in the file that starts with `head`.
 
-    `const void *<name>_parameters(const void *file, size_t size)` gives the parameters in the bytes of the file; NULL if they are those of
-    another model or torn.  The head holds the digest of the file, which is compared, and not computed.
+    `const void *<name>_parameters(const void *file, size_t size)` returns the parameters in the bytes of the file; NULL if they belong to
+    another model or are truncated.  The head contains the digest of the file, which is compared, not recomputed.
     """
     text = "".join(f"\\{byte:02x}" for byte in head)
     return _compiled(f"""
@@ -273,7 +272,7 @@ refuse:
 
 
 def _compiled(text: str) -> bytes:
-    """For any processor of this machine's kind."""
+    """Compile for the generic CPU of this machine's architecture."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")

@@ -1,8 +1,8 @@
-"""The scratch memory of a kernel: one block with a part that all threads share, then a part for each thread.
+"""Lay out the scratch memory of a kernel: one block with a shared part, then one private part per thread.
 
-Of constant size it is static memory of the kernel, up to `STATIC_BYTES` for all kernels of an object: code reaches its data by 32-bit
-distances.  Where it is larger, or a buffer's size comes with the call, the block is taken from the heap at the start of each call, all
-of it at once, so that a kernel that is refused memory has not begun.
+A block of constant size is static memory of the kernel, up to `STATIC_BYTES` for all kernels of an object, because code addresses its
+data with 32-bit offsets.  If it is larger, or a buffer has a dynamic size, the whole block is allocated on the heap at the start of each
+call, so that a kernel whose allocation fails has done nothing yet.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv
 from tunesmith.support.errors import BuildError
 
 STATIC_BYTES = 768 << 20
-"""Static scratch memory of an object at most; constants of a library may take another GB of the 2 GB that code reaches."""
+"""Limit of static scratch memory of an object; constants of a library may take another GB of the 2 GB that code can address."""
 LARGEST_BYTES = 1 << 47
-"""What a process can address."""
+"""Address space of a process."""
 PAGE, LINE = 4096, 64
 STAGGER = 17 * LINE
-"""Distance between the places of scratch buffers within their pages."""
+"""Difference between the page offsets of consecutive scratch buffers."""
 SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
-"""Stand in the text for sizes that are known at the end of a kernel."""
+"""Placeholders in the text for sizes known at the end of a kernel."""
 SHARED_BYTES, PRIVATE_BYTES = "%arena.shared", "%arena.private"
-"""Names of the sizes in a kernel that takes its block from the heap."""
+"""LLVM names of the sizes in a kernel with a dynamic arena."""
 _MOST = 2**63 - 1
 
 
 class Arena:
-    """Places for scratch buffers.
+    """Layout of scratch buffers.
 
     Args:
         kernel: name of the kernel.
-        threads: how many private parts there are.
-        dynamic: whether the size of some buffer is no number.
+        threads: number of private parts.
+        dynamic: whether some buffer has a dynamic size.
     """
 
     def __init__(self, kernel: str, threads: int, dynamic: bool) -> None:
@@ -41,31 +41,31 @@ class Arena:
         self.heap = dynamic
         self.shared = ZERO
         self.private = ZERO
-        self._rooms: list[tuple[Poly, int, bool]] = []
+        self._reserved: list[tuple[Poly, int, bool]] = []
         self._largest = (0, "")
 
     def reserve(self, name: str, size: Poly, private: bool) -> Poly:
-        """The place of a scratch buffer of so many bytes, never negative, in the arena.
+        """The offset in the arena of a scratch buffer of `size` bytes, which is never negative.
 
-        Each starts in a page of its own, and each at another distance from the page's start: a store and a later load
-        whose addresses agree in the last 12 bits look like one address to the processor, and rows of 4 KB are common.
+        Each buffer starts in a page of its own, at a different page offset: a store and a later load whose addresses agree in the last
+        12 bits alias in the CPU's store buffer, and rows of 4 KB are common.
         """
-        at = len(self._rooms) * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
-        self._rooms.append((size, at, private))
+        at = len(self._reserved) * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
+        self._reserved.append((size, at, private))
         if size.const is not None:
             self._largest = max(self._largest, (size.const * (self.threads if private else 1), name), key=lambda x: x[0])
-        room = ceildiv(size + at, PAGE) * PAGE
+        padded = ceildiv(size + at, PAGE) * PAGE
         start = self.private if private else self.shared
         if private:
-            self.private = start + room
+            self.private = start + padded
         else:
-            self.shared = start + room
+            self.shared = start + padded
         return start + at
 
     @property
     def used(self) -> bool:
         """Whether anything was reserved."""
-        return bool(self._rooms)
+        return bool(self._reserved)
 
     @property
     def nbytes(self) -> int:
@@ -74,27 +74,27 @@ class Arena:
 
     @property
     def detail(self) -> str:
-        """What there is to say about a block of constant size."""
+        """Text about the largest buffer, if the size is constant."""
         nbytes, name = self._largest
         return f"; the largest is {name}, {nbytes} bytes" if nbytes and not self.dynamic else ""
 
     def filled(self, text: str) -> str:
-        """The text of a function with the sizes put in."""
+        """The text of a function with placeholders replaced by the sizes."""
         if not self.dynamic:
             text = text.replace(SHARED, str(self.shared.as_int())).replace(PRIVATE, str(self.private.as_int()))
         return text.replace(WORKSPACE, "%ws" if self.used else "null")
 
     def acquire(self, env: Mapping[Var, str], declares: set[str], globals_: list[str], static_left: int, before: str) -> list[str]:
-        """The start of the kernel, up to the label `entry`.
+        """Instructions at the start of the kernel, up to the label `entry`.
 
         Args:
-            env: LLVM names of the sizes that come with the call.
-            declares: takes the declarations that are needed.
-            globals_: takes the static block.
-            static_left: how large a static block may be.
+            env: LLVM names of the dynamic sizes.
+            declares: receives the required declarations.
+            globals_: receives the static block.
+            static_left: bytes left for a static block.
             before: label of the block that these lines continue.
         Raises:
-            BuildError: no process could have so much memory.
+            BuildError: the arena exceeds the address space of a process.
         """
         if not self.used:
             return ["  br label %entry", "entry:"]
@@ -104,13 +104,13 @@ class Arena:
         if self.nbytes >= LARGEST_BYTES:
             raise BuildError(
                 f"{self.kernel.removesuffix('_kernel')}: intermediate buffers take {self.nbytes} bytes{self.detail}: more than a process "
-                "can address. Compute them where they are used (compute_at, compute_inline), or make the function smaller"
+                "can address. Compute them where they are used (compute_at, compute_inline), or reduce the problem size"
             )
         self.heap = self.nbytes > static_left
         return self._block_from_heap() if self.heap else self._static(globals_)
 
     def release(self) -> list[str]:
-        """The end of the kernel, before it returns."""
+        """Instructions at the end of the kernel, before it returns."""
         if not self.used:
             return []
         if self.heap:
@@ -127,7 +127,7 @@ class Arena:
         ]
 
     def _static(self, globals_: list[str]) -> list[str]:
-        """Take the static block, or, when another thread is inside the same kernel, memory of our own."""
+        """Take the static block, or heap memory if another thread is running the same kernel."""
         n, total = self.kernel, self.nbytes
         globals_.append(f"@{n}.arena = internal global [{total} x i8] zeroinitializer, align {PAGE}\n@{n}.busy = internal global i8 0")
         return [
@@ -147,7 +147,7 @@ class Arena:
         ]
 
     def _block_from_heap(self) -> list[str]:
-        """Take a block of constant size from the heap; the kernel returns the bytes it was refused."""
+        """Allocate a block of constant size on the heap; the kernel returns its size if that fails."""
         return [
             f"  %ws = call ptr @aligned_alloc(i64 {PAGE}, i64 {self.nbytes})",
             "  %none = icmp eq ptr %ws, null",
@@ -158,13 +158,13 @@ class Arena:
         ]
 
     def _from_heap(self, env: Mapping[Var, str], declares: set[str], before: str) -> list[str]:
-        """Take the block from the heap; the kernel returns the bytes it was refused.
+        """Allocate the block on the heap; the kernel returns its size if that fails.
 
-        The rooms are summed with every overflow noticed, so that the offsets inside, which `reserve` gives, are right.
+        The sizes are summed with overflow checks, so that the offsets of `reserve` do not overflow.
         """
         sizes = CheckedSizes(env, "room", declares)
         parts: dict[bool, list[str]] = {False: [], True: []}
-        for size, at, private in self._rooms:
+        for size, at, private in self._reserved:
             parts[private].append(sizes.rounded_up(sizes.total([sizes.value(size), str(at)]), PAGE))
         shared, private_bytes = sizes.total(parts[False]), sizes.total(parts[True])
         total = sizes.total([shared, sizes.product([private_bytes, str(self.threads)])])

@@ -1,4 +1,4 @@
-"""From scheduled functions to an artifact: lower, emit, compile."""
+"""Build an artifact from scheduled functions: lower, emit LLVM IR and entry points, compile to object code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tunesmith.lower.pipelines import CPU
 from tunesmith.support.errors import BuildError
 
 PACKING = ("call", "ahead", "both")
-"""Where constants are packed: in each call, as schedules say; ahead, by functions of their own; or the caller chooses."""
+"""Where constants are packed: in each call, as scheduled; ahead of the calls, by separate functions; or both, at the caller's choice."""
 
 Functions = Iterable[PrimFunc] | PrimFunc | IRModule
 
@@ -33,20 +33,20 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = CPU, packing: s
 
     Args:
         funcs: a function, several, or a module; scheduled or not, without Params.  A function with scalar parameters is compiled for
-            all their values from 1 to 2**31 - 1; calls give them as ints behind the tensors.
+            all their values from 1 to 2**31 - 1; calls pass them as ints after the tensors.
         target: kind llvm.
-        pipeline: the lowering.
+        pipeline: the lowering pipeline.
         packing: one of `PACKING`, for functions with `pack_constant`.
     Raises:
         BuildError: a function cannot be compiled for the target.
     """
     start = time.perf_counter()
-    many = _listed(funcs)
-    names = tuple([f.name for f in many])
+    listed = _listed(funcs)
+    names = tuple([f.name for f in listed])
     packed: dict[str, tuple[str, tuple[Pack, ...]]] = {}
     if packing != "call":
-        many = [part for f in many for part in _parts(f, packing, packed)]
-    text, _ = emit_text(many, target, pipeline)
+        listed = [part for f in listed for part in _parts(f, packing, packed)]
+    text, _ = emit_text(listed, target, pipeline)
     emitted = time.perf_counter()
     data = compile_object(text, llvm_options(target))
     done = time.perf_counter()
@@ -59,7 +59,7 @@ def _listed(funcs: Functions) -> list[PrimFunc]:
 
 
 def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
-    """What is compiled for a function; its packed form is noted in `packed`."""
+    """The functions to compile for a function; its packed form is recorded in `packed`."""
     lifted = hoist_constant_packing(func)
     if lifted is None:
         return [func]
@@ -70,20 +70,20 @@ def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack
 
 
 def assembly(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> str:
-    """The assembly of what `build` makes, for people."""
+    """The assembly that `build` would encode, for display."""
     return compile_assembly(emit_text(funcs, target, pipeline)[0], llvm_options(target))
 
 
 def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tuple[str, list[str]]:
     """LLVM IR text of the functions and their entry points, and the functions' names."""
-    many = _listed(funcs)
+    listed = _listed(funcs)
     module = Module(target)
     entries: list[str] = []
     declared: set[str] = set()
-    for f in many:
+    for f in listed:
         sizes = _sizes(f)
         if sizes:
-            params = _sized_params(f, sizes)
+            params = _dynamic_shape_params(f, sizes)
             lowered = pipeline(f, target)
             kernel = emit_kernel(lowered, module)
             sites = sites_of(lowered)
@@ -94,28 +94,28 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
             kernel = emit_kernel(lowered, module)
             refusal = kernel.detail if kernel.refuses else None
             entries.append(emit_entry(f.name, kernel.name, specs, declared, sites_of(lowered), refusal))
-    return module.text() + "\n".join(entries) + "\n", [f.name for f in many]
+    return module.text() + "\n".join(entries) + "\n", [f.name for f in listed]
 
 
 def _sizes(func: PrimFunc) -> list[Var]:
-    """The sizes that a call gives, which stand behind the buffers; none if a parameter is something else, which `param_specs` refuses."""
+    """Dynamic sizes, which follow the buffers; empty if a parameter is a Param, which `param_specs` refuses."""
     sizes = [p for p in func.params if isinstance(p, Var)]
     if not sizes or any(isinstance(v, Param) for v in sizes):
         return []
     buffers = len(func.params) - len(sizes)
     for p in func.params[:buffers]:
         if isinstance(p, Var):
-            raise BuildError(f"{func.name}: parameter {p!r} has no constant shape and stands before a buffer; sizes come after the buffers")
+            raise BuildError(f"{func.name}: parameter {p!r} has no constant shape and precedes a buffer; sizes must follow the buffers")
     return sizes
 
 
-def _sized_params(func: PrimFunc, sizes: list[Var]) -> list[DynamicShapeParam]:
+def _dynamic_shape_params(func: PrimFunc, sizes: list[Var]) -> list[DynamicShapeParam]:
     written = written_buffers(func)
     out: list[DynamicShapeParam] = []
     for p in func.params:
         if isinstance(p, Buffer):
             check_scope(func, p)
             for v in sorted({v for e in p.shape for v in e.vars} - set(sizes), key=lambda v: v.key):
-                raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; {v} is no parameter: add it behind the buffers")
+                raise BuildError(f"{func.name}: parameter {p!r} has no constant shape; {v} is not a parameter: add it after the buffers")
             out.append(DynamicShapeParam(p.name, p.dtype, p.shape, p in written))
     return out

@@ -1,6 +1,6 @@
-"""The C header of a model that was compiled ahead of time: for C99 and C++, and for whoever binds the functions in another language.
+"""Generate the C header of a model compiled ahead of time, for C99, C++ and bindings of other languages.
 
-Its structs are nothing but pointers, in the order of the model, so that callers without the header pass arrays of pointers.
+Its structs contain only pointers, in the order of the model, so that callers without the header can pass arrays of pointers.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _KEYWORDS = frozenset(
     "this thread_local throw true try typedef typeid typename typeof typeof_unqual union unsigned using virtual void volatile wchar_t "
     "while xor xor_eq linux unix NULL".split()
 )
-"""Of C and C++, and what compilers and headers define."""
+"""Keywords of C and C++, and macros of compilers and headers."""
 
 Spec = Sequence[Any]
 
 
 def c_header(program: dict[str, Any], constants: NamedArrays, beside: str | None = None) -> str:
-    """The header.
+    """The text of the header.
 
     Args:
-        program: of an executable of kind "aot".
-        constants: of the executable.
-        beside: the name of the file of parameters, if they are not in the library.
+        program: program of an executable of kind "aot".
+        constants: constants of the executable.
+        beside: name of the parameter file, if the parameters are not in the library.
     """
     name, upper = program["name"], program["name"].upper()
     run = f"{name}_run" if beside is None else f"{name}_run_with"
@@ -76,7 +76,7 @@ def c_header(program: dict[str, Any], constants: NamedArrays, beside: str | None
 
 
 def member_names(names: Sequence[str]) -> list[str]:
-    """C identifiers for the names of tensors, each another one."""
+    """Unique C identifiers for the names of tensors."""
     found: list[str] = []
     for name in names:
         word = re.sub(r"[^A-Za-z0-9]+", "_", name).lstrip("_") or "tensor"
@@ -187,6 +187,6 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text as a comment may hold it: ASCII, and neither end nor begin of a comment."""
+    """The text made safe for a comment: ASCII, without comment delimiters."""
     plain = text.encode("ascii", "backslashreplace").decode()
     return re.sub(r"[\x00-\x1f\x7f]", "?", plain).replace("*/", "* /").replace("/*", "/ *")

@@ -1,7 +1,7 @@
-"""LLVM IR text to object bytes.
+"""Compile LLVM IR text to object code or assembly.
 
-The text arrives vectorised, unrolled and with its addresses reduced, so the pipeline is `sroa` alone, with loop strength
-reduction off: the same speed as O3 in a tenth of the time (docs/design/002-llvm.md).
+The input is vectorised, unrolled and has reduced addresses, so the pipeline is `sroa` alone, with loop strength reduction off: the
+same speed as O3 in a tenth of the compile time (docs/design/002-llvm.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tunesmith.support.errors import InternalError
 
 @cache
 def _start() -> None:
-    load_openmp()  # before LLVM may see it: see runtime/threads.py
+    load_openmp()  # before LLVM can load it: see runtime/threads.py
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.set_option("tunesmith", "-disable-lsr")
@@ -51,7 +51,7 @@ def compile_object(text: str, options: LlvmOptions) -> bytes:
 
     Args:
         text: LLVM IR.
-        options: triple, cpu and features, from `llvm_host.llvm_options(target)`.
+        options: triple, cpu and features, from `codegen.llvm.host.llvm_options(target)`.
     Raises:
         InternalError: the text is not valid IR.
     """
@@ -60,6 +60,6 @@ def compile_object(text: str, options: LlvmOptions) -> bytes:
 
 
 def compile_assembly(text: str, options: LlvmOptions) -> str:
-    """The assembly that `compile_object` would encode, for people."""
+    """The assembly that `compile_object` would encode, for display."""
     module, machine = _optimised(text, options)
     return str(machine.emit_assembly(module))

@@ -1,7 +1,7 @@
-"""Data objects: bytes become an ELF object that any linker takes, so that a library can hold a model's program and weights.
+"""Write bytes as ELF data objects, so that a linker can put the program and weights of a model into a library.
 
-The format is so small that no compiler is needed, and hundreds of megabytes pass through no text.  Each symbol has a read-only section
-of its own that starts at a page, so that a process which loads the library maps its bytes and reads none of them before they are used.
+The format is simple enough to write without a compiler, and the bytes are never converted to text.  Each symbol has a page-aligned
+read-only section of its own, so that a process that loads the library maps the bytes and reads them on first use.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _GLOBAL_OBJECT = 1 << 4 | 1
 
 @dataclass(frozen=True, slots=True)
 class DataSymbol:
-    """Bytes with a name.
+    """A named sequence of bytes.
 
     Attributes:
-        name: of the global symbol.
+        name: the global symbol.
         pieces: the bytes, in order.
-        nbytes: how many there are.
+        nbytes: their number.
     """
 
     name: str
@@ -43,9 +43,9 @@ def write_data_object(file: BinaryIO, symbols: Sequence[DataSymbol], like: bytes
     """Write a relocatable ELF object that defines the symbols.
 
     Args:
-        file: where to, from its start.
-        symbols: what it defines, at least one.
-        like: an object for the same machine: processor and flags of the ABI are taken from it.
+        file: destination, written from its start.
+        symbols: symbols to define, at least one.
+        like: an object for the same machine, from which the processor and the ABI flags are copied.
     """
     _, _, machine, _, _, _, _, flags, *_ = _HEADER.unpack_from(like)
     names = b"\0" + b"".join(s.name.encode() + b"\0" for s in symbols)
@@ -61,7 +61,7 @@ def write_data_object(file: BinaryIO, symbols: Sequence[DataSymbol], like: bytes
         table.append(_SYMBOL.pack(names.index(b"\0" + s.name.encode() + b"\0") + 1, _GLOBAL_OBJECT, 0, i + 1, 0, s.nbytes))
         offset += -(-s.nbytes // PAGE) * PAGE
     tail = b"".join(table) + names + labels
-    rows = (  # type, size, index of the names that belong to it, first global symbol, alignment, size of an entry
+    rows = (  # type, size, linked name section, first global symbol, alignment, entry size
         (".note.GNU-stack", _PROGBITS, 0, 0, 0, 1, 0),
         (".symtab", _SYMTAB, len(b"".join(table)), len(symbols) + 3, 1, 8, _SYMBOL.size),
         (".strtab", _STRTAB, len(names), 0, 0, 1, 0),

@@ -1,8 +1,8 @@
-"""The host entry point of a function whose sizes come with the call: LLVM IR text, as `codegen.llvm.host_entry` for constant shapes.
+"""Emit host entry points for dynamic shapes as LLVM IR; `codegen.llvm.host_entry` has those for constant shapes.
 
-The entry reads the sizes, computes the extents of every tensor from them, each overflow noticed, and lets the argument checker of
-`runtime.checker.size_checker` compare the tensors with the table it has made.  The kernel runs when all fits, so that it cannot leave a
-tensor's memory for any sizes.
+The entry reads the sizes, computes the extents of every tensor from them with overflow checks, and calls the argument checker of
+`runtime.checker.size_checker` on the resulting table.  The kernel runs only if all tensors match, so that it stays within their memory
+for all sizes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class DynamicShapeParam:
-    """One tensor argument, as `runtime.checker.param_spec.ParamSpec`, with extents that are expressions of sizes."""
+    """One tensor argument, like `runtime.checker.param_spec.ParamSpec`, with extents that are expressions of sizes."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class DynamicShapeParam:
     written: bool = False
 
     def __str__(self) -> str:
-        """`float32[n, 64]`, as error messages show it."""
+        """`float32[n, 64]`, as in error messages."""
         extents = [script(e) if e.const is None else str(e) for e in self.shape]
         return f"{self.dtype}[{', '.join(extents)}]"
 
@@ -50,15 +50,15 @@ def emit_dynamic_shape_entry(
     """LLVM IR text of the entry point of one kernel.
 
     Args:
-        name: the function as callers know it.
-        kernel: global name of `i64 kernel(ptr, ..., i64, ...)`: a data pointer for each parameter, then the sizes; it gives 0, or the
-            bytes of memory that it was refused.
-        params: what the tensors must be.
+        name: exported name of the function.
+        kernel: global name of `i64 kernel(ptr, ..., i64, ...)`: a data pointer for each parameter, then the sizes; it returns 0, or the
+            size of a failed allocation in bytes.
+        params: specifications of the tensors.
         sizes: the ints that follow them.
         declared: see `codegen.llvm.host_entry.emit_entry`.
-        declares: takes the declarations that the text needs; they are the module's, and not part of the result.
-        sites: what the kernel checks, if it takes a report behind the tensors: see `codegen.llvm.kernel.bounds`.
-        refusal: more text for the error when the kernel was refused memory.
+        declares: receives the required declarations, which are module text and not part of the result.
+        sites: index checks of the kernel, if it takes a report after the tensors: see `codegen.llvm.kernel.bounds`.
+        refusal: further text for the error if the kernel refused to run.
     Raises:
         BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
     """
@@ -126,7 +126,7 @@ def emit_dynamic_shape_entry(
 
 
 def _table(name: str, params: Sequence[DynamicShapeParam], checked: CheckedSizes) -> list[str]:
-    """Instructions that fill `%params` and `%extents`; those that compute what they store are left in `checked`."""
+    """Instructions that fill `%params` and `%extents`; the instructions that compute the values are added to `checked`."""
     prefix = f"tunesmith.{name}."
     lines: list[str] = []
     first = 0
@@ -157,7 +157,7 @@ def _table(name: str, params: Sequence[DynamicShapeParam], checked: CheckedSizes
 
 
 def _signature(name: str, params: Sequence[DynamicShapeParam], sizes: Sequence[Var]) -> tuple[list[str], str]:
-    """The constants that the checks read, and the name of the one that holds them all."""
+    """Constants for the argument checks, and the name of the one that refers to all of them."""
     prefix = f"tunesmith.{name}."
     usage = f"{name}({', '.join([*(f'{p.name}: {p}' for p in params), *(f'{v.name}: int' for v in sizes)])})"
     lines = [c_string(f'@"{prefix}function"', name), c_string(f'@"{prefix}usage"', usage)]

@@ -1,10 +1,10 @@
-"""Linking: object bytes become a shared library that TVM-FFI loads without tunesmith.
+"""Link objects into a shared library that TVM-FFI loads without tunesmith.
 
-A library may hold a whole model: an executable's program and constants go in as they are, for `runtime.module.load_module` to find.
+A library may contain a whole model: the program and constants of an executable are included unchanged, for `runtime.module.load_module`.
 
-The library names libgomp.so.1 as what it needs (only if it has parallel loops), and the libraries that an executable names, so that it
-loads into any process; libtvm_ffi, whose process it is loaded into, is not named.  Equal objects give equal bytes: the linker is told to
-leave out whatever tells one run from another.
+The library depends on libgomp.so.1 (only if it has parallel loops) and on the libraries that an executable names, so that it loads into
+any process; libtvm_ffi, which is already loaded in the process, is not listed.  Equal objects give equal bytes: the linker flags exclude
+everything that differs between runs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tunesmith.support.errors import BuildError, RunError
 from tunesmith.support.temporary_folder import temporary_folder
 
 _FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack", "-z,nodelete", "-z,text", "-z,now", "--as-needed")
-"""now: a symbol that is missing is an error of loading, not the end of the process at the first call.  nodelete: if the
-library could be unloaded at exit, libgomp would go with it while its idle workers still run in it."""
+"""now: a missing symbol is an error at load time, instead of aborting the process at the first call.  nodelete: if the library could be
+unloaded at exit, libgomp would be unloaded too, while its idle workers still execute it."""
 PARAMETERS = ("inside", "beside")
-"""Where the constants of a model go."""
+"""Where the constants of a model are stored."""
 _SYSTEM = ("libm.so.6", "libc.so.6")
-"""What code that is compiled ahead of time may need of a process which is not Python."""
+"""Libraries that code compiled ahead of time may need in a process that is not Python."""
 _MOST_INSIDE = 1 << 30
-"""Bytes of constants: code reaches its data by 32-bit distances across them."""
+"""Limit of constants in bytes: code addresses its data across them with 32-bit offsets."""
 
 
 def export_library(
@@ -55,25 +55,24 @@ def export_library(
 ) -> Path:
     """Link ELF objects, compiled as position-independent code, into one shared library.
 
-    Tried in turn: `ld`, `cc`, and the linker inside the package `ziglang`.
+    Linkers are tried in this order: `ld`, `cc`, and the linker in the package `ziglang`.
 
     Args:
-        path: where the library goes; a file there is replaced as a whole, never half-written, and keeps its permissions.  Links are
-            followed.
-        objects: the objects; two may not define the same function.
-        executable: a model that the library shall hold; its code is linked too.
-        parameters: where its constants go, one of `PARAMETERS`.  Beside the library they are a file, its name with `.params` behind, which
-            the library recognises by its digest, so that libraries can be small and models exchanged without their weights.
-        header: where the C header goes, of a model that was compiled ahead of time.
+        path: path of the library; an existing file is replaced atomically and keeps its permissions.  Links are followed.
+        objects: the objects; no two may define the same function.
+        executable: a model to include in the library; its code is linked too.
+        parameters: where its constants are stored, one of `PARAMETERS`.  Beside the library, they are a file with the library's name plus
+            `.params`, which the library recognises by its digest, so that libraries can be small and models exchanged without weights.
+        header: path of the C header, for a model compiled ahead of time.
     Returns:
         The path.
     Raises:
-        BuildError: there is nothing to link, an object is not one, or no linker succeeded: the message holds every
-            command that was tried with what it said; or the path cannot be written, or is that of something else than a file.
+        BuildError: there is nothing to link, an object is invalid, no linker succeeded (the message lists every command with its
+            output), the path cannot be written, or it is not a regular file.
     """
     target = _path(path)
     if parameters not in PARAMETERS:
-        raise BuildError(f"parameters={parameters!r}: constants go {' or '.join(PARAMETERS)} the library")
+        raise BuildError(f"parameters={parameters!r}: constants are stored {' or '.join(PARAMETERS)} the library")
     if executable is not None:
         objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
     if not objects:
@@ -94,12 +93,12 @@ def export_library(
             (folder / inputs[-1]).write_bytes(checker_object())
         openmp = sorted(filter(is_openmp_symbol, needed | _write_thread_support(folder, needed, inputs)))
         if openmp:
-            # Linking against an empty stand-in gives the same library wherever it is built, and needs no libgomp there.
+            # A stub gives the same library on every machine, and needs no libgomp there.
             (folder / "openmp.o").write_bytes(_stand_in(openmp))
             _link(target, folder, ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
             inputs.append("libgomp.so.1")
         for i, name in enumerate(libraries):
-            # Recorded whether or not the stand-in defines anything; the loader finds by its name whatever is loaded already.
+            # Listed as needed even if the stub defines nothing; the loader reuses a loaded library by its name.
             (folder / f"empty{i}.o").write_bytes(_stand_in([]))
             _link(target, folder, [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
             inputs += ["--no-as-needed", f"library{i}.so", "--as-needed"]
@@ -118,18 +117,18 @@ def export_library(
 
 
 def export_object(path: str | PathLike[str], executable: Executable, header: str | PathLike[str] | None = None) -> Path:
-    """Join a model that was compiled ahead of time, with its parameters, into one relocatable object: for programs that hold the model.
+    """Join a model compiled ahead of time and its parameters into one relocatable object, for programs that embed the model.
 
     The program links libm and libgomp if the object needs them.  Objects of several models link into one program if their names differ.
 
     Args:
-        path: where the object goes; a file there is replaced as a whole, never half-written.
+        path: path of the object; an existing file is replaced atomically.
         executable: of kind "aot".
-        header: where the C header goes.
+        header: path of the C header.
     Returns:
         The path.
     Raises:
-        BuildError: it is no such model, its parameters are too large, no linker succeeded, or the path cannot be written.
+        BuildError: the executable is of another kind, its parameters are too large, no linker succeeded, or the path cannot be written.
     """
     target = _path(path)
     if executable.kind != AotExecutor.kind or executable.data is None:
@@ -158,7 +157,7 @@ def _path(path: str | PathLike[str]) -> Path:
 
 
 def _place(target: Path, file: Path, what: str = "") -> Path:
-    """Where a file goes.  Raises BuildError: there is no folder for it, or something else than a file is there."""
+    """The path to write a file to.  Raises BuildError if there is no folder for it, or the path is not a regular file."""
     try:
         place = atomic_file.place_of(file)
     except OSError as error:
@@ -170,7 +169,7 @@ def _place(target: Path, file: Path, what: str = "") -> Path:
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """What the system refuses, such as space on the disk, is a BuildError."""
+    """Convert an OSError, for example no space on the disk, to a BuildError."""
     try:
         yield
     except OSError as error:
@@ -178,11 +177,11 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _heading(target: Path, native: Executable | None, header: str | PathLike[str] | None, beside: str | None) -> tuple[Path, str] | None:
-    """Path and text of the C header."""
+    """Path and text of the C header, None if none was requested."""
     if header is None:
         return None
     if native is None:
-        raise BuildError(f'cannot export {target} with a C header: models have one that were compiled ahead of time: executor="aot"')
+        raise BuildError(f'cannot export {target} with a C header: only models compiled ahead of time have one: executor="aot"')
     path = _place(target, _path(header), "the C header ")
     return path, c_header(native.program, native.constants, beside)
 
@@ -197,7 +196,7 @@ def _write_heading(heading: tuple[Path, str] | None) -> None:
 
 
 def _write_front(folder: Path, native: Executable, parameters: str) -> None:
-    """The object `front.o`: what C programs call in a library."""
+    """Write the object `front.o` with the functions that C programs call."""
     name = program_name(native.program)
     if parameters == "inside":
         made = front_inside(name, CONSTANTS)
@@ -208,7 +207,7 @@ def _write_front(folder: Path, native: Executable, parameters: str) -> None:
 
 
 def _write_thread_support(folder: Path, needed: set[str], inputs: list[str]) -> set[str]:
-    """The object `threads.o`, among the inputs, if one of its symbols is needed; the symbols that it needs itself."""
+    """Write the object `threads.o` and append it to the inputs, if one of its symbols is needed; returns the symbols it needs."""
     if not needed.intersection(SUPPORT):
         return set()
     made = thread_support_object()
@@ -218,18 +217,18 @@ def _write_thread_support(folder: Path, needed: set[str], inputs: list[str]) -> 
 
 
 def _inside(target: Path, executable: Executable) -> tuple[list[Piece], int]:
-    """The constants for an object.  BuildError if they are too large for one."""
+    """The constants for an object.  Raises BuildError if they are too large for one."""
     pieces, size = payload_of(executable.constants)
     if size > _MOST_INSIDE:
         raise BuildError(
-            f"cannot export {target}: {size} bytes of constants are too many for one library, whose code reaches 2 GB. "
-            'Put them into a file of their own: parameters="beside"'
+            f"cannot export {target}: {size} bytes of constants are too many for one library, whose code addresses 2 GB. "
+            'Store them in a separate file: parameters="beside"'
         )
     return pieces, size
 
 
 def _write_model(folder: Path, target: Path, executable: Executable, like: bytes, parameters: str) -> None:
-    """The object `model.o` with program and constants, or with the program alone, and the constants in the file `parameters`."""
+    """Write the object `model.o` with program and constants, or with the program only and the constants in the file `parameters`."""
     digest, constants = None, []
     if parameters == "inside":
         constants.append(DataSymbol(CONSTANTS, *_inside(target, executable)))
@@ -243,7 +242,7 @@ def _write_model(folder: Path, target: Path, executable: Executable, like: bytes
 
 
 def linkers() -> dict[str, list[str]]:
-    """The linkers of this machine, best first: what an error message calls each, and the start of its command line."""
+    """The linkers of this machine, best first: name for error messages, and start of the command line."""
     found = {}
     for name in ("ld", "cc"):
         program = shutil.which(name)
@@ -265,7 +264,7 @@ def _needed(data: bytes, what: str) -> tuple[str, ...]:
 
 
 def _stand_in(symbols: Sequence[str]) -> bytes:
-    """An object that defines the symbols and does nothing."""
+    """A stub object that defines the symbols as empty functions."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     text = "\n".join(f"define void @{symbol}() {{\n  ret void\n}}" for symbol in symbols)
@@ -274,7 +273,7 @@ def _stand_in(symbols: Sequence[str]) -> bytes:
 
 
 def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], output: str, mode: str = "-shared") -> None:
-    """Run the first linker that succeeds; mode -r makes an object."""
+    """Run the first linker that succeeds; mode -r makes a relocatable object."""
     tried = []
     for name, start in linkers().items():
         words = [f"-Wl,{word}" if name == "cc" and word.startswith("--") else word for word in inputs]
@@ -292,7 +291,7 @@ def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], outpu
 
 
 def _spelled(linker: str, flags: Sequence[str]) -> list[str]:
-    """Linker flags as the program takes them: a compiler driver passes them on, and adds libraries that are left out here."""
+    """Linker flags in the syntax of the program: a compiler driver forwards them, and adds libraries, which is disabled here."""
     if linker == "cc":
         return ["-nostdlib", *(f"-Wl,{flag}" for flag in flags)]
     return [word for flag in flags for word in flag.split(",")]

@@ -1,7 +1,7 @@
-"""LLVM and the machine at hand: how a target is spelled for LLVM, and whether its code runs here.
+"""Translate targets to LLVM options, and check that code for a target can run on this machine.
 
-Options are a function of the target alone, so that equal inputs give equal bytes on every machine; the host is asked only to refuse
-code that would die here with an illegal instruction.
+Options depend only on the target, so that equal inputs give equal bytes on every machine; the host is queried only to refuse code that
+would fail here with an illegal instruction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class LlvmOptions:
-    """What `create_target_machine` takes: triple, processor, feature flags (`+a,-b`)."""
+    """Arguments of `create_target_machine`: triple, CPU, feature flags (`+a,-b`)."""
 
     triple: str
     cpu: str
@@ -26,29 +26,29 @@ class LlvmOptions:
 
 
 def llvm_options(target: Target) -> LlvmOptions:
-    """The target in LLVM's words.  `native` was resolved when the target was made, so nothing here depends on the machine."""
+    """LLVM options of a target; independent of the machine, because `native` was resolved when the target was made."""
     return LlvmOptions(target.mtriple, target.mcpu, target.mattr)
 
 
 def generic_options() -> LlvmOptions:
-    """Any processor of this machine's architecture."""
+    """LLVM options of the generic CPU of this machine's architecture."""
     return LlvmOptions(str(llvm.get_default_triple()), "", "")
 
 
 @cache
 def host_cpu_name() -> str:
-    """LLVM's own name of this processor; under a hypervisor that reports a false model it can differ from `Target.detect().mcpu`."""
+    """LLVM's name of this CPU; under a hypervisor that reports a false model it can differ from `Target.detect().mcpu`."""
     return str(llvm.get_host_cpu_name())
 
 
 @cache
 def host_features() -> frozenset[str]:
-    """The instruction sets LLVM finds on this machine."""
+    """The CPU features that LLVM detects on this machine."""
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
 def missing_features(target: Target) -> list[str]:
-    """Instruction sets that code for `target` may use and this machine lacks, sorted."""
+    """CPU features that code for `target` may use and this machine lacks, sorted."""
     return sorted(target.features - host_features())
 
 
@@ -56,7 +56,7 @@ def check_runs_here(target: Target) -> None:
     """Refuse a target whose code cannot run in this process.
 
     Raises:
-        BuildError: another architecture, or instruction sets this machine lacks.
+        BuildError: the target has another architecture, or CPU features that this machine lacks.
     """
     host = detect_host()
     arch = "aarch64" if target.mtriple.startswith(("aarch64", "arm64")) else "x86_64"
@@ -68,5 +68,5 @@ def check_runs_here(target: Target) -> None:
     if missing:
         raise BuildError(
             f"code for {target} cannot run here: this {host.model_name} ({host.mcpu}) lacks {', '.join(missing)}. "
-            "Export it for the machine it is meant for, or use Target.detect()."
+            "Export it for its machine, or use Target.detect()."
         )

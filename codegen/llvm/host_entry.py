@@ -1,9 +1,8 @@
-"""The host entry point: LLVM IR text of `__tvm_ffi_<name>`, which checks every argument and calls the kernel.
+"""Emit host entry points as LLVM IR: `__tvm_ffi_<name>`, which checks every argument and calls the kernel.
 
-The entry has the safe-call signature of TVM-FFI, `int (void* self, const TVMFFIAny* args, int32_t num_args,
-TVMFFIAny* result)`.  What it expects is constant data, a signature, which the argument checker of
-`runtime.checker.argument_checker` reads: an entry costs a kernel about a millisecond of compile time, and needs libtvm_ffi
-and libc at run time, so that an exported library runs where tunesmith is not installed.
+The entry has the safe-call signature of TVM-FFI, `int (void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result)`.  Its
+parameter specifications are constant data, a signature, read by the argument checker of `runtime.checker.argument_checker`.  An entry
+takes about a millisecond of compile time, and needs libtvm_ffi and libc at run time, so that an exported library runs without tunesmith.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
 ENTRY_PREFIX = "__tvm_ffi_"
-"""TVM-FFI finds the function `f` of a library as the symbol `__tvm_ffi_f`."""
+"""TVM-FFI exports the function `f` of a library as the symbol `__tvm_ffi_f`."""
 
 _DLPACK_CODE = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
@@ -36,14 +35,14 @@ def emit_entry(
     """LLVM IR text of the entry point of one kernel, to be joined to the text that defines the kernel.
 
     Args:
-        name: the function as callers know it: `module[name]`; a C identifier.
+        name: exported name of the function, as in `module[name]`; a C identifier.
         kernel: global name of `void kernel(ptr, ptr, ...)`, one data pointer for each parameter, in order.
-        params: what the arguments must be.
-        declared: global names that the module text already holds.  Declarations that are not in it are emitted and
-            added, so that entries of one module share them: pass the same set for each.  None starts an empty one:
-            the text is complete in itself.
-        sites: what the kernel checks, if it takes a report behind the parameters: see `codegen.llvm.kernel.bounds`.
-        refusal: of a kernel that may refuse to run, and returns an i64 (`codegen.llvm.kernel.function.Kernel`): more text for the error.
+        params: specifications of the arguments.
+        declared: global names already in the module text.  Missing declarations are emitted and added, so that entries of one module
+            share them: pass the same set for each.  None starts an empty one, and the text is self-contained.
+        sites: index checks of the kernel, if it takes a report after the parameters: see `codegen.llvm.kernel.bounds`.
+        refusal: for a kernel that may refuse to run and returns an i64 (`codegen.llvm.kernel.function.Kernel`): further text for the
+            error.
     Returns:
         Text that defines `__tvm_ffi_<name>`; its private constants start with `tunesmith.`.
     Raises:
@@ -92,7 +91,7 @@ def emit_entry(
 
 
 def begin_entry(name: str, declared: set[str]) -> str:
-    """The symbol of the entry point of a function, now among what the module text holds; refuses as `emit_entry` does."""
+    """The symbol of the entry point of a function, added to `declared`.  Raises BuildError as `emit_entry` does."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise BuildError(f"{name!r} cannot name an exported function: use letters, digits and underscores")
     entry = ENTRY_PREFIX + name
@@ -109,12 +108,12 @@ def dlpack_dtype(dtype: str) -> int:
 
 
 def emit_signature(name: str, params: Sequence[ParamSpec], alignment: int | None = None) -> tuple[list[str], str]:
-    """The constants that tell the checker what to expect, and the name of the one that holds them all.
+    """Constants of the parameter specifications for the checker, and the name of the one that refers to all of them.
 
     Args:
-        name: of the function.
-        params: what the arguments must be.
-        alignment: of their addresses, a power of two; by default the size of an element.
+        name: name of the function.
+        params: specifications of the arguments.
+        alignment: alignment of their addresses, a power of two; by default the size of an element.
     """
     prefix = f"tunesmith.{name}."
     usage = f"{name}({', '.join(f'{p.name}: {p}' for p in params)})"

@@ -1,7 +1,7 @@
-"""Probe kernels: what this machine's vector units, caches, memory and thread pool give, as a few functions of LLVM IR.
+"""Emit probe kernels in LLVM IR that measure the vector units, caches, memory and thread pool of this machine.
 
 Every kernel has one signature, `void (ptr data, i64 bytes, i64 rounds, ptr out)`; `team` runs one on several threads, each on its own
-slice of `data`.  The kernels do nothing but the one thing they measure, so that their time is its time.
+slice of `data`.  Each kernel performs only the operation that it measures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunesmith.runtime.object_loader import LoadedObject, load_object
 from tunesmith.support.errors import UserError
 
 OUT_BYTES = 4096
-"""Bytes of `out` one thread may write."""
+"""Bytes of `out` that one thread may write."""
 
 _STREAMS = 8
 _KERNEL = "(ptr %data, i64 %bytes, i64 %rounds, ptr %out)"
@@ -82,8 +82,8 @@ class ProbeKernels:
     """Loaded probe kernels.  `rounds` and `threads` are at least 1; addresses are multiples of 64.
 
     Attributes:
-        flops_per_round: floating point operations of one round of `multiply_add` on one thread.
-        step_bytes: slices of `read` and `fill` are multiples of this.
+        flops_per_round: floating-point operations of one round of `multiply_add` on one thread.
+        step_bytes: slices of `read` and `fill` must be multiples of this.
     """
 
     flops_per_round: int
@@ -91,25 +91,25 @@ class ProbeKernels:
     _code: LoadedObject
 
     def multiply_add(self, rounds: int, out: int, threads: int) -> None:
-        """Independent chains of vector multiply-adds in registers.
+        """Run independent chains of vector multiply-adds in registers.
 
         Args:
-            rounds: each does `flops_per_round` on every thread.
-            out: address of `threads * OUT_BYTES` bytes, where the sums go.
+            rounds: rounds of `flops_per_round` operations on every thread.
+            out: address of `threads * OUT_BYTES` bytes, which receive the sums.
             threads: team size.
         """
         self._team("multiply_add", out, 0, rounds, out, threads)
 
     def read(self, data: int, nbytes: int, rounds: int, out: int, threads: int) -> None:
-        """Read `nbytes` on each thread, `rounds` times over; thread t starts at `data + t * nbytes`."""
+        """Read `nbytes` on each thread, repeated `rounds` times; thread t starts at `data + t * nbytes`."""
         self._team("read", data, self._whole(nbytes), rounds, out, threads)
 
     def fill(self, data: int, nbytes: int, out: int, threads: int) -> None:
-        """Write ones where `read` will read, by the same threads: pages come to lie at their readers."""
+        """Write ones to the slices of `read` from the same threads, so that first-touch places the pages near their readers."""
         self._team("fill", data, self._whole(nbytes), 1, out, threads)
 
     def fork_join(self, rounds: int, threads: int) -> None:
-        """Start and join a team that does nothing, `rounds` times."""
+        """Start and join an empty team, `rounds` times."""
         function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int32)(self._code.address("fork_join"))
         function(rounds, threads)
 
@@ -125,7 +125,7 @@ class ProbeKernels:
 
 
 def load_probe(target: Target) -> ProbeKernels:
-    """Compile the kernels for `target` with its widest vectors and load them.  About 20 ms.
+    """Compile the kernels for `target` with its widest vectors and load them, in about 20 ms.
 
     Raises:
         BuildError: the target's code cannot run on this machine.
@@ -138,9 +138,9 @@ def load_probe(target: Target) -> ProbeKernels:
 
 
 def probe_text(target: Target) -> str:
-    """The module of probe kernels as LLVM IR."""
+    """LLVM IR of the module of probe kernels."""
     lanes = target.vector_lanes("float32")
-    # Without the instruction LLVM would call libm, element by element.
+    # Without the instruction LLVM would call libm for each element.
     fused = "fma" in target.features or "neon" in target.features
     kernels = [_multiply_add(lanes, target.vector_registers - 4, fused), _read(lanes), _fill(lanes)]
     return "\n".join([*kernels, _TEAM])
@@ -155,7 +155,7 @@ def _object_code(text: str, target: Target) -> bytes:
 
 
 def _multiply_add(lanes: int, chains: int, fused: bool) -> str:
-    """One round is one multiply-add on each of `chains` registers: enough of them to hide the latency of a chain."""
+    """One multiply-add per round on each of `chains` registers: enough chains to hide the latency."""
     vector = f"<{lanes} x float>"
     phis, steps, stores = [], [], []
     for c in range(chains):
@@ -165,7 +165,7 @@ def _multiply_add(lanes: int, chains: int, fused: bool) -> str:
         else:
             steps.append(f"  %m{c} = fmul {vector} %a{c}, %half\n  %b{c} = fadd {vector} %m{c}, %half")
         stores.append(f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  store {vector} %b{c}, ptr %p{c}, align 4")
-    # The factor is loaded, so that it stays in a register: a constant would be an operand in memory.
+    # The factor is loaded so that it stays in a register; a constant would be a memory operand.
     return "\n".join(
         [
             f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})",
@@ -185,7 +185,7 @@ def _multiply_add(lanes: int, chains: int, fused: bool) -> str:
 
 
 def _read(lanes: int) -> str:
-    """Sums in several registers, so that the loads and not a chain of additions set the pace."""
+    """Sums in several registers, so that loads and not a chain of additions limit the rate."""
     vector, nbytes = f"<{lanes} x float>", 4 * lanes
     outer, inner, steps, stores = [], [], [], []
     for k in range(_STREAMS):

@@ -1,7 +1,7 @@
-"""Arithmetic on sizes that a caller gives: in 64 bits, and every result that does not fit is noticed.
+"""Emit size arithmetic in LLVM IR on 64-bit sizes passed by a caller, with overflow checks.
 
-The extents of tensors and the bytes of memory are computed here.  An address inside a kernel needs no such care: it lies in memory
-whose size was computed here.
+It is used for extents of tensors and sizes of memory.  Addresses inside a kernel need no checks: they are within memory whose size was
+computed here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tunesmith.ir.poly import Atom, Op, Poly, Var
 
 
 class CheckedSizes:
-    """Emits straight-line instructions; `bad` is the i1 that says whether anything overflowed.
+    """Emitter of straight-line instructions; `bad` is an i1 that is true if any operation overflowed.
 
     Args:
         env: LLVM names of the sizes, i64.
-        prefix: starts the names of the results.
-        declares: takes the declarations that the instructions need.
+        prefix: prefix of result names.
+        declares: receives the required declarations.
     """
 
     def __init__(self, env: Mapping[Var, str], prefix: str, declares: set[str]) -> None:
@@ -46,11 +46,11 @@ class CheckedSizes:
         return self._folded("sadd", "0", values)
 
     def at_least(self, value: str, low: int) -> str:
-        """The larger of a value and a number."""
+        """The maximum of a value and a number."""
         return self._op(f"select i1 {self._op(f'icmp slt i64 {value}, {low}')}, i64 {low}, i64 {value}")
 
     def rounded_up(self, value: str, unit: int) -> str:
-        """The least multiple of a power of two that is no less than a value."""
+        """A value rounded up to a multiple of a power of two."""
         return self._op(f"and i64 {self.total([value, str(unit - 1)])}, {-unit}")
 
     def _folded(self, op: str, identity_element: str, values: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Spelling of LLVM types and constants."""
+"""Spell LLVM types and constants for dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCALAR = {"bool": "i1", "float16": "half", "bfloat16": "i16", "float32": "float
 
 @cache
 def llvm_type(dtype: str) -> str:
-    """`float32x16` is `<16 x float>`; bool is i1 in registers (a byte in memory); bfloat16 is its bits (see llvm_cast.py)."""
+    """`float32x16` is `<16 x float>`; bool is i1 in registers (a byte in memory); bfloat16 is its bits (see kernel/cast.py)."""
     scalar, lanes = dt.split(dtype)
     name = _SCALAR.get(scalar) or f"i{dt.bits(scalar)}"
     return name if lanes == 1 else f"<{lanes} x {name}>"
@@ -28,9 +28,9 @@ def suffix(dtype: str) -> str:
 
 
 def literal(value: bool | int | float, dtype: str) -> str:
-    """A constant of a scalar type.  Floats are spelled by their bits, as LLVM wants them: exact.
+    """A constant of a scalar type.  Floats are spelled by their bits, which is exact.
 
-    A number that is out of the type's range is infinite, as in the interpreter.
+    A number beyond the range of the type is infinite, as in the interpreter.
     """
     scalar = dt.element(dtype)
     if scalar == "bool":
@@ -48,5 +48,5 @@ def literal(value: bool | int | float, dtype: str) -> str:
 
 
 def vector_literal(values: list[str], element: str) -> str:
-    """A vector constant of spelled elements."""
+    """A vector constant from spelled elements."""
     return "<" + ", ".join(f"{element} {v}" for v in values) + ">"

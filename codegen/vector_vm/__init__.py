@@ -1,1 +1,1 @@
-"""Compile formulas over arrays of candidates to vector code."""
+"""Evaluate expression graphs over arrays of configurations with vector code."""

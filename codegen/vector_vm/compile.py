@@ -1,7 +1,7 @@
-"""Graphs of arithmetic over the columns of a row, run by one machine of vector code: features and costs of millions of candidates a
-second, and none of the tenths of a second that it takes to compile a graph of some thousand operations.
+"""Run expression graphs over tables on a vector machine, at millions of rows a second without compiling the graph.
 
-Integers below 2**53, and their divisions, stay exact.
+Compiling a graph of some thousand operations would take tenths of a second; the machine is compiled once.  Integers below 2**53, and
+their divisions, stay exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tunesmith.runtime.object_loader import load_object
 from tunesmith.support.errors import InternalError, UserError
 
 Node = tuple[str, tuple[float, ...]]
-"""("const", (value,)), ("param", (column,)), or an operation on the numbers of earlier nodes: those of `costmodel.formulas.expr_graph`."""
+"""("const", (value,)), ("param", (column,)), or an operation on the numbers of earlier nodes, as in `costmodel.formulas.expr_graph`."""
 TableColumn = tuple[int, bool]
 """(node, whether log2(value + 1) is stored instead of the value)."""
 
@@ -36,10 +36,10 @@ class _Program:
     """The instructions of a graph.
 
     Attributes:
-        code: int32 [instructions, 5]: operation, result, operands.  Registers are counted from 0; the result of `narrow` is a slot
-            of the scratch, that of `out` a double column, the operand of `param` a column of the row.
-        registers: so many are needed.
-        constants: registers that hold numbers throughout.
+        code: int32 [instructions, 5]: operation, result, operands.  Registers are numbered from 0; the result of `narrow` is a scratch
+            slot, that of `out` a double column, and the operand of `param` a column of the row.
+        registers: number of registers.
+        constants: node to register for constants, which are set once.
     """
 
     def __init__(self, nodes: Sequence[Node], narrowed: Sequence[int], columns: Sequence[int]) -> None:
@@ -71,19 +71,19 @@ class _Program:
                     self._register[i] = self.registers
                     self.registers += 1
                 code.append(self._instruction(i, op, arguments, operands))
-            mine = self._register[i]
-            code += [(CODES["narrow"], slot, mine, 0, 0) for slot in slots.get(i, ())]
-            code += [(CODES["out"], k, mine, 0, 0) for k in places.get(i, ())]
+            result = self._register[i]
+            code += [(CODES["narrow"], slot, result, 0, 0) for slot in slots.get(i, ())]
+            code += [(CODES["out"], k, result, 0, 0) for k in places.get(i, ())]
             free += [self._register[x] for x in dict.fromkeys(operands) if last[x] == i and x not in self.constants]
             if i not in last and op != "const":
-                free.append(mine)
+                free.append(result)
         self.code = np.array(code, np.int32).reshape(-1, 5)
 
     def _instruction(self, i: int, op: str, arguments: Sequence[float], operands: Sequence[int]) -> tuple[int, int, int, int, int]:
         if op == "param":
             return (CODES["param"], self._register[i], int(arguments[0]), 0, 0)
         if op not in RULES or op == "gate":
-            raise InternalError(f"the graph holds an unknown operation {op!r}")
+            raise InternalError(f"the graph contains an unknown operation {op!r}")
         true = [x in self._truths for x in operands]
         if (
             op in ("gt", "eq")
@@ -102,7 +102,7 @@ def _operands(node: Node) -> tuple[int, ...]:
 
 
 class _Scratch:
-    """Where each column of the table stands before it is transposed: logarithms first, then the other values, then numbers."""
+    """Scratch slot of each table column before transposition: logarithms first, then other computed values, then constants."""
 
     def __init__(self, nodes: Sequence[Node], table: Sequence[TableColumn]) -> None:
         distinct = list(dict.fromkeys(table))
@@ -119,14 +119,14 @@ class _Scratch:
 
 @cache
 def _here() -> LlvmOptions:
-    """This very processor, as LLVM sees it: the code never leaves the process."""
+    """LLVM options for this very CPU, since the code never leaves the process."""
     flags = ",".join(sorted(f"+{name}" for name in host_features()))
     return LlvmOptions(str(llvm.get_process_triple()), host_cpu_name(), flags)
 
 
 @cache
 def _machine() -> tuple[Any, Any]:
-    """The machine, and the object that holds it: it is called by address, so the object has to live as long."""
+    """The machine, and the object that holds its code, which must stay alive."""
     loaded = load_object(compile_object(machine_text(), _here()))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     kinds = [pointer, number, pointer, pointer, number, number, pointer, number, pointer, pointer, number, pointer, number]
@@ -138,15 +138,15 @@ _Doubles = npt.NDArray[np.float64]
 
 
 class DagKernel:
-    """A graph as a program of the machine.
+    """A graph compiled to a program of the machine.
 
     Args:
         nodes: the graph, operands before users.
         width: columns of a row.
         table: columns of the float table.
-        columns: nodes wanted as double arrays.
+        columns: nodes returned as double arrays.
     Raises:
-        InternalError: the graph holds an unknown operation.
+        InternalError: the graph contains an unknown operation.
         RunError: generated code cannot be loaded here.
     """
 
@@ -162,7 +162,7 @@ class DagKernel:
     def __call__(self, rows: npt.NDArray[np.integer], out: _Floats | None = None) -> tuple[_Floats, _Doubles]:
         """The table, float32 [N, len(table)], and the columns, float64 [len(columns), N], for rows [N, width].
 
-        Threads may call it at the same time.  `out`, when given, receives the table: C-contiguous float32 of that shape.
+        Thread-safe.  `out`, if given, receives the table: C-contiguous float32 of that shape.
         """
         n = len(rows)
         if rows.ndim != 2 or rows.shape[1] != self.width:
@@ -180,7 +180,7 @@ class DagKernel:
         scratch[len(self._scratch.computed) :] = np.array(self._scratch.numbers, np.float32)[:, None]
         main = n // BLOCK * BLOCK
         self._part(ints[:main], table, columns, n, registers, scratch)
-        if main < n:  # the last rows, fewer than a block: computed among copies of the last one
+        if main < n:  # a last partial block is padded with copies of its last row
             padded = np.repeat(ints[-1:], BLOCK, axis=0)
             padded[: n - main] = ints[main:]
             wide, tall = np.empty((BLOCK, self.table_width), np.float32), np.empty((self.column_count, BLOCK))
@@ -199,5 +199,5 @@ class DagKernel:
 
 
 def _blocks(count: int, dtype: type) -> npt.NDArray[Any]:
-    """[count, BLOCK] that begins with a cache line, as vector loads want it."""
+    """An array [count, BLOCK] aligned to a cache line, for aligned vector loads."""
     return empty(count * BLOCK * np.dtype(dtype).itemsize).view(dtype).reshape(count, BLOCK)

@@ -1,8 +1,8 @@
-"""The machine that runs graphs of arithmetic, as LLVM IR: registers of `BLOCK` doubles, and a switch over what to do with them.
+"""Emit the LLVM IR of a vector machine for expression graphs: registers of `BLOCK` doubles, a switch over opcodes.
 
-It is compiled once a process (source: vectorised interpretation, Boncz et al., MonetDB/X100, CIDR 2005): an instruction is for so many
-rows that choosing it costs less than doing it.  Results that go into a table are narrowed to a scratch of floats for each distinct
-column; a loop over that scratch takes the logarithms; 16 x 16 transpositions write whole rows of the table.
+It is compiled once per process (source: vectorised interpretation, Boncz et al., MonetDB/X100, CIDR 2005): each instruction processes
+enough rows to amortise its dispatch.  Table columns are narrowed to float, into a scratch slot for each distinct column; a loop over the
+scratch computes the logarithms; 16 x 16 transpositions write whole rows of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tunesmith.codegen.llvm.text import literal, vector_literal
 LANES = 8
 GROUP = 16
 BLOCK = 64
-"""Rows that an instruction is for: few enough that the registers stay in the cache."""
+"""Rows per instruction: few enough for the registers to stay in the cache."""
 _D, _L, _M, _F = f"<{LANES} x double>", f"<{LANES} x i64>", f"<{LANES} x i1>", f"<{GROUP} x float>"
 
 _ALL = vector_literal(["true"] * LANES, "i1")
@@ -49,9 +49,9 @@ RULES: dict[str, tuple[int, Sequence[str]]] = {
     "ceildiv": (2, [_QUOTIENT, f"%r = call {_D} @llvm.ceil.v{LANES}f64({_D} %quotient)"]),
     "mod": (2, [_QUOTIENT, f"%whole = {_FLOOR}", f"%back = fmul {_D} %whole, %y", f"%r = fsub {_D} %x, %back"]),
 }
-"""What instructions do with vectors x, y, z of their operands' registers.  `gate` is a product with a truth, 1.0 or 0.0."""
+"""Number of operands and code of each instruction on vectors x, y, z.  `gate` is a product whose first factor is 1.0 or 0.0."""
 CODES = {name: code for code, name in enumerate([*RULES, "param", "narrow", "out"])}
-"""Numbers of the instructions.  `param` reads a column of the rows, `narrow` writes a slot of the scratch, `out` a double column."""
+"""Opcodes.  `param` reads a column of the rows, `narrow` writes a scratch slot, `out` writes a double column."""
 
 
 def machine_text() -> str:
@@ -59,8 +59,8 @@ def machine_text() -> str:
 
     `void run(i32* code, i64 count, double* registers, i64* rows, i64 width, i64 n, float* scratch, i64 logs, i32* order,
     float* table, i64 columns, double* out, i64 pitch)`: n is a multiple of `BLOCK`; rows is [n, width],
-    registers [R, BLOCK], scratch [S, BLOCK] with the columns in front that become logarithms, order says for each column of the table
-    [n, columns] where it stands in the scratch; out is [K, pitch].
+    registers [R, BLOCK], scratch [S, BLOCK] with the logarithm columns first; order gives the scratch slot of each column of the
+    table [n, columns]; out is [K, pitch].
     """
     cases = "\n".join(f"    i32 {code}, label %do.{name}" for name, code in CODES.items())
     bodies = "\n".join(_case(name, reads, lines) for name, (reads, lines) in RULES.items())
@@ -76,7 +76,7 @@ declare void @llvm.masked.store.v{GROUP}f32.p0({_F}, ptr, i32, <{GROUP} x i1>)""
 
 
 def _case(name: str, reads: int, lines: Sequence[str]) -> str:
-    """One instruction on every vector of its registers, without a loop: its own work would be half of the time."""
+    """One instruction on every vector of its registers, unrolled: a loop would take half of the time."""
     out = [f"do.{name}:"]
     for i in range(BLOCK // LANES):
         operands = list(zip("abc", "xyz", strict=True))[:reads]
@@ -208,7 +208,7 @@ done:
 
 
 def _transposition() -> str:
-    """16 rows of the table, 16 columns at a time; the last columns are written under a mask, because the next row stands behind them."""
+    """16 rows of the table, 16 columns at a time; the last columns are stored under a mask, because the next row follows them."""
     lines: list[str] = []
     v = []
     for k in range(GROUP):

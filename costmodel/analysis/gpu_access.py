@@ -1,7 +1,7 @@
-"""What a warp asks of memory at once: width of a thread's accesses, 32-byte sectors of device memory, conflicts of shared-memory banks.
+"""Model the memory requests of a warp: access width, 32-byte sectors of device memory, shared-memory bank conflicts.
 
-The address of a thread is looked at for threads 0, 1, 2, 4, 8 and 16 of a warp.  Where axes are split among threads by powers of two, which
-they are in the spaces, all other addresses follow, since each bit of the thread's number adds its own distance.
+Addresses are computed for threads 0, 1, 2, 4, 8 and 16 of a warp.  If axes are split among threads by powers of two, as in the search
+spaces, they determine all other addresses, because each bit of the thread index adds its own offset.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, floordiv, mod, poly, substitute
 
 BITS = 5
-"""Bits of the number of a thread in a warp."""
+"""Bits of the lane index in a warp."""
 SECTOR = 32
-"""Bytes that device memory and the L2 cache move at once."""
+"""Bytes per transfer of device memory and the L2 cache."""
 BANK = 4
 """Bytes of a shared-memory bank."""
 WIDEST = 16
-"""Bytes of the widest access of a thread."""
+"""Bytes of the widest access of one thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The accesses of one block to one buffer that is not a thread's own.
+    """The accesses of one block to one buffer that is not thread-local.
 
     Attributes:
-        use: which.
-        each: requests of a thread for one run of its straight-line code.
-        runs: how often a thread runs that.
+        use: the accesses.
+        each: requests of a thread in one run of its straight-line code.
+        runs: runs of that code per thread.
         width: elements of a request.
         stride: elements between neighbouring threads.
-        parts: pieces that the memory moves for a request of a warp: sectors of device memory, wavefronts of shared memory.
-        ideal: parts of a request of a warp whose threads access neighbouring elements.
+        parts: transfers for a request of a warp: sectors of device memory, wavefronts of shared memory.
+        ideal: `parts` if the threads of the warp access neighbouring elements.
     """
 
     use: Use
@@ -49,7 +49,7 @@ class Requests:
 
 
 def requests(a: ProgramAnalysis, kernel: Kernel, s: Store) -> list[Requests]:
-    """The accesses of a block to memory that threads have in common."""
+    """The accesses of a block to memory shared by threads."""
     return [_request(a, kernel, s, u) for u in s.uses.values() if u.buffer.scope not in ("local", "register", "workspace")]
 
 
@@ -72,7 +72,7 @@ def _request(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use) -> Requests:
 
 
 def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Sequence[Num]) -> Num:
-    """Elements of an access: as many as lie together and begin at a multiple of themselves."""
+    """Elements of an access: the largest contiguous and aligned vector."""
     d = a.dag
     if not tile or tile[0].kind != "vectorized" or u.item > WIDEST // 2:
         return d.one
@@ -90,7 +90,7 @@ def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Se
 
 
 def _thread_steps(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use, pitch: Sequence[Num]) -> list[Num]:
-    """Elements between thread 0 and threads 1, 2, 4, 8, 16 of a warp; 0 where there is no such thread."""
+    """Elements between thread 0 and threads 1, 2, 4, 8, 16 of a warp; 0 if there is no such thread."""
     d = a.dag
     own = {x.thread: x.var for x in s.loops if x.thread in AXES}
     start: dict[Var, Poly] = {x.var: ZERO for x in s.path}
@@ -111,14 +111,14 @@ def _thread_steps(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use, pitch: S
 
 
 def sectors(d: Dag, steps: Sequence[Num], nbytes: Num) -> Num:
-    """32-byte sectors that the threads of a warp touch, who access `nbytes` bytes each.
+    """32-byte sectors in the footprint of a warp whose threads access `nbytes` bytes each.
 
     Args:
         steps: bytes between thread 0 and threads 1, 2, 4, 8, 16.
     """
     span, pieces = nbytes, d.one
     for step in _sorted(d, steps):
-        # What follows closely makes the run longer; what is far away begins another one.
+        # A small step extends the current run; a large one starts another.
         near = 1.0 - (step > d.maximum(span, float(SECTOR)))
         pieces = d.where(near, pieces, pieces * 2.0)
         span = d.where(near * d.equal(pieces, 1.0), d.maximum(span, nbytes + step + (span - nbytes)), span)
@@ -126,14 +126,14 @@ def sectors(d: Dag, steps: Sequence[Num], nbytes: Num) -> Num:
 
 
 def wavefronts(d: Dag, steps: Sequence[Num], words: Num, word: float) -> Num:
-    """Passes of shared memory for a request of a warp: of each bank one word a pass; threads that want the same word share it.
+    """Shared-memory passes of a warp request: one word per bank and pass; threads that access the same word share it.
 
     Args:
         steps: elements between thread 0 and threads 1, 2, 4, 8, 16.
         words: 4-byte words of a thread.
         word: words of an element.
     """
-    # Requests of 8 and 16 bytes are served for halves and quarters of a warp, from banks that are so much wider.
+    # Requests of 8 and 16 bytes are served for half and quarter warps, from banks two and four times as wide.
     words = d.maximum(words, 1.0)
     units = [x * word / words for x in steps]
     inside = [d.one * (float(WARP >> b) > words) for b in range(BITS)]
@@ -149,14 +149,14 @@ def wavefronts(d: Dag, steps: Sequence[Num], words: Num, word: float) -> Num:
         pairs = 2.0 * 2 ** signs.count(0)
         met = met + d.equal(d.make("mod", apart, banks), 0.0) * (1.0 - d.equal(apart, 0.0)) * pairs
     degree = 1.0 + met / float(WARP) / still
-    # Phases whose threads want the same words are served together, as far as is known by half of them.
+    # Phases whose threads access the same words are merged; this is known for half of them on average.
     distinct = d.product([d.where(d.equal(x, 0.0), 1.0, 2.0) for x in steps]) * words / float(WARP)
     phases = d.minimum(words, d.maximum((words + distinct) * 0.5, 1.0))
     return phases * degree
 
 
 def _sorted(d: Dag, xs: Sequence[Num]) -> list[Num]:
-    """Five numbers in ascending order."""
+    """Sort five numbers in ascending order with a sorting network."""
     out = list(xs)
     for i, j in ((0, 1), (3, 4), (2, 4), (2, 3), (1, 4), (0, 3), (0, 2), (1, 3), (1, 2)):
         out[i], out[j] = d.minimum(out[i], out[j]), d.maximum(out[i], out[j])

@@ -1,7 +1,7 @@
-"""The kernels of a parametric GPU program: grid, threads, shared memory, registers, and what stays resident, as expressions over Params.
+"""Derive the kernels of a parametric GPU program: grid, threads, shared memory, registers and occupancy.
 
-A kernel is a root statement of the function.  Shared memory is counted as lowering places it, so it is exact.  Registers are an
-estimate of what the compiler will take, for ranking: they are no matter of legality, as compilers fit a kernel by spilling.
+Quantities are expressions over Params.  A kernel is a root statement of the function.  Shared memory is exact: it is counted as lowering
+allocates it.  Registers are an estimate for ranking; they do not decide legality, because the compiler fits any kernel by spilling.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tunesmith.support import dtype as dt
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 ALIGNMENT = 16
-"""Bytes that arrays in shared memory are rounded up to."""
+"""Arrays in shared memory are rounded up to this many bytes."""
 WARP = 32
-"""Threads that exchange values without shared memory."""
+"""Threads that can exchange values by shuffles."""
 
 ADDRESSES = 24.0
-"""Registers of a thread beside its arrays: indices, addresses, what is on its way."""
+"""Registers of a thread besides its arrays: indices, addresses, loads in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Kernel:
 
     Attributes:
         stores: its blocks, in order.
-        extents: of each axis of threads that it has.
-        grid: blocks.
-        threads: of a block.
-        shared: bytes of a block.
-        local: 32-bit words that a thread keeps in its own buffers.
-        registers: of a thread, what the compiler is expected to take.
-        cap: registers that a thread of a block of this size can have.
-        resident: blocks on a multiprocessor together, at least 1.
-        waves: rounds in which the multiprocessors take the blocks.
+        extents: extent of each thread axis that it uses.
+        grid: number of blocks.
+        threads: threads per block.
+        shared: shared-memory bytes per block.
+        local: 32-bit words of thread-local buffers.
+        registers: estimated registers per thread.
+        cap: maximum of registers per thread for this block size.
+        resident: resident blocks per multiprocessor, at least 1.
+        waves: rounds needed to run all blocks.
     """
 
     stores: tuple[Store, ...]
@@ -67,7 +67,7 @@ def kernels(a: ProgramAnalysis, target: Target) -> list[Kernel]:
 
 
 def register_estimate(func: PrimFunc, target: Target) -> list[int]:
-    """Registers of a thread that the compiler is expected to take, for each kernel of a concrete function.
+    """Estimated registers per thread of each kernel of a concrete function.
 
     Args:
         func: loops around blocks, without Params.
@@ -79,17 +79,17 @@ def register_estimate(func: PrimFunc, target: Target) -> list[int]:
 
 
 def staged(s: Store) -> bool:
-    """Whether a block moves a tile from the memory of the device into shared memory."""
+    """Whether a block copies a tile from device memory to shared memory."""
     return s.written.buffer.scope in SHARED and any(u.reads and u.buffer.scope == "global" for u in s.uses.values())
 
 
 def combines(s: Store) -> Loop | None:
-    """The loop of threads whose values a block combines, None when it does not."""
+    """The thread loop of a cross-thread reduction, None if the block has none."""
     return next((x for x in s.loops if x.thread in AXES and s.reduces(x)), None)
 
 
 def tile_loops(s: Store) -> list[Loop]:
-    """What a thread does as straight-line code: the innermost vectorised and unrolled loops, and virtual threads."""
+    """Loops that become straight-line code of a thread: the innermost vectorised and unrolled loops, and virtual threads."""
     out: list[Loop] = []
     for x in s.loops:
         if x.kind not in ("vectorized", "unrolled"):
@@ -101,7 +101,7 @@ def tile_loops(s: Store) -> list[Loop]:
 
 
 def own_loops(s: Store) -> list[Loop]:
-    """The loops that each thread runs by itself."""
+    """The loops that each thread executes itself."""
     return [x for x in s.loops if x.thread is None or is_virtual_axis(x.thread)]
 
 
@@ -126,12 +126,12 @@ def _kernel(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...]) -> Ke
 
 
 def buffers(a: ProgramAnalysis, stores: tuple[Store, ...], scopes: tuple[str, ...]) -> list[Buffer]:
-    """Intermediates of these scopes that the stores use, in order."""
+    """Intermediates in these scopes that the stores use, in order."""
     return list(dict.fromkeys([b for s in stores for b in s.uses if b in a.reuse_levels and b.scope in scopes]))
 
 
 def pitches(a: ProgramAnalysis, b: Buffer) -> tuple[Num, ...]:
-    """Elements between neighbours along each dimension of a buffer as it is placed."""
+    """Strides in elements of the dimensions of a buffer, as allocated."""
     d = a.dag
     shape = a.allocated(b) if b in a.reuse_levels and b.scope != "global" else tuple([d.poly(n) for n in b.shape])
     out = [d.one] * len(shape)
@@ -156,41 +156,41 @@ def _shared_bytes(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...])
 
 
 def two_versions(d: Dag, s: Store) -> Num:
-    """1 where the tile that a block fills has two versions, of which one is filled while the threads work on the other."""
-    return d.largest([d.equal(x.double, 2.0) * x.many for x in s.path if x.double is not None])
+    """1 if the tile that a block fills is double-buffered: one version is filled while threads use the other."""
+    return d.largest([d.equal(x.double, 2.0) * x.non_trivial for x in s.path if x.double is not None])
 
 
 def steps(d: Dag, loop: Loop) -> Num:
-    """Steps in which the threads of a loop combine their values, halving what is left each time."""
+    """Steps of a tree reduction across the threads of a loop."""
     return d.total([loop.size > float(1 << b) for b in range(10)])
 
 
 def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
-    """Bytes through which the threads of a block combine their values."""
+    """Shared-memory bytes of a block's cross-thread reduction."""
     d, loop = a.dag, combines(s)
     if loop is None:
         return d.zero
     dtype = s.written.buffer.dtype
-    beside = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
-    # As lowering places it: as if the half that adds were all threads.
-    tree = beside * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
+    others = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
+    # Lowering allocates the tree for the full loop extent plus the half that adds.
+    tree = others * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
     if target.base != "cuda" or loop.thread != AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
         return tree
     few = d.total([d.equal(loop.size, float(n)) for n in (1, 2, 4, 8, 16)])
     whole = d.equal(d.make("mod", loop.size, float(WARP)), 0.0)
     warps = loop.size / float(WARP)
-    met = d.where(warps > 1.0, beside * warps * dt.nbytes(dtype), 0.0)
+    met = d.where(warps > 1.0, others * warps * dt.nbytes(dtype), 0.0)
     return d.where(few, 0.0, d.where(whole, met, tree))
 
 
 def _registers(a: ProgramAnalysis, stores: tuple[Store, ...]) -> tuple[Num, Num]:
-    """Words of a thread's own buffers, and the registers that the compiler takes for them and for what else there is."""
+    """Words of thread-local buffers, and the estimated registers per thread."""
     d = a.dag
     local = d.zero
     for b in buffers(a, stores, ("local",)):
         local = local + d.product(a.allocated(b)) * _words(b)
     for s in stores:
-        if staged(s):  # the next version of the tile is on its way in registers
+        if staged(s):  # the next version of the tile is in flight in registers
             local = local + two_versions(d, s) * d.product([x.size for x in tile_loops(s)]) * _words(s.written.buffer)
         elif combines(s) is not None:
             local = local + _words(s.written.buffer)
@@ -202,5 +202,5 @@ def _words(b: Buffer) -> float:
 
 
 def index_extent(kernel: Kernel, tag: str) -> Poly:
-    """Threads along an axis."""
+    """Number of threads along an axis."""
     return kernel.extents.get(tag, ONE)

@@ -1,8 +1,8 @@
-"""What a parametric program does, as expressions over its Params: loops, iteration counts, regions, strides, allocations.
+"""Analyse a parametric program: loops, iteration counts, footprints, strides, allocations.
 
-Features and the analytic model are both read off this.  Nothing branches on what can be proved (docs/design/001-parametric.md):
-whether a loop is a unit loop, whether it moves an access, whether a guard ever fails are 0/1 expressions.  Regions are clipped to
-their buffers here, always; primitives never clip.
+The results are expressions over Params; features and the analytic model are computed from them.  Nothing branches on provability
+(docs/design/001-parametric.md): whether a loop has one iteration, whether an access depends on it and whether a guard can fail are 0/1
+expressions.  Footprints are always clipped to their buffers here; primitives never clip.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ _BINARY = {
 }
 COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer")
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
-selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic that is not about positions."""
+selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic except on positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
 SHARED = ("shared", "shared.dyn")
-"""Scopes of memory that the threads of a block of a GPU have in common."""
+"""Scopes of memory shared by the threads of a GPU block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a store.  `many` is 1 where it has more than one iteration.
+    """A loop around a store.
 
-    `thread` is the axis of a GPU that it is bound to, `double` how many versions the tiles have that are filled in it.
+    `non_trivial` is 1 if it has more than one iteration, `thread` the GPU axis that it is bound to, and `double` the number of versions
+    of the tiles filled in it.
     """
 
     var: Var
     extent: Poly
     kind: str
     size: Num
-    many: Num
+    non_trivial: Num
     prefetch: bool
     thread: str | None = None
     double: Num | None = None
@@ -68,7 +69,7 @@ class Use:
         buffer: the buffer.
         reads, writes: whether it is loaded, stored.
         indices: the distinct index tuples, in iteration variables.
-        at: the same in loop variables.
+        at: the same index tuples in loop variables.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -84,18 +85,18 @@ class Use:
 
 
 class Store:
-    """One block with the loops around it, innermost first.
+    """One block with its loops, innermost first.
 
-    Level k of anything is what the k innermost loops do for one iteration of those outside.
+    Level k of a quantity is its value for the k innermost loops in one iteration of the outer loops.
 
     Attributes:
         block: the block.
-        loops: innermost first; of loops of one thread axis inside each other the inner one alone, as its iterations are shared among the
-            threads, and of virtual threads those that the block depends on, as others do it once together.
+        loops: innermost first.  Of nested loops over one thread axis only the inner one, because its iterations are distributed among the
+            threads; of virtual threads only those that the block depends on, because the others share one execution.
         path: all loops, outermost first.
         uses: by buffer, in order of the first access.
         counts: operations of one instance, by `COUNTS`.
-        iterations: level k -> iterations of the k innermost loops, guards not counted.
+        iterations: level k -> iterations of the k innermost loops, ignoring guards.
     """
 
     def __init__(self, dag: Dag, block: Block, path: Sequence[Loop]) -> None:
@@ -109,28 +110,28 @@ class Store:
         for loop in self.loops:
             self.iterations.append(self.iterations[-1] * loop.size)
         self._extents: dict[tuple[Buffer, frozenset[Var]], tuple[Num, ...]] = {}
-        self._boxes: dict[tuple[int, frozenset[Var]], Num] = {}
+        self._spans: dict[tuple[int, frozenset[Var]], Num] = {}
         self._indexed: dict[tuple[Buffer, Var], Num] = {}
         self._strides: dict[tuple[Buffer, Var], Num] = {}
 
     @property
     def total(self) -> Num:
-        """Iterations of all loops, those that a guard skips included."""
+        """Iterations of all loops, including those that a guard skips."""
         return self.iterations[-1]
 
     @property
     def written(self) -> Use:
-        """The buffer it stores to (the first, when there are several)."""
+        """The buffer it stores to (the first if there are several)."""
         return next(u for u in self.uses.values() if u.writes)
 
     @property
     def flops(self) -> int:
-        """Float operations of an instance."""
+        """Float operations of one instance."""
         return sum(self.counts[k] for k in FLOPS)
 
     @cached_property
     def useful(self) -> Num:
-        """Share of the iterations that pass the guards: of each iteration variable, its extent by the values its binding takes."""
+        """Fraction of iterations that pass the guards: extent of each iteration variable / number of values of its binding."""
         d, share = self.dag, self.dag.one
         widths = {loop.var: loop.size - 1.0 for loop in self.loops}
         for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
@@ -138,27 +139,27 @@ class Store:
         return share
 
     def rounding(self, level: int) -> Num:
-        """Iterations of whole tiles of the `level` innermost loops by those needed: 1 where tiles divide the block's extents."""
+        """Iterations of whole tiles of the `level` innermost loops / iterations needed: 1 if the tiles divide the block's extents."""
         d, out = self.dag, self.dag.one
         relaxed = frozenset(loop.var for loop in self.loops[:level])
         for i, it in enumerate(self.block.iters):
-            size, extent = self._box(i, relaxed) + 1.0, d.poly(it.extent)
+            size, extent = self._span(i, relaxed) + 1.0, d.poly(it.extent)
             out = out * (d.ceildiv(extent, size) * size / extent)
         return out
 
     @cached_property
     def executed(self) -> Num:
-        """Instances that run."""
+        """Executed instances."""
         return self.total * self.useful
 
     @cached_property
     def instances(self) -> Num:
-        """Instances the block has by itself; more are executed when a tile is computed again for each of its users."""
+        """Distinct instances of the block; more are executed if a tile is recomputed for each of its users."""
         return self.dag.product([self.dag.poly(it.extent) for it in self.block.iters])
 
     @cached_property
     def guarded(self) -> Num:
-        """1 where some guard is not always true."""
+        """1 if some guard can fail."""
         d = self.dag
         ranges = {loop.var: loop.extent - 1 for loop in self.loops}
         return d.largest([d.poly(interval(p, ranges)[1] + 1) > 0.0 for p in self.block.predicate])
@@ -168,7 +169,7 @@ class Store:
         return any(it.kind == "R" and loop.var in b.vars for it, b in zip(self.block.iters, self.block.bindings, strict=True))
 
     def extents(self, use: Use, level: int) -> tuple[Num, ...]:
-        """Extent of each dimension of the region at a level, never more than the buffer's; the largest of the access's index tuples."""
+        """Footprint of a use at a level, per dimension: at most the buffer's extent; the maximum over index tuples."""
         relaxed = frozenset(loop.var for loop in self.loops[:level])
         key = (use.buffer, relaxed.intersection(*[frozenset().union(*[e.vars for at in use.at for e in at])]))
         found = self._extents.get(key)
@@ -177,23 +178,23 @@ class Store:
         return found
 
     def nbytes(self, use: Use, level: int) -> Num:
-        """Bytes of the region at a level."""
+        """Bytes of the footprint at a level."""
         return self.dag.product(self.extents(use, level)) * use.item
 
     def reach(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
-        """Extent of each dimension of what an access touches while the loops of `relaxed` run, beyond guards and the buffer, too."""
+        """Footprint per dimension over the iterations of the loops in `relaxed`, not clipped to guards or the buffer."""
         loops = {x.var: x.size - 1.0 for x in self.path if x.var in relaxed}
         pairs = zip(self.block.iters, self.block.bindings, strict=True)
         widths = {it.var: self._width(e, loops) for it, e in pairs if it.extent != 1}
         return tuple([self.dag.largest([self._width(at[i], widths) for at in use.indices]) + 1.0 for i in range(len(use.buffer.shape))])
 
-    def moves(self, use: Use, dimension: int, loop: Loop) -> bool:
-        """Whether an index of the access in a dimension holds the loop's variable."""
+    def varies(self, use: Use, dimension: int, loop: Loop) -> bool:
+        """Whether an index of the access in this dimension contains the loop variable."""
         return any(loop.var in at[dimension].vars for at in use.at)
 
     def _region(self, use: Use, relaxed: frozenset[Var]) -> tuple[Num, ...]:
         d = self.dag
-        widths = {it.var: self._box(i, relaxed) for i, it in enumerate(self.block.iters)}
+        widths = {it.var: self._span(i, relaxed) for i, it in enumerate(self.block.iters)}
         return tuple(
             [
                 d.minimum(d.largest([self._width(indices[n], widths) for indices in use.indices]) + 1.0, d.poly(size))
@@ -201,21 +202,21 @@ class Store:
             ]
         )
 
-    def _box(self, i: int, relaxed: frozenset[Var]) -> Num:
-        """How far an iteration variable goes beyond its lowest value: never outside its extent."""
+    def _span(self, i: int, relaxed: frozenset[Var]) -> Num:
+        """Highest less lowest value of an iteration variable, within its extent."""
         binding = self.block.bindings[i]
         key = (i, relaxed & binding.vars)
-        found = self._boxes.get(key)
+        found = self._spans.get(key)
         if found is None:
             widths = {loop.var: loop.size - 1.0 for loop in self.loops if loop.var in key[1]}
-            found = self._boxes[key] = self.dag.minimum(self._width(binding, widths), self.dag.poly(self.block.iters[i].extent) - 1.0)
+            found = self._spans[key] = self.dag.minimum(self._width(binding, widths), self.dag.poly(self.block.iters[i].extent) - 1.0)
         return found
 
     def _width(self, p: Poly, widths: Mapping[Var, Num], whole: bool = True) -> Num:
-        """Highest less lowest value of an expression, when each variable of `widths` goes over so many values beyond its lowest.
+        """Highest less lowest value of an expression, if each variable of `widths` spans its width above its lowest value.
 
-        A range of w + 1 values is divided as if it started at a multiple of the divisor, as tiles do; wherever it starts, a remainder
-        takes no more than w + 1 values.  Unless `whole`, the last value of a quotient counts by its share: 10 // 4 takes 2.5 values.
+        A range of w + 1 values is divided as if it started at a multiple of the divisor, as tiles do; for any start, a remainder
+        takes at most w + 1 values.  Unless `whole`, the last value of a quotient counts fractionally: 10 // 4 takes 2.5 values.
         """
         d, out = self.dag, self.dag.zero
         for m, c in p.terms:
@@ -238,12 +239,12 @@ class Store:
         return d.ceildiv(inside + 1.0, divisor) - 1.0 if whole else d.maximum((inside + 1.0) / divisor, 1.0) - 1.0
 
     def _closed(self, p: Poly) -> Poly:
-        """An expression without loop variables: at its largest where it depends on them."""
+        """An expression with loop variables replaced to give its maximum."""
         left = {loop.var: loop.extent - 1 for loop in self.loops if loop.var in p.vars}
         return interval(p, left)[1] if left else p
 
     def indexed(self, use: Use, loop: Loop) -> Num:
-        """1 where the accessed elements depend on the loop."""
+        """1 if the accessed elements depend on the loop."""
         key = (use.buffer, loop.var)
         found = self._indexed.get(key)
         if found is None:
@@ -251,7 +252,7 @@ class Store:
         return found
 
     def stride(self, use: Use, loop: Loop) -> Num:
-        """Elements, in row-major order, by which the first step of the loop moves the (first) access, either way."""
+        """Stride in row-major elements of the (first) access in the first step of the loop, as an absolute value."""
         key = (use.buffer, loop.var)
         found = self._strides.get(key)
         if found is None:
@@ -279,7 +280,7 @@ class Store:
         return out
 
     def _op_depends(self, a: Op, v: Var) -> Num:
-        """x mod d does not depend on anything when d is 1, nor does x // d when x never reaches d."""
+        """x mod d depends on nothing if d is 1, and neither does x // d if x is always less than d."""
         d = self.dag
         inside = d.largest([self._depends(x, v) for x in a.args])
         if a.op in ("min", "max"):
@@ -292,7 +293,7 @@ class Store:
 
 
 def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:
-    """The loops whose iterations a block is executed for."""
+    """The loops over whose iterations a block is executed."""
     used = frozenset().union(*[b.vars for b in block.bindings])
     inside = [{x.thread for x in path[i + 1 :]} for i in range(len(path))]
     return tuple(
@@ -305,7 +306,7 @@ def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:
 
 
 def _uses(block: Block) -> dict[Buffer, Use]:
-    """The accesses of a block's body and init, by buffer."""
+    """The accesses in a block's body and init, by buffer."""
     bound: dict[Var, Poly] = {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}
     out: dict[Buffer, Use] = {}
     for access in accesses(block):
@@ -341,7 +342,7 @@ def operation_counts(block: Block) -> dict[str, int]:
 
 
 def _is_position(e: Expr) -> bool:
-    """Whether a condition is about indices alone: lowering turns it into masks and bounds of loops."""
+    """Whether a condition is only on indices: lowering turns it into masks and loop bounds."""
     if type(e) is Binary and e.op in LOGIC:
         return _is_position(e.a) and _is_position(e.b)
     return _is_position(e.a) if type(e) is Not else type(e) is IsNegative
@@ -349,11 +350,11 @@ def _is_position(e: Expr) -> bool:
 
 @dataclass
 class ProgramAnalysis:
-    """A program, taken apart.
+    """The analysis of a program.
 
     Args:
         func: the raw parametric program: loops around blocks, intermediates in `allocs`.
-        params: the columns of a row; every Param of the program is among them.
+        params: the columns of a configuration table; contains every Param of the program.
     """
 
     func: PrimFunc
@@ -361,7 +362,7 @@ class ProgramAnalysis:
     dag: Dag = field(init=False)
     stores: list[Store] = field(init=False)
     reuse_levels: dict[Buffer, int] = field(init=False)
-    """For each intermediate, how many loops stand around the place where it is allocated: those that all its users share."""
+    """For each intermediate, the number of loops outside its allocation: the loops that all its users share."""
     _accesses: dict[tuple[Var, Buffer], list[Block]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -397,16 +398,16 @@ class ProgramAnalysis:
         return shared
 
     def reuse_level(self, s: Store, b: Buffer) -> int:
-        """The level of `s` at which the intermediate `b` lives: how many loops stand between its allocation and the block."""
+        """The level of `s` at which the intermediate `b` is allocated: the number of loops between its allocation and the block."""
         around = {x.var for x in s.path[: self.reuse_levels[b]]}
         return sum(x.var not in around for x in s.loops)
 
     def allocated(self, b: Buffer) -> tuple[Num, ...]:
-        """Extents of an intermediate once it has shrunk to what one iteration of the loops around its home touches."""
+        """Extents of an intermediate compacted to the footprint of one iteration of the loops outside its allocation."""
         d = self.dag
         users = [s for s in self.stores if b in s.uses]
         if b.scope in (*SHARED, "local"):
-            # Lowering makes a tile as large as what is read of it: the last turn of the threads that fill it is guarded.
+            # Lowering sizes a tile by its reads; the last iteration of the threads that fill it is guarded.
             readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED else []
             tiles = [self._tile(s, s.uses[b]) for s in readers or users]
             return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
@@ -414,20 +415,20 @@ class ProgramAnalysis:
         return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
 
     def _tile(self, s: Store, u: Use) -> tuple[Num, ...]:
-        """Extents of what a block holds in shared memory: all that its threads touch; in memory of a thread: what the thread touches."""
-        d, home = self.dag, self.reuse_levels[u.buffer]
-        own, around = s.path[home:], s.path[:home]
+        """Footprint of a block in its tile: of all threads for shared memory, of one thread for thread-local memory."""
+        d, level = self.dag, self.reuse_levels[u.buffer]
+        own, around = s.path[level:], s.path[:level]
         if u.buffer.scope in SHARED:
             threads = [x for x in around if x.thread and not is_block_axis(x.thread)]
             return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
         virtual = [x for x in around if is_virtual_axis(x.thread) and x in s.loops]
-        mine = [x for x in (*own, *virtual) if not is_thread_axis(x.thread)]
-        box = s.reach(u, frozenset([x.var for x in mine]))
-        # Between the elements of a thread lie those of others: it touches no more than its own loops have iterations.
-        return tuple([d.minimum(e, d.product([x.size for x in mine if s.moves(u, i, x)])) for i, e in enumerate(box)])
+        serial = [x for x in (*own, *virtual) if not is_thread_axis(x.thread)]
+        extents = s.reach(u, frozenset([x.var for x in serial]))
+        # A thread's elements are strided: it accesses at most as many as its own loops have iterations.
+        return tuple([d.minimum(e, d.product([x.size for x in serial if s.varies(u, i, x)])) for i, e in enumerate(extents)])
 
     def others(self, s: Store, loop: Loop, b: Buffer) -> int:
-        """Blocks under the loop, other than that of `s`, which access the buffer."""
+        """Number of other blocks under the loop that access the buffer."""
         return len(self._accesses[loop.var, b]) - 1
 
     def under(self, loop: Loop) -> list[Store]:

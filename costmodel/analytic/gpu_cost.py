@@ -1,12 +1,12 @@
-"""The time of a GPU candidate from first principles, as expressions over Params: a roofline of every kernel, and what it cannot hide.
+"""Predict the GPU time of a candidate analytically by a roofline for every kernel, plus exposed latency.
 
-A multiprocessor takes a block's work at five rates: multiply-adds, instructions, passes of shared memory, bytes of the L2 cache, bytes of
-memory; the fullest multiprocessor decides.  Against these stands the time that a block takes by itself, latency after latency, once for
-each round of blocks: with enough of them resident it hides behind the others' work, which is what occupancy is good for.  The largest
-counts, with a share of the rest; launches and barriers come on top.
+The cost is an expression over Params.  A multiprocessor processes a block at five rates: multiply-adds, instructions, shared-memory
+passes, L2 bytes and memory bytes; the fullest multiprocessor decides.  The latency-bound time of a single block, counted once per wave of
+blocks, is the sixth time: with enough resident blocks it overlaps with the work of others, which is the benefit of occupancy.  The result
+is the maximum plus a share of the rest, plus launches and barriers.
 
-Rates and limits are the target's; constants are published properties of NVIDIA multiprocessors (docs/design/006-gpu.md).  A device that
-is not made of warps, such as a processor with OpenCL, is priced by `gpu_plain`.
+Rates and limits come from the target; constants are published properties of NVIDIA multiprocessors (docs/design/006-gpu.md).  A device
+without warps, such as a CPU with OpenCL, is modelled by `opencl_cpu`.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, kernels, 
 from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysis, Store
 from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
-from tunesmith.costmodel.analytic.opencl_cpu import plain_cost
+from tunesmith.costmodel.analytic.opencl_cpu import opencl_cpu_cost
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.target.target import Target
 
 ISSUE = 4.0
-"""Instructions of warps that a multiprocessor starts in a cycle."""
+"""Warp instructions that a multiprocessor issues per cycle."""
 DIVISION = 10.0
-"""Instructions of a division."""
+"""Instructions per division."""
 CALL = 2.0
-"""Instructions of an operation inside an intrinsic: many of them run at a quarter of the rate."""
+"""Instructions per operation inside an intrinsic: many of them run at a quarter of the rate."""
 ADDRESS = 1.5
-"""Instructions for the address and the guards of a request to the memory of the device."""
+"""Instructions for the address and guards of a device-memory request."""
 LOOP = 4.0
-"""Instructions of an iteration of a loop that is not written out."""
+"""Instructions per iteration of a loop that is not unrolled."""
 EXCHANGE = 3.0
-"""Instructions of a step in which the threads of a block combine their values."""
+"""Instructions per step of a cross-thread reduction."""
 GLOBAL_LATENCY = 550.0
-"""Cycles until memory has answered, between the 270 of the L2 cache and the 800 of what lies behind it."""
+"""Latency of memory in cycles, between the 270 of the L2 cache and the 800 of DRAM."""
 SHARED_LATENCY = 30.0
-"""Cycles until shared memory has answered; a shuffle takes about as long."""
+"""Latency of shared memory in cycles; a shuffle takes about as long."""
 AHEAD = 0.25
-"""Share of a latency that is waited for where loads are far ahead of their use: in code that is written out, and with two versions."""
+"""Share of a latency that stays exposed if loads are issued far ahead of their use: in unrolled code, and with double buffering."""
 CHAIN = 4.0
 """Cycles between dependent instructions."""
 BARRIER = 25.0
-"""Cycles of a barrier, beside one for each warp that comes."""
+"""Cycles per barrier, plus one for each arriving warp."""
 L1_SECTORS = 4.0
-"""Sectors that the L1 cache, which is the shared memory too, delivers in a cycle."""
+"""Sectors per cycle of the L1 cache, which is also the shared memory."""
 SM_BYTES = 64.0
-"""Bytes of the L2 cache that one multiprocessor can take in a cycle."""
+"""Bytes per cycle that one multiprocessor can receive from the L2 cache."""
 L1_SHARE = 0.5
-"""Share of the memory of a multiprocessor that reuse in its L1 cache can count on."""
+"""Share of a multiprocessor's memory available for reuse in its L1 cache."""
 OVERLAP = 0.15
-"""Share of the smaller times that is not hidden behind the largest."""
+"""Share of the smaller times that does not overlap with the largest."""
 SPILL = 6.0
-"""Instructions, and passes of the L1 cache, for a register that does not fit, each time straight-line code is run: it is stored and
-loaded again, and its users wait.  Meant to rank such programs behind all others, which they nearly always are."""
+"""Instructions, and L1 passes, per spilled register and run of straight-line code: it is stored and loaded again, and its users wait.
+The value ranks programs with spills behind nearly all others."""
 SMALL = 16.0
-"""Operations of straight-line code up to which compilers put iterations of the loop around it together."""
+"""Operations of straight-line code up to which compilers unroll the loop around it."""
 
 
 def gpu_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
     """The cost of a parametric program on a GPU."""
-    return plain_cost(a, target) if target.warp_size == 1 else _Cost(a, target).program()
+    return opencl_cpu_cost(a, target) if target.warp_size == 1 else _Cost(a, target).program()
 
 
 @dataclass(slots=True)
 class _Load:
-    """The work of one block of a kernel: cycles of a multiprocessor, bytes of the L2 cache; bytes of memory are the whole kernel's."""
+    """Work of one block of a kernel in multiprocessor cycles and L2 bytes; `dram` is in bytes of the whole kernel."""
 
     fma: Num
     issue: Num
@@ -112,57 +112,57 @@ class _Cost:
         size = float(self.target.warp_size)
         warps = d.ceildiv(k.threads, size)
         spilled = d.maximum(k.registers - k.cap, 0.0) * SPILL
-        room = (self.target.shared_memory_per_sm - k.shared * k.resident) * L1_SHARE / k.resident
+        capacity = (self.target.shared_memory_per_sm - k.shared * k.resident) * L1_SHARE / k.resident
         total = kernel_bytes(self.a, k)
         for s in k.stores:
             tile = d.product([x.size for x in tile_loops(s)])
             runs = d.product([x.size for x in own_loops(s)]) / tile
-            asked = requests(self.a, k, s)
+            found = requests(self.a, k, s)
             spills = spilled if s.counts["mul"] else d.zero
-            instructions = self._instructions(s, tile, asked) + spills + LOOP
+            instructions = self._instructions(s, tile, found) + spills + LOOP
             out.fma = out.fma + runs * warps * tile * (s.counts["mul"] * size / self.fma_rate)
             out.issue = out.issue + runs * warps * instructions / ISSUE
-            out.shared = out.shared + runs * warps * (self._passes(asked) + spills)
-            out.latency = out.latency + runs * (instructions * d.maximum(CHAIN / tile, 1.0) + self._waits(s, asked, tile))
+            out.shared = out.shared + runs * warps * (self._passes(found) + spills)
+            out.latency = out.latency + runs * (instructions * d.maximum(CHAIN / tile, 1.0) + self._waits(s, found, tile))
             out.barriers = out.barriers + runs * self._barriers(k, s, warps)
-            for r in asked:
+            for r in found:
                 if r.use.buffer.scope == "global":
                     everything = runs * warps * r.each * r.parts * float(SECTOR) * s.useful
-                    fetched = block_bytes(self.a, s, r, everything, room)
+                    fetched = block_bytes(self.a, s, r, everything, capacity)
                     out.l2 = out.l2 + fetched
                     out.dram = out.dram + memory_bytes(self.a, self.target, k, s, r.use, fetched, total)
         return out
 
-    def _instructions(self, s: Store, tile: Num, asked: list[Requests]) -> Num:
+    def _instructions(self, s: Store, tile: Num, found: list[Requests]) -> Num:
         """Instructions of a thread for one run of straight-line code."""
         d, c, loop = self.d, s.counts, combines(s)
-        memory = d.total([r.each * (1.0 + ADDRESS * (r.use.buffer.scope == "global")) for r in asked])
+        memory = d.total([r.each * (1.0 + ADDRESS * (r.use.buffer.scope == "global")) for r in found])
         if loop is not None:
             return steps(d, loop) * EXCHANGE + memory
         simple = max(c["add"], c["mul"]) + c["max"] + 2 * c["select"] + c["mask"] + c["cast"] + c["integer"]
         return tile * float(simple + DIVISION * c["div"] + CALL * c["call"]) + memory
 
-    def _passes(self, asked: list[Requests]) -> Num:
+    def _passes(self, found: list[Requests]) -> Num:
         """Cycles of shared memory and the L1 cache for the requests of a warp."""
         d = self.d
-        passes = [r.parts if r.use.buffer.scope in SHARED else d.maximum(r.parts / L1_SECTORS, 1.0) for r in asked]
-        return d.total([r.each * p for r, p in zip(asked, passes, strict=True)])
+        passes = [r.parts if r.use.buffer.scope in SHARED else d.maximum(r.parts / L1_SECTORS, 1.0) for r in found]
+        return d.total([r.each * p for r, p in zip(found, passes, strict=True)])
 
-    def _waits(self, s: Store, asked: list[Requests], tile: Num) -> Num:
-        """Cycles in which a warp waits, in one run of straight-line code."""
+    def _waits(self, s: Store, found: list[Requests], tile: Num) -> Num:
+        """Stall cycles of a warp in one run of straight-line code."""
         d, out, loop = self.d, self.d.zero, combines(s)
-        read = {r.use.buffer.scope for r in asked if r.use.reads}
+        read = {r.use.buffer.scope for r in found if r.use.reads}
         if read & set(SHARED):
             inside = {x.var for x in tile_loops(s)}
-            written_out = any(x.kind == "unrolled" and x.var not in inside for x in s.path)
-            out = out + SHARED_LATENCY * (AHEAD if written_out else 1.0)
+            unrolled = any(x.kind == "unrolled" and x.var not in inside for x in s.path)
+            out = out + SHARED_LATENCY * (AHEAD if unrolled else 1.0)
         if "global" in read:
             ahead = two_versions(d, s) if staged(s) else 1.0 - (tile > SMALL)
             out = out + GLOBAL_LATENCY * d.where(ahead, AHEAD, 1.0)
         return out if loop is None else out + steps(d, loop) * SHARED_LATENCY
 
     def _barriers(self, k: Kernel, s: Store, warps: Num) -> Num:
-        """Cycles of waiting for each other, in one run: two barriers for the tiles of a step, one where they have two versions."""
+        """Barrier cycles of one run: two barriers per tile step, one with double buffering."""
         d, loop = self.d, combines(s)
         cost = BARRIER + warps
         if staged(s):

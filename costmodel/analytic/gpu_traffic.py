@@ -1,4 +1,4 @@
-"""Bytes that a kernel moves through the caches of a GPU and from its memory, read off the regions that its blocks touch."""
+"""Count the bytes that a GPU kernel transfers through caches and from memory, from the footprints of its blocks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tunesmith.ir.gpu import is_block_axis
 from tunesmith.ir.target.target import Target
 
 L2_SHARE = 0.5
-"""Share of the L2 cache that is near."""
+"""Share of the L2 cache in the near partition."""
 MISSED = 0.25
-"""Share of the repeated traffic that misses an L2 cache which is too small: blocks that run together share what they read."""
+"""Share of repeated traffic that misses an L2 cache that is too small: blocks that run concurrently share their reads."""
 
 
 def kernel_bytes(a: ProgramAnalysis, k: Kernel) -> Num:
-    """Bytes of all that a kernel touches in the memory of the device; what several blocks touch counts once."""
+    """Footprint of a kernel in device memory, in bytes; data that several blocks access counts once."""
     largest: dict[Buffer, Num] = {}
     for s in k.stores:
         for u in s.uses.values():
@@ -27,36 +27,36 @@ def kernel_bytes(a: ProgramAnalysis, k: Kernel) -> Num:
     return a.dag.total(list(largest.values()))
 
 
-def block_bytes(a: ProgramAnalysis, s: Store, r: Requests, asked: Num, room: Num) -> Num:
-    """Bytes that a block of threads moves from the L2 cache for one use.
+def block_bytes(a: ProgramAnalysis, s: Store, r: Requests, requested: Num, capacity: Num) -> Num:
+    """Bytes that a thread block transfers from the L2 cache for one use.
 
     Args:
         a: the program.
         s: the block of the program.
         r: its requests for the use.
-        asked: bytes of all requests.
-        room: bytes that the cache in front of the L2 cache holds for the block.
+        requested: bytes of all requests.
+        capacity: bytes available to the thread block in the cache above L2.
     """
     d, u = a.dag, r.use
     level = next((i for i, x in enumerate(s.loops) if is_block_axis(x.thread)), len(s.loops))
     region = _sectors(a, s, u, level)
     inside = {x.var for x in tile_loops(s)}
-    # Iterations that do not move the access fetch it again; of those that move it, the region has all.
+    # Iterations that the access does not depend on fetch its footprint again.
     repeats = d.product([d.where(s.indexed(u, x), 1.0, x.size) for x in own_loops(s) if x.var not in inside])
-    return d.minimum(asked, d.where(region < room, region, region * repeats))
+    return d.minimum(requested, d.where(region < capacity, region, region * repeats))
 
 
 def memory_bytes(a: ProgramAnalysis, target: Target, k: Kernel, s: Store, u: Use, fetched: Num, total: Num) -> Num:
-    """Bytes that a kernel moves from memory for one use: nothing when the L2 cache holds what the kernel touches from run to run.
+    """Bytes that a kernel transfers from memory for one use: 0 if the L2 cache holds the kernel's footprint from run to run.
 
     Args:
         a: the program.
-        target: whose L2 cache.
+        target: the GPU with the L2 cache.
         k: the kernel.
         s: the block of the program.
         u: the use.
-        fetched: bytes that a block of threads moves from the L2 cache.
-        total: bytes of all that the kernel touches.
+        fetched: bytes that a thread block transfers from the L2 cache.
+        total: footprint of the kernel in bytes.
     """
     d = a.dag
     lost = d.minimum(d.maximum(total / (target.l2_bytes * L2_SHARE) - 1.0, 0.0), 1.0)
@@ -65,7 +65,7 @@ def memory_bytes(a: ProgramAnalysis, target: Target, k: Kernel, s: Store, u: Use
 
 
 def _sectors(a: ProgramAnalysis, s: Store, u: Use, level: int) -> Num:
-    """Bytes of the sectors of a use's region."""
+    """Bytes of the sectors in a use's footprint."""
     extents = s.extents(u, level)
     if not extents:
         return a.dag.const(SECTOR)

@@ -1,4 +1,4 @@
-"""The analytic model of one sketch: seconds of any number of candidates, without data and without running anything."""
+"""Predict times of the configurations of one sketch with the analytic model, without training data or execution."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Doubles = npt.NDArray[np.float64]
 
 
 class AnalyticModel:
-    """Predicted times of the candidates of one sketch; see `analytic_cost` and, for GPUs, `gpu_cost` for what they are made of.
+    """Predicted times of the configurations of one sketch; see `analytic_cost` and, for GPUs, `gpu_cost` for the model.
 
     Args:
         func: the raw parametric program.
-        params: the columns of a row: every Param of the program, in order.
-        target: a CPU, whose rates are best measured (`measure.calibration.cpu.calibrated`), or a GPU.
+        params: the columns of a configuration table: every Param of the program, in order.
+        target: a CPU, preferably with measured rates (`measure.calibration.cpu.calibrated`), or a GPU.
         backend: `auto`, `llvm` or `numpy`; see `FeatureProgram`.
 
     Raises:
@@ -41,15 +41,15 @@ class AnalyticModel:
 
     @property
     def term_names(self) -> tuple[str, ...]:
-        """The parts that `terms` gives."""
+        """The names of the columns of `terms`."""
         return tuple(self.cost.terms)
 
     def seconds(self, rows: Rows) -> Doubles:
-        """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Threads may call it at the same time."""
+        """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Thread-safe."""
         return np.asarray(self._seconds(rows)[1][0])
 
     def terms(self, rows: Rows) -> Doubles:
-        """Parts of the time in seconds, float64 [N, len(term_names)]: where a program spends it.
+        """Parts of the predicted time in seconds, float64 [N, len(term_names)].
 
         They overlap, so they do not add up to `seconds`.
         """

@@ -1,8 +1,8 @@
-"""The time of a candidate on an OpenCL device that is no GPU of warps: a processor, whose cores run a group of work items as vectors.
+"""Predict the time of a candidate on an OpenCL CPU, whose cores execute work-groups with vectors.
 
-A core takes one group at a time.  Neighbouring work items are the lanes of its vectors, so what they access should lie together; a barrier
-ends a loop over the work items, and what they keep across it goes through memory.  This is coarse, and it is made to rank: nothing but the
-target's attributes is known of the device.
+A core executes one work-group at a time.  Neighbouring work-items are the lanes of its vectors, so their accesses should be contiguous;
+a barrier ends a loop over the work-items, and values live across it are stored in memory.  The model is coarse and meant for ranking:
+only the target's attributes are known of the device.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
 from tunesmith.ir.target.target import Target
 
 LANES = 16.0
-"""Work items that compilers for processors put into a vector."""
+"""Work-items per vector in CPU compilers."""
 DIVISION = 8.0
 """Slots of a division; a slot is a vector operation."""
 GATHER = 0.5
-"""Slots for each 32-byte piece of an access beyond those that neighbours would need."""
+"""Slots per 32-byte piece of an access beyond those of a contiguous access."""
 APART = 3.0
-"""Slots for each element whose neighbour belongs to another work item than the next one: vectors have to be put together."""
+"""Slots per element whose neighbour does not belong to the next work-item: vectors are assembled from elements."""
 GATHERED = 5.0
-"""Slots for each element of an access whose addresses are no straight line over the work items."""
+"""Slots per element of an access whose address is not linear in the work-item."""
 GROUP = 200.0
-"""Slots of starting a group."""
+"""Slots of starting a work-group."""
 SWITCH = 4.0
-"""Slots of a barrier for each vector of work items, beside what they keep across it."""
+"""Slots of a barrier per vector of work-items, besides the values live across it."""
 REGISTERS = 24.0
-"""Values of a work item that stay in registers."""
+"""Values of a work-item held in registers."""
 SPILL = 0.2
-"""Slots of an operation for each time that its values are more than the registers."""
+"""Slots of an operation per multiple of the register count that its values need."""
 MOST = 2.0
-"""Slots of an operation at most, for values that do not fit."""
+"""Upper limit of the slots of an operation for values that do not fit."""
 LOOP = 2.0
-"""Slots of an iteration of a loop."""
+"""Slots per loop iteration."""
 FAR = 3.0
-"""Slots of an access to rows that fall into the same few sets of the first cache."""
+"""Slots of an access to rows that map to the same few sets of the first cache."""
 SETS = 4096
-"""Bytes after which addresses fall into the same sets."""
+"""Distance in bytes of addresses that map to the same sets."""
 WAYS = 8192.0
-"""Bytes of a few sets that are still held together."""
+"""Bytes that a few sets can hold."""
 CACHE = 32768.0
-"""Bytes of the first cache."""
+"""Bytes of the first-level cache."""
 
 
-def plain_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
-    """The cost of a parametric program."""
+def opencl_cpu_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
+    """The cost of a parametric program on a CPU with OpenCL."""
     d, cores = a.dag, float(target.num_cores)
     slots_per_second = target.peak_gflops * 1e9 / (2 * cores * LANES)
     terms = dict.fromkeys(TERMS, d.zero)
@@ -71,7 +71,7 @@ def plain_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
 
 
 def _group(a: ProgramAnalysis, target: Target, k: Kernel) -> tuple[Num, Num, Num, Num]:
-    """Slots of a group, slots around them, bytes that the group moves from the second cache, and bytes of the kernel from memory."""
+    """Slots of a work-group, overhead slots, bytes that it transfers from the second cache, and bytes of the kernel from memory."""
     d = a.dag
     vectors = d.ceildiv(k.threads, LANES)
     issue = overhead = l2 = dram = d.zero
@@ -79,20 +79,20 @@ def _group(a: ProgramAnalysis, target: Target, k: Kernel) -> tuple[Num, Num, Num
     for s in k.stores:
         tile = d.product([x.size for x in tile_loops(s)])
         runs = d.product([x.size for x in own_loops(s)]) / tile
-        asked = requests(a, k, s)
+        found = requests(a, k, s)
         c, loop = s.counts, combines(s)
         simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["mask"] + c["cast"] + c["integer"] + c["call"]
         work = tile * float(simple + DIVISION * c["div"])
         if c["mul"]:
             work = work + tile * d.minimum(d.maximum(k.local / REGISTERS - 1.0, 0.0) * SPILL, MOST)
-        issue = issue + runs * vectors * (work + d.total([_slots(a, s, r) + _crowded(a, s, r) for r in asked]))
+        issue = issue + runs * vectors * (work + d.total([_slots(a, s, r) + _conflict_slots(a, s, r) for r in found]))
         overhead = overhead + runs * vectors * LOOP
         if staged(s):
             waits = d.where(two_versions(d, s), 1.0, 2.0) / float(sum(staged(o) for o in k.stores))
             overhead = overhead + runs * waits * vectors * (SWITCH + k.local)
         if loop is not None:
             overhead = overhead + runs * vectors * steps(d, loop) * (SWITCH + k.local)
-        for r in asked:
+        for r in found:
             if r.use.buffer.scope == "global":
                 everything = runs * k.threads * r.each * r.width * r.use.item
                 fetched = block_bytes(a, s, r, everything, d.const(CACHE))
@@ -101,8 +101,8 @@ def _group(a: ProgramAnalysis, target: Target, k: Kernel) -> tuple[Num, Num, Num
     return issue, overhead, l2, dram
 
 
-def _crowded(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
-    """Slots of waiting for elements of rows that push each other out of the cache: their distance is a power of two."""
+def _conflict_slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
+    """Slots of cache misses on rows that evict each other because their distance is a power of two."""
     d, u = a.dag, r.use
     level = next((i for i, x in enumerate(s.loops) if is_block_axis(x.thread)), len(s.loops))
     extents = s.extents(u, level)
@@ -117,7 +117,7 @@ def _crowded(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
 
 
 def _slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
-    """Slots of a vector of work items for an access."""
+    """Slots of an access per vector of work-items."""
     d = a.dag
     wide = 128.0 / SECTOR if r.use.buffer.scope in SHARED else 1.0
     apart = d.maximum((r.stride > 1.0) * APART, (1.0 - _linear(a, s, r.use)) * GATHERED)
@@ -125,7 +125,7 @@ def _slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
 
 
 def _linear(a: ProgramAnalysis, s: Store, u: Use) -> Num:
-    """1 where the address goes by equal steps from work item to work item along the first axis, which compilers see as a vector."""
+    """1 if the address is linear in the work-item along the first axis, so that compilers can vectorise it."""
     d = a.dag
     loop = next((x for x in s.loops if x.thread == "threadIdx.x"), None)
     if loop is None:

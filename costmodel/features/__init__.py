@@ -1,1 +1,1 @@
-"""Compute features of candidates from parametric programs."""
+"""Compute features of configurations from parametric programs."""

@@ -1,8 +1,8 @@
-"""The feature program of a sketch: extracted once, compiled once, then features of any number of candidates.
+"""Evaluate the features of a sketch for many configurations: extract formulas once, run them on a vector machine.
 
-Everything that is asked of a candidate before it is built (is it admissible, its features, its analytic cost) is a formula over its
-row, and all formulas of a sketch share one graph.  LLVM runs it at millions of rows a second on one thread; numpy is the reference,
-and the fallback where generated code cannot be loaded.
+All quantities computed before a candidate is built (admissibility, features, analytic cost) are formulas over its configuration, and all
+formulas of a sketch share one graph.  The LLVM backend evaluates millions of rows a second on one thread; numpy is the reference, and
+the fallback where generated code cannot be loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tunesmith.support.errors import UserError
 NANO = 1e9
 
 ANALYTIC = "analytic."
-"""What the names of the columns begin with that hold the analytic cost and its terms."""
+"""Prefix of the names of the columns with the analytic cost and its terms."""
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -40,19 +40,19 @@ _ANALYTIC_COLUMNS = tuple(Column(f"{ANALYTIC}{t}") for t in ("seconds", *TERMS))
 
 
 def vector_names(curve: bool = False) -> tuple[str, ...]:
-    """Names of the columns of a program's vector that holds the analytic cost, which is what searches give their models."""
+    """Names of the columns of a program's vector with the analytic cost, the model input in searches."""
     return tuple(c.name for c in (*program_columns(curve), *_ANALYTIC_COLUMNS))
 
 
 def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -> Floats:
-    """Features of programs of several sketches in one array.
+    """Join features of programs of several sketches in one array.
 
     Args:
         parts: of each sketch, [N, F] or [N, S, F].
-        places: of each sketch, where its programs stand in the result; together 0 to N - 1.
+        places: of each sketch, the indices of its programs in the result; together 0 to N - 1.
 
     Returns:
-        [N, F], or [N, max S, F] where the rows of stores that a program does not have are NaN.
+        [N, F], or [N, max S, F] with NaN in rows of stores that a program does not have.
     """
     if not parts:
         return np.zeros((0, 0), np.float32)
@@ -67,25 +67,25 @@ def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -
 
 
 class FeatureProgram:
-    """Features of the candidates of one sketch.
+    """Features of the configurations of one sketch.
 
     Args:
         func: the raw parametric program.
-        params: the columns of a row: every Param of the program, in order.
-        constraints: what a row must meet, for `admissible`.
-        target: with it, the analytic cost and its terms join the program's vector, and `seconds` and `scored` work; a GPU fills the
-            columns of GPUs.
+        params: the columns of a configuration table: every Param of the program, in order.
+        constraints: constraints of the sketch, for `admissible`.
+        target: adds the analytic cost and its terms to the program's vector, and enables `seconds` and `scored`; a GPU also fills the
+            GPU columns.
         curve: with the arithmetic-intensity curve.
         backend: `auto`, `llvm` or `numpy`.
 
-    Formulas are extracted at the first use of each method, in some hundredths of a second.  A large table is fastest when its memory is
-    used again: pass `out`, or work in parts of some thousand rows.
+    Formulas are extracted at the first use of each method, in some hundredths of a second.  A large table is fastest if its memory is
+    reused: pass `out`, or work in parts of some thousand rows.
 
     Attributes:
         analytic: the analytic model, None without target.
 
     Raises:
-        UserError: a Param of the program is not among `params`, or an unknown backend.
+        UserError: a Param of the program is not among `params`, or the backend is unknown.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class FeatureProgram:
         return tuple(s.block.name for s in self.analysis.stores)
 
     def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows meet every constraint, exactly."""
+        """Which rows satisfy every constraint, exactly."""
         values = self._constraint_values(rows)
         return np.asarray(np.where(self._equalities, values == 0, values <= 0).all(axis=1))
 
@@ -141,24 +141,24 @@ class FeatureProgram:
         return self._program_graph(rows, out)[0]
 
     def inputs(self, rows: Rows, inputs: str) -> Floats:
-        """What a model takes whose `CostModel.inputs` are these: `program` or `stores`.  UserError for anything else."""
+        """The array for models with these `CostModel.inputs`: `program` or `stores`.  Raises UserError for other values."""
         if inputs not in ("program", "stores"):
             raise UserError(f"a cost model takes `program` or `stores` as inputs, not {inputs!r}")
         return self.program(rows) if inputs == "program" else self.features(rows)
 
     def seconds(self, rows: Rows) -> Doubles:
         """Analytic cost of the programs, seconds, float64 [N]."""
-        return self._known("seconds").seconds(rows)
+        return self._require_analytic("seconds").seconds(rows)
 
     def scored(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
         """`program` and `seconds` in one pass."""
-        self._known("scored")
+        self._require_analytic("scored")
         table, doubles = self._program_graph(rows, out)
         return table, np.asarray(doubles[0])
 
-    def _known(self, method: str) -> AnalyticModel:
+    def _require_analytic(self, method: str) -> AnalyticModel:
         if self.analytic is None:
-            raise UserError(f"FeatureProgram.{method} needs the machine: make the feature program with target=...")
+            raise UserError(f"FeatureProgram.{method} needs a target: make the feature program with target=...")
         return self.analytic
 
     @cached_property

@@ -1,7 +1,7 @@
-"""What the features of a block say of a GPU: its kernel's size and residency, and how its threads meet memory.
+"""Compute the GPU features of a block: size and occupancy of its kernel, memory access patterns of its threads.
 
-All of them belong to a kernel or to the requests of warps, which the features of CPUs know nothing of; those that count iterations,
-regions and buffers hold for both.
+They describe a kernel or the requests of warps, which CPU features do not cover; features of iterations, footprints and buffers apply to
+both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tunesmith.ir.target.target import Target
 
 
 def gpu_features(a: ProgramAnalysis, target: Target) -> list[dict[str, Num]]:
-    """For each block of the program, its features by the names of `store_features.GPU`."""
+    """The features of each block of the program, by the names of `store_features.GPU`."""
     out: dict[Store, dict[str, Num]] = {}
     for i, k in enumerate(kernels(a, target)):
         shared = _of_kernel(a, target, k) | {"kernel": a.dag.const(i + 1)}
@@ -57,19 +57,19 @@ def _of_store(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dict[s
 
 
 def _of_requests(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dict[str, Num]:
-    """The widest and the worst of the block's accesses, and how many there are."""
+    """Maxima over the block's accesses, and total numbers of requests and transfers."""
     d = a.dag
     warps = d.ceildiv(k.threads, float(target.warp_size)) * k.grid
     found = requests(a, k, s)
     out: dict[str, Num] = {}
-    for name, parts, mine in (
+    for name, parts, group in (
         ("global", "sectors", [r for r in found if r.use.buffer.scope == "global"]),
         ("shared", "wavefronts", [r for r in found if r.use.buffer.scope in SHARED]),
     ):
-        runs = [r.each * r.runs * warps for r in mine]
-        out[f"{name}_stride"] = d.largest([r.stride for r in mine])
-        out[f"{name}_vector"] = d.largest([r.width * r.use.item for r in mine])
-        out[f"{name}_excess"] = d.largest([r.parts / r.ideal for r in mine])
+        runs = [r.each * r.runs * warps for r in group]
+        out[f"{name}_stride"] = d.largest([r.stride for r in group])
+        out[f"{name}_vector"] = d.largest([r.width * r.use.item for r in group])
+        out[f"{name}_excess"] = d.largest([r.parts / r.ideal for r in group])
         out[f"{name}_requests"] = d.total(runs)
-        out[parts] = d.total([n * r.parts for n, r in zip(runs, mine, strict=True)])
+        out[parts] = d.total([n * r.parts for n, r in zip(runs, group, strict=True)])
     return out

@@ -1,9 +1,9 @@
-"""One row for a whole program, for models that take vectors of one length: sums, maxima and the dominating store.
+"""Reduce the store features of a program to one vector: sums, maxima and the row of the dominating store.
 
-A program has as many store rows as blocks, and sketches differ in that.  What can be added up (operations, iterations, bytes,
-lines) is added up in linear space, over stores and buffers; properties of loops and allocations are kept at their largest; and the
-store that does the most work, which decides the time of nearly every tensor program, keeps its whole row.  The same vector comes
-from stored features (`program_vector`) and, compiled with them, from the graph (`program_row`).
+A program has one feature row per block, and sketches differ in their number.  Additive features (operations, iterations, bytes, lines)
+are summed in linear space, over stores and buffers; of loop and allocation properties the maximum is kept; and the store with the most
+work, which dominates the time of nearly every tensor program, keeps its whole row.  The same vector is computed from stored features
+(`program_vector`) and, together with them, from the graph (`program_row`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def program_columns(curve: bool = False) -> tuple[Column, ...]:
 
 @cache
 def _sums(curve: bool) -> tuple[tuple[int, ...], ...]:
-    """For each sum, the columns of a store row that go into it: one of the head, or that of every buffer."""
+    """For each sum, the columns of a store row that it adds: one of the head, or one for every buffer."""
     names = {c.name: i for i, c in enumerate(columns(curve))}
     head = [(names[c.name],) for c in HEAD if c.adds]
     buffers = [tuple(names[f"buffer{b}.{c.name}"] for b in range(BUFFERS)) for c in ACCESS if c.adds]
@@ -43,7 +43,7 @@ def _sums(curve: bool) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def _maxima(curve: bool) -> tuple[int, ...]:
-    """The columns of a store row of which the largest is kept."""
+    """The columns of a store row that are reduced by maximum."""
     names = {c.name: i for i, c in enumerate(columns(curve))}
     return tuple(names[c.name] for c in (*HEAD, *GPU) if not c.adds)
 
@@ -52,8 +52,8 @@ def program_vector(features: npt.NDArray[np.floating], curve: bool = False) -> n
     """Vectors of programs from the features of their stores.
 
     Args:
-        features: [N, stores, F], as `FeatureProgram.features` gives them.
-        curve: whether they hold the intensity curve.
+        features: [N, stores, F], the result of `FeatureProgram.features`.
+        curve: whether they contain the intensity curve.
 
     Returns:
         float32 [N, len(program_columns(curve))].  The dominating store is the first of those with the largest `work`.
@@ -73,7 +73,7 @@ def program_vector(features: npt.NDArray[np.floating], curve: bool = False) -> n
 
 
 def program_row(d: Dag, stores: Sequence[Sequence[Num]], curve: bool = False) -> list[Num]:
-    """The same vector as nodes, before the logarithms: `stores` as `store_features.extract` gives them."""
+    """The same vector as nodes, before the logarithms, from the result of `store_features.extract`."""
     out = [d.const(len(stores))]
     out += [d.total([s[i] for s in stores for i in group]) for group in _sums(curve)]
     out += [d.largest([s[i] for s in stores]) for i in _maxima(curve)]

@@ -1,9 +1,10 @@
-"""Features of every buffer store and the loops around it, as expressions over Params: the groups of Ansor and TenSet, and ours.
+"""Extract features of every buffer store and its loops: those of Ansor and TenSet, and additional ones.
 
-A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers, allocation) and a group of columns
-for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups are those of Zheng et al.,
-"Ansor" (OSDI 2020, appendix B); ours are the share of useful iterations, recomputation, the registers and scopes, and what GPUs add.
-Data-dependent choices are arithmetic: sorting is by ranks, a break out of a loop is a mask that stays set.
+Features are expressions over Params.  A store is a block.  Its row has a *head* (operation counts, loop annotations, waste, registers,
+allocation) and a group of columns for each of its five largest buffers (bytes, cache lines, reuse, stride), largest first.  The groups
+are those of Zheng et al., "Ansor" (OSDI 2020, appendix B); additional are the share of useful iterations, recomputation, registers and
+scopes, and the GPU columns.  Data-dependent choices are arithmetic: sorting is by ranks, and leaving a loop early is a mask that stays
+set.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.target.target import Target
 
 SCHEMA_VERSION = 3
-"""Raised whenever a column changes its meaning, so that stored features are never mixed with others."""
+"""Incremented whenever a column changes its meaning, so that stored features of different versions are not mixed."""
 LINE = 64
-"""Bytes of a cache line, and of the vector register that register counts are in."""
+"""Bytes of a cache line, and of the vector registers that register counts refer to."""
 BUFFERS = 5
 CURVE = 10
 
@@ -33,8 +34,8 @@ class Column:
 
     Attributes:
         name: unique in its row.
-        log: held as log2(value + 1).
-        adds: the values of a program's stores may be added up.
+        log: stored as log2(value + 1).
+        adds: the values of a program's stores can be summed.
     """
 
     name: str
@@ -71,11 +72,11 @@ HEAD = (
     Column("reads_register", log=False),
     Column("reads_workspace", log=False),
 )
-"""work: operations executed, with one for the store itself; executed: iterations that pass the guards; *_num, *_prod, *_len: number,
-product and innermost (of parallel ones outermost) extent of vectorised, unrolled and parallel loops; useful: executed / iterations;
-recompute: executed / instances of the block; reduction: product of the reducing loops; tile: product of vectorised and unrolled
-loops; inner_trip: innermost serial loop; alloc_*: bytes of the written intermediate as placed, and how often it is filled;
-register_*: what the register buffers of the store (on a GPU those of a thread) hold, in elements and in vectors of 64 bytes."""
+"""work: operations executed, plus one for each store; executed: iterations that pass the guards; *_num, *_prod, *_len: number, product
+and innermost (for parallel loops outermost) extent of vectorised, unrolled and parallel loops; useful: executed / iterations;
+recompute: executed / instances of the block; reduction: product of the reduction loops; tile: product of vectorised and unrolled
+loops; inner_trip: extent of the innermost serial loop; alloc_*: bytes of the written intermediate as allocated, and how often it is
+filled; register_*: size of the register buffers of the store (on a GPU those of a thread), in elements and in vectors of 64 bytes."""
 
 ACCESS = (
     Column("reads", log=False),
@@ -98,9 +99,9 @@ ACCESS = (
     Column("unique_lines_by_reuse"),
     Column("stride"),
 )
-"""local: not in global memory; bytes, lines: touched, with repetition; unique_*: without; reuse_*: kind, distance (iterations and
-bytes between two uses) and number of uses, at the innermost loop that repeats the access; stride: elements, of the innermost loop
-that moves it."""
+"""local: not in global memory; bytes, lines: accessed, with repetition; unique_*: without; reuse_*: kind, distance (iterations and
+bytes between two uses) and number of uses, at the innermost loop that repeats the access; stride: in elements, of the innermost loop
+that the access depends on."""
 
 GPU = (
     Column("gpu.kernel", log=False),
@@ -132,13 +133,13 @@ GPU = (
     Column("gpu.shared_requests", adds=True),
     Column("gpu.wavefronts", adds=True),
 )
-"""All 0 but for programs of a GPU.  Of the kernel: its number, counted from 1; blocks, threads, bytes of shared memory; words of a thread's
-buffers, registers it is expected to take, and how many of these do not fit; resident: blocks on a multiprocessor together; occupancy: its
-warps by those that it could hold; busy: share of the multiprocessors that work in the last round, rounds counted for one block each.  Of
-the block: virtual threads, iterations of a thread by itself, threads that combine their values, versions of a tile, scopes.  Of its
-accesses to memory of the device and to shared memory: stride in elements between neighbouring threads and bytes of a thread's request (the
-largest), sectors of 32 bytes or passes for a request of a warp by those it would need at best (excess, the worst), and the numbers of
-requests of warps, sectors and passes."""
+"""All 0 except for GPU programs.  Of the kernel: its number, counted from 1; blocks, threads, bytes of shared memory; words of thread-local
+buffers, estimated registers, and the number that does not fit; resident: resident blocks per multiprocessor; occupancy: resident warps /
+maximum of warps; busy: share of active multiprocessors in the last round, with one block per round.  Of the block: virtual threads,
+iterations per thread, threads of a cross-thread reduction, versions of a tile, scopes.  Of its accesses to device memory and to shared
+memory: maximum stride in elements between neighbouring threads and maximum bytes of a thread's request; excess: sectors of 32 bytes or
+passes of a warp request / their minimum for contiguous accesses (the maximum over accesses); and the numbers of warp requests, sectors
+and passes."""
 
 
 def columns(curve: bool = False) -> tuple[Column, ...]:
@@ -148,7 +149,7 @@ def columns(curve: bool = False) -> tuple[Column, ...]:
 
 
 def extract(analysis: ProgramAnalysis, curve: bool = False, target: Target | None = None) -> list[list[Num]]:
-    """The features of each store, in the order of the program, before the logarithm of `Column.log`.
+    """The features of each store, in program order, before the logarithm of `Column.log`.
 
     Args:
         analysis: the program.
@@ -183,16 +184,16 @@ def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
     for tag, kind in (("vec", "vectorized"), ("unr", "unrolled"), ("par", "parallel")):
         out |= _loops_of_kind(d, s, tag, kind)
     out["guarded"], out["useful"], out["recompute"] = s.guarded, s.useful, s.executed / s.instances
-    out["loops"] = d.total([x.many for x in s.loops])
+    out["loops"] = d.total([x.non_trivial for x in s.loops])
     out["reduction"] = d.product([x.size for x in s.loops if s.reduces(x)])
     out["tile"] = d.product([x.size for x in s.loops if x.kind in ("vectorized", "unrolled")])
     trip = d.zero
     for x in s.loops:
         if x.kind == "serial":
-            trip = d.where(trip, trip, x.many * x.size)
+            trip = d.where(trip, trip, x.non_trivial * x.size)
     out["inner_trip"] = trip
     hinted = any(k == "prefetch" for k, _ in s.block.annotations)
-    out["prefetch"] = d.largest([d.const(hinted), *[x.many for x in s.loops if x.prefetch]])
+    out["prefetch"] = d.largest([d.const(hinted), *[x.non_trivial for x in s.loops if x.prefetch]])
     return out | _memory(a, s)
 
 
@@ -200,8 +201,8 @@ def _loops_of_kind(d: Dag, s: Store, tag: str, kind: str) -> dict[str, Num]:
     number, prod, length = d.zero, d.one, d.zero
     for x in s.loops:
         if x.kind == kind:
-            number, prod = number + x.many, prod * x.size
-            length = d.where(x.many, x.size, length) if kind == "parallel" else d.where(length, length, x.many * x.size)
+            number, prod = number + x.non_trivial, prod * x.size
+            length = d.where(x.non_trivial, x.size, length) if kind == "parallel" else d.where(length, length, x.non_trivial * x.size)
     return {f"{tag}_num": number, f"{tag}_prod": d.where(number, prod, 0.0), f"{tag}_len": length}
 
 
@@ -226,7 +227,7 @@ def _memory(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
 
 def _access(a: ProgramAnalysis, s: Store, u: Use) -> list[Num]:
     d, top = a.dag, len(s.loops)
-    touched, unique = s.total * u.item, s.nbytes(u, top)
+    accessed, unique = s.total * u.item, s.nbytes(u, top)
     stride, ratio = _stride(d, s, u)
     lines = d.maximum(s.total / ratio * d.minimum(1.0, stride * (u.item / LINE)), 1.0)
     extents = s.extents(u, top)
@@ -240,7 +241,7 @@ def _access(a: ProgramAnalysis, s: Store, u: Use) -> list[Num]:
         d.const(u.writes and not u.reads),
         d.const(u.reads and u.writes),
         d.const(u.buffer.scope != "global"),
-        touched,
+        accessed,
         unique,
         lines,
         unique_lines,
@@ -250,7 +251,7 @@ def _access(a: ProgramAnalysis, s: Store, u: Use) -> list[Num]:
         iterations,
         distance,
         count,
-        touched / by,
+        accessed / by,
         unique / by,
         lines / by,
         unique_lines / by,
@@ -259,10 +260,10 @@ def _access(a: ProgramAnalysis, s: Store, u: Use) -> list[Num]:
 
 
 def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
-    """Stride of the innermost loop that moves the access, and the iterations of the loops inside that one."""
+    """Stride at the innermost loop that the access depends on, and the iterations of the loops inside it."""
     stride, found, ratio = d.zero, d.zero, d.one
     for x in s.loops:
-        hit = x.many * s.indexed(u, x)
+        hit = x.non_trivial * s.indexed(u, x)
         stride = d.where(found, stride, hit * s.stride(u, x))
         found = d.maximum(found, hit)
         ratio = d.where(found, ratio, ratio * x.size)
@@ -272,7 +273,7 @@ def _stride(d: Dag, s: Store, u: Use) -> tuple[Num, Num]:
 def _reuse(a: ProgramAnalysis, s: Store, u: Use) -> tuple[Num, Num, Num, Num]:
     """Kind (0 none, 1 a loop repeats the access, 2 another block accesses the buffer), iterations and bytes between, count.
 
-    Decided by the innermost loop, of more than one iteration, that does either; once decided, the outer loops change nothing.
+    Determined by the innermost loop, of more than one iteration, that has either kind; outer loops are then ignored.
     """
     d = a.dag
     kind, iterations, distance, count, decided = d.zero, d.one, d.zero, d.one, d.zero
@@ -280,7 +281,7 @@ def _reuse(a: ProgramAnalysis, s: Store, u: Use) -> tuple[Num, Num, Num, Num]:
     for k, x in enumerate(s.loops):
         uses = s.indexed(u, x)
         here, here_bytes = s.iterations[k + 1], _all_bytes(d, s, k + 1)
-        open_ = x.many * (1.0 - decided)
+        open_ = x.non_trivial * (1.0 - decided)
         repeated = open_ * (1.0 - uses)
         kind, count = d.where(repeated, 1.0, kind), d.where(repeated, x.size, count)
         iterations, distance = d.where(repeated, inside, iterations), d.where(repeated, inside_bytes, distance)
@@ -309,7 +310,7 @@ def _curve(d: Dag, s: Store) -> list[Num]:
         x = xs[-1] * ((q + 1) / CURVE)
         y = ys[-1]
         for k in range(len(xs) - 2, -1, -1):
-            # A unit loop makes two knots at one place; the segment between them has no length and is passed over.
+            # A unit loop gives two knots with the same x; the segment between them has no length and is skipped.
             slope = (ys[k + 1] - ys[k]) / d.maximum(xs[k + 1] - xs[k], 1e-9)
             inside = d.where(xs[k + 1] > xs[k], ys[k] + (x - xs[k]) * slope, ys[k])
             y = d.where(x > xs[k + 1], y, inside)
@@ -318,7 +319,7 @@ def _curve(d: Dag, s: Store) -> list[Num]:
 
 
 def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> list[Num]:
-    """The groups of the `BUFFERS` largest keys, largest first, of equal ones the earlier first; padded with zeros."""
+    """The groups of the `BUFFERS` largest keys in descending order, stable, padded with zeros."""
     n = len(groups)
     ranks = []
     for i in range(n):
@@ -330,11 +331,11 @@ def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> lis
                 rank = rank + (keys[j] > keys[i])
         ranks.append(rank)
     out: list[Num] = []
-    for place in range(BUFFERS):
-        if place >= n:
+    for position in range(BUFFERS):
+        if position >= n:
             out += [d.zero] * len(ACCESS)
             continue
-        here = [d.equal(r, float(place)) for r in ranks]
+        here = [d.equal(r, float(position)) for r in ranks]
         for c in range(len(ACCESS)):
             value = groups[-1][c]
             for i in range(n - 2, -1, -1):
@@ -344,9 +345,9 @@ def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> lis
 
 
 def constant_columns(table: npt.NDArray[np.floating], names: Sequence[str]) -> list[str]:
-    """Names of the columns that have one value in the whole table [..., F]: a model learns nothing from them.
+    """Names of the columns with one value in the whole table [..., F], which carry no information for a model.
 
-    A long list for the rows of one sketch is ordinary; for a whole data set it is a sign of a feature that is broken.
+    For rows of one sketch a long list is normal; for a whole data set it indicates a defective feature.
     """
     flat = table.reshape(-1, table.shape[-1])
     if not len(flat):

@@ -1,1 +1,1 @@
-"""Formulas over the parameters of a sketch, evaluated for many candidates at once."""
+"""Evaluate formulas over the parameters of a sketch for many configurations at once."""

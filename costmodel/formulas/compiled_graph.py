@@ -1,4 +1,4 @@
-"""Nodes of a graph for whole arrays of rows: by LLVM code, or by numpy where that cannot be loaded."""
+"""Evaluate nodes of an expression graph over arrays of rows, by the LLVM vector machine or by numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def check_backend(backend: str) -> None:
-    """UserError if there is none of this name."""
+    """Raise UserError for an unknown backend."""
     if backend not in BACKENDS:
         raise UserError(f"unknown backend {backend!r} of a feature program; known: {', '.join(BACKENDS)}")
 
@@ -29,8 +29,8 @@ class CompiledGraph:
     Args:
         d: the graph.
         table: nodes of the table.
-        logs: which of them are held as logarithms.
-        doubles: nodes wanted in double precision.
+        logs: which of them are stored as logarithms.
+        doubles: nodes returned in double precision.
         backend: `llvm`, `numpy`, or `auto`: numpy only where LLVM code cannot be loaded.
     """
 
@@ -49,7 +49,7 @@ class CompiledGraph:
         self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
 
     def __call__(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
-        """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Threads may call it at the same time."""
+        """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Thread-safe."""
         if self._kernel is not None:
             return self._kernel(rows, out)
         assert self._numpy is not None

@@ -1,9 +1,9 @@
-"""Expressions over the Params of a sketch, hash-consed into one graph: written once, evaluated for a million candidates.
+"""Build hash-consed expression graphs over the Params of a sketch, evaluated for a million configurations.
 
-Features and analytic costs of a candidate are formulas over its row of integers.  They are written with ordinary operators on
-`Num`, equal subexpressions become one node, and the graph is compiled to LLVM (codegen/vector_vm/compile.py) or, as the reference and
-the fallback, evaluated by numpy here.  Values are float64, in which integers below 2**53 are exact, so that ceil-divisions are too.
-Truth is 1.0 and 0.0.
+Features and analytic costs of a candidate are formulas over its row of integers.  They are written with ordinary operators on `Num`,
+and equal subexpressions become one node.  A graph becomes bytecode that a vector machine in LLVM code interprets
+(codegen/vector_vm/compile.py), or is interpreted by numpy here, as the reference and the fallback.  Values are float64, in which integers
+below 2**53 are exact, so that ceil-divisions are too.  Truth values are 1.0 and 0.0.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tunesmith.ir.poly import Atom, Op, Param, Poly
 from tunesmith.support.errors import InternalError, UserError
 
 Node = tuple[str, tuple[float, ...]]
-"""("const", (value,)), ("param", (column,)), or an operation on the numbers of earlier nodes."""
+"""("const", (value,)), ("param", (column,)), or an operation on the indices of earlier nodes."""
 Rows = npt.NDArray[np.integer]
 
 OPERATIONS = ("add", "sub", "mul", "div", "min", "max", "gt", "eq", "where", "floordiv", "ceildiv", "mod", "slog2")
-"""slog2(x) is log2(x + 1), as Ansor takes the logarithm of counts; where(c, a, b) is a when c > 0."""
+"""slog2(x) is log2(x + 1), Ansor's logarithm of counts; where(c, a, b) is a if c > 0."""
 
 _COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq"})
 CHUNK = 2048
-"""Rows at a time in numpy: a temporary is 16 KB, so that a hundred live ones stay in the L2 cache."""
+"""Rows per chunk in numpy: a temporary takes 16 KB, so that a hundred live ones stay in the L2 cache."""
 
 
 class Num:
-    """A node of a graph, with operators.  Python numbers on the other side become constants."""
+    """A node of a graph, with operators; Python numbers as operands become constants."""
 
     __slots__ = ("dag", "id")
 
@@ -42,7 +42,7 @@ class Num:
 
     @property
     def const(self) -> float | None:
-        """The value when it is a number."""
+        """The value of a constant, else None."""
         op, args = self.dag.nodes[self.id]
         return args[0] if op == "const" else None
 
@@ -69,11 +69,11 @@ class Num:
         return self.dag.make("div", other, self)
 
     def __gt__(self, other: Num | float) -> Num:
-        """1 where self > other."""
+        """1 if self > other."""
         return self.dag.make("gt", self, other)
 
     def __lt__(self, other: Num | float) -> Num:
-        """1 where self < other."""
+        """1 if self < other."""
         return self.dag.make("gt", other, self)
 
     def __bool__(self) -> bool:
@@ -84,7 +84,7 @@ class Num:
 
 
 class Dag:
-    """A growing graph over the columns of a row.
+    """An expression graph over the columns of a configuration table; nodes are added on demand.
 
     Args:
         params: the columns.
@@ -102,16 +102,16 @@ class Dag:
         self._truths |= {self.zero.id, self.one.id}
 
     def const(self, value: float) -> Num:
-        """A number."""
+        """A constant."""
         return self._node("const", (float(value),))
 
     def make(self, op: str, *operands: Num | float) -> Num:
-        """An operation, folded when all operands are numbers or an identity applies."""
+        """An operation, folded if all operands are constants or an identity applies."""
         xs = [x if isinstance(x, Num) else self.const(x) for x in operands]
-        asked: tuple[object, ...] = (op, *[x.id for x in xs])
-        known = self._made.get(asked)  # most of what is asked for was asked for before
+        key: tuple[object, ...] = (op, *[x.id for x in xs])
+        known = self._made.get(key)  # most requests are repeated
         if known is None:
-            known = self._made[asked] = self._make(op, xs)
+            known = self._made[key] = self._make(op, xs)
         return known
 
     def _make(self, op: str, xs: list[Num]) -> Num:
@@ -134,7 +134,7 @@ class Dag:
         return out
 
     def _identity(self, op: str, xs: list[Num], values: list[float | None]) -> Num | None:
-        """The operand or number that the operation is, where that is plain."""
+        """The operand or constant that the operation is trivially equal to, else None."""
         a, b = xs[0], xs[-1]
         x, y = values[0], values[-1]
         if op == "mul":
@@ -152,7 +152,7 @@ class Dag:
         return None
 
     def _truth_bound(self, op: str, a: Num, b: Num) -> Num | None:
-        """min or max of a truth and 0 or 1."""
+        """min or max of a truth value and 0 or 1."""
         for t, c in ((a, b), (b, a)):
             if t.id in self._truths and c.const in (0.0, 1.0):
                 return t if (op == "max") == (c.const == 0.0) else c
@@ -167,19 +167,19 @@ class Dag:
         return Num(self, found)
 
     def minimum(self, a: Num | float, b: Num | float) -> Num:
-        """The smaller."""
+        """Minimum of two values."""
         return self.make("min", a, b)
 
     def maximum(self, a: Num | float, b: Num | float) -> Num:
-        """The larger."""
+        """Maximum of two values."""
         return self.make("max", a, b)
 
     def where(self, condition: Num, a: Num | float, b: Num | float) -> Num:
-        """`a` where condition > 0, else `b`."""
+        """`a` if condition > 0, else `b`."""
         return self.make("where", condition, a, b)
 
     def equal(self, a: Num | float, b: Num | float) -> Num:
-        """1 where a == b."""
+        """1 if a == b."""
         return self.make("eq", a, b)
 
     def floordiv(self, a: Num | float, b: Num | float) -> Num:
@@ -195,31 +195,31 @@ class Dag:
         return self.make("slog2", a)
 
     def product(self, xs: Sequence[Num]) -> Num:
-        """The product; 1 when empty."""
+        """The product; 1 if empty."""
         out = self.one
         for x in xs:
             out = out * x
         return out
 
     def total(self, xs: Sequence[Num]) -> Num:
-        """The sum; 0 when empty."""
+        """The sum; 0 if empty."""
         out = self.zero
         for x in xs:
             out = out + x
         return out
 
     def largest(self, xs: Sequence[Num]) -> Num:
-        """The maximum of values >= 0; 0 when empty."""
+        """The maximum of values >= 0; 0 if empty."""
         out = self.zero
         for i, x in enumerate(xs):
             out = x if i == 0 else self.maximum(out, x)
         return out
 
     def poly(self, p: Poly) -> Num:
-        """An index expression over Params alone.
+        """An index expression over Params only.
 
         Raises:
-            UserError: it holds a loop variable, or a Param that is no column.
+            UserError: it contains a loop variable, or a Param that is not a column.
         """
         done = self._polys.get(p)
         if done is None:
@@ -235,13 +235,13 @@ class Dag:
             return reduce(partial(self.make, a.op), [self.poly(x) for x in a.args])
         if a not in self._columns:
             raise UserError(
-                f"the expression {where!r} holds {a!r}, which is no column of this sketch "
+                f"the expression {where!r} contains {a!r}, which is not a column of this sketch "
                 f"(columns: {', '.join(p.name for p in self.params) or 'none'}); pass every Param of the program in `params`"
             )
         return self._node("param", (float(self._columns[a]),))
 
     def live(self, roots: Sequence[Num]) -> list[int]:
-        """The nodes that `roots` need, operands before users."""
+        """The nodes that `roots` depend on, operands before users."""
         return live([r.id for r in roots], lambda i: _operands(self.nodes[i]))
 
 
@@ -250,7 +250,7 @@ def _operands(node: Node) -> tuple[int, ...]:
 
 
 def _apply(op: str, v: list[float]) -> float:
-    """An operation on numbers, as the arrays do it."""
+    """An operation on numbers, with the semantics of the array operation."""
     if op in _ON_FLOATS:
         return _ON_FLOATS[op](*v)
     if op == "where":
@@ -292,11 +292,11 @@ Array = npt.NDArray[np.float64]
 
 
 class NumpyProgram:
-    """Roots of a graph for whole arrays: the reference that compiled programs are tested against.
+    """Interpreter of graph roots over whole arrays: the reference for the vector machine.
 
     Args:
         dag: the graph.
-        roots: what to evaluate.
+        roots: nodes to evaluate.
     """
 
     def __init__(self, dag: Dag, roots: Sequence[Num]) -> None:
@@ -317,14 +317,14 @@ class NumpyProgram:
             self.slot[i] = free.pop()
             op, args = dag.nodes[i]
             self.steps.append((op, self.slot[i], tuple(int(a) for a in args)))
-            # Freed after the result has its slot: some operations write it before they read all operands.
+            # Freed after the result has its slot, because some operations write it before reading all operands.
             free.extend(self.slot[x] for x in sorted(set(_operands(dag.nodes[i]))) if last[x] == i and x in self.slot)
 
     def __call__(self, rows: Rows) -> Array:
         """Values of the roots, float64 [len(roots), N], for rows [N, P]."""
         out = np.empty((len(self.roots), len(rows)))
         store = np.empty((self.slots, min(len(rows), CHUNK)))
-        with np.errstate(all="ignore"):  # rows that no constraint admits may divide by 0
+        with np.errstate(all="ignore"):  # inadmissible rows may divide by 0
             for low in range(0, len(rows), CHUNK):
                 part = rows[low : low + CHUNK]
                 self._chunk(part, store[:, : len(part)], out[:, low : low + CHUNK])

@@ -1,14 +1,14 @@
-"""Roots of a graph in torch: the values of the numpy reference, and derivatives with respect to the columns of a row.
+"""Evaluate roots of a graph in torch, with derivatives with respect to the columns of a row.
 
-Counts of loops, cache lines and vectors are full of steps: ceil, floor, comparisons, choices.  Their derivatives are 0 or nowhere,
-and useless to whoever descends.  So each has two derivatives here.  *Exact* ones are torch's own, and right wherever the graph is
-smooth.  *Relaxed* ones leave all values as they are and let the derivative of a smooth neighbour take the place of that of a step
-(straight-through, Bengio et al. 2013; the smooth neighbours are like those of Felix, Zhao et al., ASPLOS 2024):
+Values equal those of the numpy reference.  Counts of loops, cache lines and vectors are full of steps: ceil, floor, comparisons, selects.
+Their derivatives are 0 or undefined, and useless for gradient descent, so two kinds are available.  *Exact* derivatives are torch's own,
+correct wherever the graph is smooth.  *Relaxed* derivatives keep all values and replace the derivative of a step by that of a smooth
+approximation (straight-through, Bengio et al. 2013; the approximations are like those of Felix, Zhao et al., ASPLOS 2024):
 
-- floor and ceil of a quotient have the derivative of the quotient, and a remainder follows from that;
-- a > b has that of a logistic function of their relative difference;
-- a choice has, besides that of the branch taken, that of its condition times what the other branch would change;
-- a minimum or maximum gives the operand that loses a share of the derivative as long as it is close.
+- floor and ceil of a quotient have the derivative of the quotient, and that of a remainder follows;
+- a > b has that of a logistic function of the relative difference;
+- a select has, besides that of the selected branch, that of its condition times the difference to the other branch;
+- a minimum or maximum passes a share of the derivative to the operand not selected, as long as it is close.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tunesmith.support.errors import MissingExtraError
 Tensor = Any
 
 SHARPNESS = 4.0
-"""Of the logistic functions: of operands that differ by a factor of two, the loser of a maximum has a share of a tenth to a fifth."""
+"""Slope of the logistic functions: if operands differ by a factor of two, the one not selected has a share of a tenth to a fifth."""
 
 
 def import_torch(purpose: str) -> ModuleType:
-    """The module torch.  MissingExtraError, which says how to install it, where it is missing."""
+    """The module torch.  Raises MissingExtraError with the install command if it is missing."""
     try:
         import torch
     except ImportError:
@@ -36,12 +36,12 @@ def import_torch(purpose: str) -> ModuleType:
 
 
 class TorchProgram:
-    """Roots of a graph, for tensors of rows; see the module's text.
+    """Roots of a graph, evaluated on tensors of rows; see the module docstring.
 
     Args:
         dag: the graph.
-        roots: what to evaluate.
-        relaxed: which derivatives it has.
+        roots: nodes to evaluate.
+        relaxed: relaxed instead of exact derivatives.
     Raises:
         MissingExtraError: torch is not installed.
     """
@@ -55,7 +55,7 @@ class TorchProgram:
         self._operations = _operations(self._torch, relaxed)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Values of the roots, float64 [len(roots), N], for rows [N, P], float64 and perhaps between whole numbers."""
+        """Values of the roots, float64 [len(roots), N], for rows [N, P], float64, not necessarily whole numbers."""
         torch = self._torch
         values: dict[int, Tensor] = {}
         for i, op, args in self._steps:
@@ -69,7 +69,7 @@ class TorchProgram:
 
 
 def _operations(torch: Any, relaxed: bool) -> dict[str, Callable[..., Tensor]]:
-    """What each operation of a graph is in torch."""
+    """The torch function of each graph operation."""
     exact: dict[str, Callable[..., Tensor]] = {
         "add": torch.add,
         "sub": torch.sub,
@@ -89,13 +89,13 @@ def _operations(torch: Any, relaxed: bool) -> dict[str, Callable[..., Tensor]]:
 
 
 class _Relaxed:
-    """The operations whose derivatives are not those of their values."""
+    """Operations with relaxed derivatives."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
     def operations(self) -> dict[str, Callable[..., Tensor]]:
-        """Them by name."""
+        """The operations by name."""
         return {
             "min": lambda a, b: self._extreme(self._torch.minimum, a, b, -1.0),
             "max": lambda a, b: self._extreme(self._torch.maximum, a, b, 1.0),
@@ -107,18 +107,18 @@ class _Relaxed:
         }
 
     def _like(self, value: Tensor, smooth: Tensor) -> Tensor:
-        """The value, with the derivative of `smooth`."""
+        """`value` with the derivative of `smooth`."""
         zero = smooth - smooth.detach()
         return value.detach() + self._torch.where(self._torch.isfinite(zero), zero, 0.0)
 
     def _truth(self, a: Tensor, b: Tensor) -> Tensor:
-        """Smoothly whether a > b: depends on their ratio, as tile sizes do."""
+        """Smooth approximation of a > b; it depends on the ratio, because tile sizes are multiplicative."""
         return self._torch.sigmoid(SHARPNESS * (a - b) / (a.detach().abs() + b.detach().abs() + 1.0))
 
     def _where(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         change = (a - b).detach()
         change = self._torch.where(self._torch.isfinite(change), change, 0.0)
-        # A condition may be a count: past 1, more of it changes nothing.
+        # A condition may be a count: beyond 1 it has no further effect.
         weight = self._torch.tanh(c)
         return self._torch.where(c > 0, a, b) + (weight - weight.detach()) * change
 

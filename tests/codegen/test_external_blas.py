@@ -1,4 +1,4 @@
-"""Dense layers by a BLAS: the numbers, exported models in another process, and what is said where there is no BLAS."""
+"""BLAS offload of dense layers: numbers, exported models in another process, error messages without a BLAS."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def blas() -> Blas:
 
 
 def values(*shape: int, dtype: str = "float32") -> np.ndarray:
-    """Small whole numbers: every sum of their products is exact, in any order."""
+    """Small integers: every sum of their products is exact, in any order."""
     return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
 
 
@@ -60,7 +60,7 @@ def external(made: CompiledModel) -> list[str]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("bias", [None, (5,), (1, 5), (7, 5)], ids=lambda s: "none" if s is None else "x".join(map(str, s)))
 @pytest.mark.parametrize("turned", ["", "a", "b"])
-def test_results_are_those_of_the_interpreter(blas: Blas, dtype: str, bias: tuple[int, ...] | None, turned: str) -> None:
+def test_results_equal_the_interpreter(blas: Blas, dtype: str, bias: tuple[int, ...] | None, turned: str) -> None:
     def fill(b: GraphBuilder) -> Any:
         x = b.input("x", (3, 7) if turned == "a" else (7, 3), dtype)
         w = b.input("w", (5, 3) if turned == "b" else (3, 5), dtype)
@@ -101,12 +101,12 @@ def test_a_single_row_and_a_single_column(blas: Blas) -> None:
     ],
     ids=["batch", "int32", "float16", "vector"],
 )
-def test_what_no_blas_does_stays_with_us(blas: Blas, fill: Callable[[GraphBuilder], Any]) -> None:
+def test_layers_outside_blas_are_not_offloaded(blas: Blas, fill: Callable[[GraphBuilder], Any]) -> None:
     assert external(compiled(module(fill))) == []
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (1, 1), (2, 4, 4)])
-def test_a_bias_of_another_shape_is_added_by_us(blas: Blas, shape: tuple[int, ...]) -> None:
+def test_a_bias_of_another_shape_is_not_offloaded(blas: Blas, shape: tuple[int, ...]) -> None:
     mod = module(lambda b: b.add(b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4))), b.constant(values(*shape), "bias")))
     made = compiled(mod)
     assert external(made) == ["blas_dense"] and len(made.coverage) == 2
@@ -146,7 +146,7 @@ def test_an_exported_model_runs_in_another_process(blas: Blas, tmp_path: Path, e
     assert done.returncode == 0, done.stderr
 
 
-def test_a_library_that_is_missing_at_load_time_is_named(blas: Blas, tmp_path: Path) -> None:
+def test_a_missing_library_is_named_at_load_time(blas: Blas, tmp_path: Path) -> None:
     made = compiled(mixed()).executable
     with pytest.raises(RunError, match="cannot load the shared library libno_such_blas.so"):
         load_executable(Executable(made.kind, made.program, made.constants, made.data, made.objects, ("libno_such_blas.so",)))
@@ -155,7 +155,7 @@ def test_a_library_that_is_missing_at_load_time_is_named(blas: Blas, tmp_path: P
         Executable.from_bytes(torn[:-1])
 
 
-def test_a_library_may_be_named(blas: Blas) -> None:
+def test_a_library_can_be_specified(blas: Blas) -> None:
     path = next(str(p) for p in candidates(blas.soname) if "/" in p) if "/" not in blas.soname else blas.soname
     mod = module(lambda b: b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4))))
     made = compile_(mod, TARGET, offload=[BlasCodegen(path)])
@@ -163,11 +163,11 @@ def test_a_library_may_be_named(blas: Blas) -> None:
     assert np.array_equal(made(values(4, 4), values(4, 4)), values(4, 4) @ values(4, 4))
 
 
-def test_no_blas_is_refused_with_what_was_tried() -> None:
+def test_a_missing_blas_lists_the_attempts() -> None:
     mod = module(lambda b: b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4))))
     with pytest.raises(BuildError, match=r"no BLAS found(.|\n)*pip install 'tunesmith\[blas\]'(.|\n)*Tried:\n  /no/such/blas.so: "):
         compile_model(mod, TARGET, offload=[BlasCodegen("/no/such/blas.so")])
-    with pytest.raises(BuildError, match="libc.so.6: it has no cblas_sgemm or scipy_cblas_sgemm"):
+    with pytest.raises(BuildError, match="libc.so.6: no symbol cblas_sgemm or scipy_cblas_sgemm"):
         find_blas(["libno_such_blas.so", "libc.so.6"])
     with pytest.raises(RunError, match="cannot load the shared library libno_such.so(.|\n)*Tried:\n  libno_such.so: "):
         load_library("libno_such.so")
@@ -179,7 +179,7 @@ def test_other_refusals() -> None:
         compile_model(mod, TARGET, offload=("mkl",))
     with pytest.raises(UserError, match=r"offload=\('blas',\) is for models"):
         compile_("matmul(m=4,n=4,k=4)", TARGET, offload=("blas",))
-    with pytest.raises(BuildError, match="an extent that a BLAS with 32-bit sizes does not take"):
+    with pytest.raises(BuildError, match="an extent that does not fit the 32-bit sizes of the BLAS"):
         dense_object("f", Dense(1, 1 << 31, 1, "float32", 0, 1), [], Blas("libblas.so", ""), TARGET)
 
 
@@ -197,14 +197,14 @@ def test_the_entry_point_checks_arguments(blas: Blas) -> None:
         f(out, values(3, 5), out)
 
 
-def test_text() -> None:
+def test_llvm_ir_of_a_dense_layer() -> None:
     text = dense_text("f", Dense(2, 3, 4, "float32", 1, 0, b_transposed=True, bias=2), Blas("libblas.so", "scipy_"))
     assert "define void @f(ptr %p0, ptr %p1, ptr %p2, ptr %p3)" in text
     assert "call void @scipy_cblas_sgemm(i32 101, i32 111, i32 112, i32 2, i32 3, i32 4, float 0x3FF0000000000000, ptr %p1, i32 4," in text
 
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
-def test_every_linker_records_the_library(blas: Blas, tmp_path: Path, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_linker_lists_the_library(blas: Blas, tmp_path: Path, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = llvm_export.linkers()
     if linker not in found:
         pytest.skip(f"{linker} is not installed")

@@ -1,4 +1,4 @@
-"""Sketches by hand for the tests of features and cost models: what rules and people write, with imperfect tiles and odd sizes."""
+"""Hand-written sketches with imperfect tiles and odd sizes, for tests of features and cost models."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TILES = (1, 2, 3, 4, 6, 8, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """A sketch, its parametric schedule at the end."""
+    """A sketch and its final parametric schedule."""
 
     name: str
     schedule: Schedule
 
     def rows(self, n: int, seed: int = 0) -> np.ndarray:
-        """Admissible rows, one in three biased to small values: unit loops are where features go wrong."""
+        """Admissible rows, a third of them biased to small values, because unit loops are the usual source of errors."""
         space = ParamSpace(self.schedule.params, self.schedule.constraints)
         rng = stream(seed, "rows", self.name)
         rows = space.sample(8 * n, rng)
@@ -38,7 +38,7 @@ class Case:
         return np.concatenate([small, rows[: n - len(small)]])
 
     def program(self, row: np.ndarray) -> PrimFunc:
-        """The concrete program of a row."""
+        """The concrete program of a configuration."""
         return concretize(self.schedule.func, dict(zip(self.schedule.params, row.tolist(), strict=True)))
 
 
@@ -71,7 +71,7 @@ def _gemm(s: Schedule, order: str, pack: bool) -> None:
 
 
 def _conv(s: Schedule) -> None:
-    """Padding copied where it is used, so that regions overlap."""
+    """Padding copied at its use, so that footprints overlap."""
     b = s.get_output_blocks()[0]
     pad = next(p for p in s.get_producers(b))
     loops = s.get_loops(b)
@@ -136,7 +136,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="session")
 def make_case() -> Callable[[str], Case]:
-    """The sketch of a name."""
+    """A function that makes the sketch with a given name."""
     return _make
 
 
@@ -145,7 +145,7 @@ def _module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"tunesmith_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # required by dataclasses
     spec.loader.exec_module(module)
     return module
 

@@ -1,7 +1,7 @@
-"""Features of one concrete program in plain Python: integers, ifs, breaks and sorts; unit loops are dropped first.
+"""Compute features of one concrete program in plain Python: integers, ifs, breaks and sorts; no unit loops.
 
-Written from the description of the features, not from `store_features`, and with its own arithmetic: numbers for regions, evaluation
-for strides.  It is the oracle for both backends, and the speed of doing it one candidate at a time.
+Written from the description of the features, independently of `store_features`: numbers for footprints, evaluation for strides.  It is
+the oracle for both backends, and a baseline for the speed of one candidate at a time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def value(p: Poly, env: dict[Var, int]) -> int:
 
 
 def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int], whole: bool = True) -> float:
-    """Highest less lowest value when variables go over so many values; unknown variables are at 0, unknown divisors at their top."""
+    """Highest less lowest value when variables span their widths; unknown variables are at 0, unknown divisors at their maximum."""
     total = 0.0
     for m, c in p.terms:
         span: float = abs(c)
@@ -83,7 +83,7 @@ def width(p: Poly, widths: dict[Var, int], tops: dict[Var, int], whole: bool = T
 
 
 def highest(p: Poly, tops: dict[Var, int]) -> int:
-    """The highest value of an expression whose parts are all >= 0."""
+    """The maximum of an expression whose terms are all >= 0."""
     total = 0
     for m, c in p.terms:
         if c < 0:
@@ -106,7 +106,7 @@ def highest(p: Poly, tops: dict[Var, int]) -> int:
 
 
 def depends(p: Poly, v: Var, tops: dict[Var, int]) -> bool:
-    """Whether an expression changes with a variable."""
+    """Whether an expression depends on a variable."""
     for m, _ in p.terms:
         for a in m:
             if a is v:
@@ -121,7 +121,7 @@ def depends(p: Poly, v: Var, tops: dict[Var, int]) -> bool:
 
 
 def about_positions(e: Any) -> bool:
-    """A condition on indices alone."""
+    """Whether a condition is only on indices."""
     if isinstance(e, IsNegative):
         return True
     if isinstance(e, Not):
@@ -163,7 +163,7 @@ def operations(block: Block) -> dict[str, int]:
 
 
 class Access:
-    """A block's accesses of one buffer."""
+    """A block's accesses to one buffer."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
@@ -172,7 +172,7 @@ class Access:
 
 
 def accesses(block: Block) -> list[Access]:
-    """By buffer, in the order in which they stand: init, then stores before what they load."""
+    """Accesses by buffer, in program order: init, then stores before their loads."""
     found: dict[Buffer, Access] = {}
 
     def visit(n: Any) -> None:
@@ -211,7 +211,7 @@ class Reference:
             n.each_child(lambda k: self._walk(k, path, every))
 
     def extents(self, block: Block, a: Access, loops: list[Loop], every: list[Loop]) -> list[int]:
-        """The region while `loops` run."""
+        """The footprint over the iterations of `loops`."""
         spans = {x.var: x.extent - 1 for x in loops}
         tops = {x.var: x.extent - 1 for x in every}
         iters = {it.var: min(width(b, spans, tops), it.extent.as_int() - 1) for it, b in zip(block.iters, block.bindings, strict=True)}
@@ -261,7 +261,7 @@ class Reference:
         groups = [self._group(index, k, a, levels, sizes_at, inner) for k, a in enumerate(uses)]
         groups.sort(key=lambda g: -g[0])
         flat = [x for _, g in groups[:5] for x in g]
-        return row + flat + [0.0] * (5 * 19 - len(flat)) + [0.0] * 28  # what GPUs add
+        return row + flat + [0.0] * (5 * 19 - len(flat)) + [0.0] * 28  # the GPU columns
 
     def _memory(self, uses: list[Access], loops: list[Loop]) -> list[float]:
         written = next(a for a in uses if a.w)
@@ -308,7 +308,7 @@ class Reference:
         item = BYTES[a.buffer.dtype]
         total = inner[-1]
 
-        def moves(x: Loop) -> bool:
+        def varies(x: Loop) -> bool:
             return any(depends(substitute(e, bound), x.var, tops) for t in a.indices for e in t)
 
         def address(env: dict[Var, int]) -> int:
@@ -319,17 +319,17 @@ class Reference:
 
         stride, ratio = 0, 1
         for x in loops:
-            if moves(x):
+            if varies(x):
                 stride = abs(address({x.var: 1}) - address({}))
                 break
             ratio *= x.extent
-        touched, unique = total * item, sizes[-1][which]
+        accessed, unique = total * item, sizes[-1][which]
         lines = max(total / ratio * min(1.0, stride * item / LINE), 1.0)
         ex = levels[-1][which]
         unique_lines = math.prod(ex[:-1]) * max(1.0, ex[-1] * item / LINE) if ex else 1.0
         kind, iterations, distance, count = "none", 1, 0, 1
         for k, x in enumerate(loops):
-            if not moves(x):
+            if not varies(x):
                 kind, iterations, distance, count = "loop", inner[k], sum(sizes[k]), x.extent
                 break
             others = sum(
@@ -341,9 +341,9 @@ class Reference:
                 kind, iterations, distance, count = "serial", inner[k + 1], sum(sizes[k + 1]), others
                 break
         out = [float(a.r and not a.w), float(a.w and not a.r), float(a.r and a.w), float(a.buffer.scope != "global")]
-        out += [slog2(touched), slog2(unique), slog2(lines), slog2(unique_lines)]
+        out += [slog2(accessed), slog2(unique), slog2(lines), slog2(unique_lines)]
         out += [float(kind == "loop"), float(kind == "serial"), float(kind == "none"), slog2(iterations), slog2(distance), slog2(count)]
-        out += [slog2(v / count) for v in (touched, unique, lines, unique_lines)]
+        out += [slog2(v / count) for v in (accessed, unique, lines, unique_lines)]
         return unique, [*out, slog2(stride)]
 
 

@@ -1,4 +1,4 @@
-"""What the GPU cost model says of one concrete program, found another way: by lowering it, and by looking at every thread of a warp."""
+"""Compute quantities of the GPU cost model for a concrete program by lowering it and enumerating its threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORKLOADS = (
 
 @cache
 def sketches(text: str, target: Target = H200) -> tuple[Sketch, ...]:
-    """The sketches of a workload; of `fallback`, what is made of a product when no rule knows it."""
+    """The sketches of a workload; for `fallback`, that of a product without a matching rule."""
     if text != "fallback":
         return generate(workload(text).func, target).sketches
     func = workload("matmul(m=40,n=48,k=20)").func
@@ -43,13 +43,13 @@ def sketches(text: str, target: Target = H200) -> tuple[Sketch, ...]:
 
 
 def rows_of(sketch: Sketch, n: int) -> np.ndarray:
-    """Admissible rows, always the same."""
+    """Admissible rows from a fixed seed."""
     return sketch.space.sample(n, stream(0, "gpu rows", sketch.name))
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """Of each kernel of a function: blocks, threads, bytes of shared memory, and the estimate of registers."""
+    """For each kernel of a function: blocks, threads, bytes of shared memory, and estimated registers."""
 
     blocks: list[int]
     threads: list[int]
@@ -58,7 +58,7 @@ class Lowered:
 
 
 def lowered(func: PrimFunc, target: Target) -> Lowered:
-    """What code generation makes of a function."""
+    """The kernels of a function after lowering."""
     source = device_source(func, target)
     launches = [k.launch for k in source.kernels]
     return Lowered(
@@ -108,11 +108,11 @@ def addresses(indices: tuple[Poly, ...], buffer: Buffer, axes: list[tuple[Var | 
 
 
 def count_sectors(elements: list[int], item: int, width: int) -> int:
-    """Distinct 32-byte sectors, those of an array that begins with a sector."""
+    """Distinct 32-byte sectors of an array that is aligned to a sector."""
     return len({b // 32 for e in elements for b in range(e * item, (e + width) * item)})
 
 
 def mean_conflicts(words: list[int]) -> float:
-    """Of the distinct 4-byte words that threads want from shared memory, on average how many want the bank of one of them."""
+    """Average over the distinct 4-byte words accessed in shared memory of the number of words in the same bank."""
     distinct = sorted(set(words))
     return float(np.mean([sum(y % 32 == x % 32 for y in distinct) for x in distinct]))

@@ -1,4 +1,4 @@
-"""Compare metrics with values computed by hand."""
+"""Metrics compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_top_k() -> None:
     assert top_k_score(SECONDS, SCORES, GROUPS, 1, {0: 10.0, 1: 1.0}) == pytest.approx((10 * 1 + 10) / (10 * 2 + 10))
 
 
-def test_constant_scores_gain_nothing_from_the_order_of_programs() -> None:
+def test_equal_scores_gain_nothing_from_order() -> None:
     same = np.zeros(6)
     assert top_k_score(SECONDS, same, GROUPS, 1) == pytest.approx(11 / 28) == top_k_score(SECONDS[::-1], same, GROUPS[::-1], 1)
     assert recall_at_k(SECONDS, same, GROUPS, 1) == 0 and spearman(SECONDS, same, GROUPS) == 0

@@ -73,6 +73,5 @@ def test_command_line(tmp_path: Path) -> None:
         refused = CliRunner().invoke(main, wrong)
         assert refused.exit_code != 0
         assert (
-            "--header is for a model" in refused.output
-            or 'models have one that were compiled ahead of time: executor="aot"' in refused.output
+            "--header is for a model" in refused.output or 'only models compiled ahead of time have one: executor="aot"' in refused.output
         )

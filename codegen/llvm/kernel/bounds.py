@@ -1,7 +1,8 @@
-"""Errors of functions whose indices are checked (`lower.passes.check_bounds`): LLVM IR text that entry points end with.
+"""Emit LLVM IR that raises an IndexError for failed index checks of `lower.passes.check_bounds`.
 
-The entry gives the kernel three int64 behind the caller's arrays.  When the kernel has put the number of a site there, the entry raises
-`<function>: <site> is <index>, and the extent is <extent>` through TVM-FFI, as the argument checker raises its errors.
+The text is part of entry points.  The entry passes the kernel three int64 after the caller's arrays.  If the kernel has stored the number
+of a site there, the entry raises `<function>: <site> is <index>, and the extent is <extent>` through TVM-FFI, in the same way as the
+argument checker.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _SHARED = "tunesmith.bounds"
 
 
 def bounds_report() -> list[str]:
-    """Instructions that make an empty report, `%report`."""
+    """Instructions that allocate an empty report, `%report`."""
     lines = [f"  %report = alloca [{REPORT_ITEMS} x i64], align 8"]
     for k in range(REPORT_ITEMS):
         lines += [f"  %item{k} = getelementptr i64, ptr %report, i64 {k}", f"  store i64 0, ptr %item{k}"]
@@ -23,12 +24,12 @@ def bounds_report() -> list[str]:
 
 
 def emit_bounds(name: str, sites: Sequence[str], declared: set[str]) -> tuple[list[str], str]:
-    """Constants and a function `i32 f(ptr report)`, which gives 0, or -1 with the error raised; and its name.
+    """Constants and a function `i32 f(ptr report)`, which returns 0, or -1 with the error raised; and the name of the function.
 
     Args:
-        name: of the function as callers know it.
-        sites: by number from 1.
-        declared: global names that the module text already holds.
+        name: exported name of the function.
+        sites: texts of the sites, numbered from 1.
+        declared: global names already in the module text.
     """
     prefix = f"tunesmith.{name}.bounds"
     lines: list[str] = []

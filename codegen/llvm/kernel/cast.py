@@ -1,7 +1,7 @@
-"""Casts between types to LLVM IR, and bfloat16: its 16 bits in an integer, rounded in integer arithmetic, computed with as float32.
+"""Emit casts between types in LLVM IR; bfloat16 is held as its 16 bits in an integer and computed as float32.
 
-LLVM has a type for it, and rounds to it, even after a select, with a function of the compiler's runtime that nothing loads, or,
-where the processor has an instruction for it, with one that flushes denormal numbers.  Integers are the same on every processor.
+LLVM's bfloat type is rounded, even after a select, by a compiler-runtime function that is not loaded, or, on CPUs with an instruction for
+it, by one that flushes denormal numbers.  Integer arithmetic gives the same result on every CPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _QUIET_NAN = 0x7FC0
 
 
 def convert(op: Emit, value: str, src: str, dst: str) -> str:
-    """The instructions that turn `value` of type `src` into type `dst`, with as many lanes.
+    """Convert `value` of type `src` to type `dst` with the same number of lanes.
 
-    bfloat16 goes through float32 from and to every other type, as numpy and the interpreter do: a float64 is rounded twice.
+    bfloat16 converts to and from every other type through float32, as in numpy and the interpreter: a float64 is rounded twice.
     """
     if src == dst:
         return value
@@ -48,12 +48,12 @@ def convert(op: Emit, value: str, src: str, dst: str) -> str:
     else:
         kind = "trunc"
     out = op(f"{kind} {a} {value} to {b}")
-    # Beyond the type's range any value: not poison, of which LLVM 22 folds the minimum with 0 into an assertion.
+    # An out-of-range cast is poison, and LLVM 22 fails an assertion when it folds its minimum with 0.
     return op(f"freeze {b} {out}") if kind == "fptoui" else out
 
 
 def in_float32(e: Binary | Call) -> Expr:
-    """An operation on bfloat16 as one on float32; a number that comes out is rounded."""
+    """An operation on bfloat16 as one on float32; a floating-point result is rounded."""
 
     def wide(dtype: str) -> str:
         return dt.vector("float32", dt.lanes(dtype)) if dt.element(dtype) == "bfloat16" else dtype
@@ -64,14 +64,14 @@ def in_float32(e: Binary | Call) -> Expr:
 
 
 def _extend(op: Emit, value: str, lanes: int) -> str:
-    """bfloat16 to float32: the upper half of its bits."""
+    """bfloat16 to float32: shift the bits to the upper half."""
     half, word, single, _ = _types(lanes)
     upper = op(f"shl {word} {op(f'zext {half} {value} to {word}')}, {_number(16, 'i32', lanes)}")
     return op(f"bitcast {word} {upper} to {single}")
 
 
 def _round(op: Emit, value: str, lanes: int) -> str:
-    """float32 to the nearest bfloat16, ties to even; every NaN becomes the same quiet one."""
+    """float32 to the nearest bfloat16, ties to even; every NaN becomes the same quiet NaN."""
     half, word, single, test = _types(lanes)
     bits = op(f"bitcast {single} {value} to {word}")
     shift = _number(16, "i32", lanes)
@@ -83,7 +83,7 @@ def _round(op: Emit, value: str, lanes: int) -> str:
 
 
 def _types(lanes: int) -> list[str]:
-    """LLVM types of so many 16 bit integers, 32 bit integers, float32 and truth values."""
+    """LLVM types with these lanes: 16-bit integer, 32-bit integer, float32 and bool."""
     return [llvm_type(dt.vector(t, lanes)) for t in ("int16", "int32", "float32", "bool")]
 
 

@@ -1,4 +1,4 @@
-"""Division of integers that rounds down, as index arithmetic does it and numpy: LLVM's own rounds towards zero."""
+"""Emit floor division of integers in LLVM IR, as in index arithmetic and numpy; LLVM's own division truncates."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 
 def divided(op: str, ty: str, a: str, b: str, unsigned: bool, emit: Callable[[str], str], usual: bool = False) -> str:
-    """The value of `a // b` (floordiv) or `a % b` (mod), both 0 for b = 0; the least number divided by -1 is itself.
+    """The value of `a // b` (floordiv) or `a % b` (mod), both 0 for b = 0; the minimum integer divided by -1 is itself.
 
     Args:
         op: floordiv or mod.
-        ty: LLVM type of both, an integer or a vector of them.
+        ty: LLVM type of both operands, an integer or a vector of integers.
         a: dividend.
         b: divisor.
-        unsigned: whether they are.
-        emit: appends an instruction and names its result.
-        usual: b is known to be neither 0 nor, when signed, -1, for which processors raise a signal.
+        unsigned: whether the operands are unsigned.
+        emit: appends an instruction and returns its result.
+        usual: b is known to be neither 0 nor, if signed, -1, for which CPUs raise a signal.
     """
     if not usual:
         return _total(op, ty, a, b, unsigned, emit)
@@ -32,7 +32,7 @@ def divided(op: str, ty: str, a: str, b: str, unsigned: bool, emit: Callable[[st
 
 
 def _total(op: str, ty: str, a: str, b: str, unsigned: bool, emit: Callable[[str], str]) -> str:
-    """As `divided`, of any divisor: divide by 1 instead of by 0 and by -1, then choose."""
+    """As `divided`, for any divisor: divide by 1 instead of 0 and -1, then select."""
     lanes, _, element = ty.strip("<>").rpartition(" x ")
     bit = f"<{lanes} x i1>" if lanes else "i1"
 
@@ -58,9 +58,9 @@ def positively_divided(op: str, n: str, m: str, number: int | None, nonnegative:
         op: floordiv or mod.
         n: dividend.
         m: divisor.
-        number: its value, where that is known.
-        nonnegative: whether the dividend is known to be >= 0.
-        emit: appends an instruction and names its result.
+        number: value of the divisor, if known.
+        nonnegative: returns whether the dividend is known to be >= 0.
+        emit: appends an instruction and returns its result.
     """
     if number is not None and number & (number - 1) == 0:
         return emit(f"ashr i64 {n}, {number.bit_length() - 1}" if op == "floordiv" else f"and i64 {n}, {number - 1}")

@@ -1,4 +1,4 @@
-"""Expressions to LLVM IR: one method for each node, values memoised so that shared subtrees and repeated loads are emitted once."""
+"""Emit expressions in LLVM IR, one method per node; shared subtrees and loads are emitted once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trun
 
 
 class ExprEmitter:
-    """Emits expressions into a growing function body.
+    """Emitter of expressions into a growing function body.
 
-    What is computed in a control-flow region is valid in the regions inside it, never behind it: `_known` holds what is valid
-    now, `_regions` what each open region has added to it.  Values that depend on memory are in `loads`, by buffer.
-    `slots` are the register buffers that `sroa` is to turn into values, with the elements that each must hold.
+    A value computed in a control-flow region is valid in the regions inside it, not after it: `_known` holds the values that are
+    valid now, `_regions` the keys that each open region has added.  Values that depend on memory are in `loads`, by buffer.
+    `slots` maps the register buffers that `sroa` is to turn into values to the number of elements that each must hold.
     """
 
     def __init__(self, declares: set[str], has_avx512: bool) -> None:
@@ -55,7 +55,7 @@ class ExprEmitter:
     # ---- plumbing ------------------------------------------------------------------------------------------------------
 
     def fresh(self, hint: str = "v") -> str:
-        """A new SSA name."""
+        """A fresh SSA name."""
         self.count += 1
         return f"%{hint}{self.count}"
 
@@ -88,7 +88,7 @@ class ExprEmitter:
         return r
 
     def remember(self, key: Any, value: str) -> None:
-        """`key` stands for `value` until this region ends."""
+        """Record `value` as the value of `key` until this region ends."""
         self._known[key] = value
         self._regions[-1].append(key)
 
@@ -145,14 +145,14 @@ class ExprEmitter:
         return positively_divided(op, self.index(x), self.index(d), d.const, lambda: self._at_least(x, 0), self.op)
 
     def _range(self, p: Poly) -> Range:
-        """Lowest and highest value, as far as it is known."""
+        """Lowest and highest value, as far as known."""
         return bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else _UNKNOWN
 
     def _at_least(self, x: Poly, low: int) -> bool:
         return x.const >= low if x.const is not None else self._range(x)[0] >= low
 
     def _any_division(self, op: str, x: Poly, d: Poly) -> str:
-        """By what may be 0 or less; it may be computed in front of the guard that excludes this."""
+        """Division by a divisor that may be 0 or less: the guard that excludes this may come after the division."""
         if op == "ceildiv":
             return self.op(f"sub i64 0, {self._any_division('floordiv', -x, d)}")
         unsigned = self._at_least(x, 0) and self._at_least(d, 0)
@@ -161,7 +161,7 @@ class ExprEmitter:
     # ---- addresses -----------------------------------------------------------------------------------------------------
 
     def address(self, buffer: Buffer, p: Poly) -> str:
-        """The pointer to element `p`: a pointer for the part that varies, which loops carry along, plus a constant."""
+        """The pointer to element `p`: a pointer for the varying part, which loops carry, plus a constant offset."""
         known = self._known.get((buffer, p))
         if known is not None:
             return known
@@ -174,7 +174,7 @@ class ExprEmitter:
         return at
 
     def pointer(self, buffer: Buffer, p: Poly) -> str:
-        """The pointer to element `p`, where `p` has no constant term."""
+        """The pointer to element `p`, which has no constant term."""
         if not p.terms:
             return self.base[buffer]
         return self._memo((buffer, p), lambda: self._pointer(buffer, p))
@@ -229,7 +229,7 @@ class ExprEmitter:
         return r
 
     def _is_computed(self, e: Any) -> bool:
-        """Whether the value is at hand, computed in this region or in one around it."""
+        """Whether the value is available, computed in this region or an enclosing one."""
         if type(e) is BufferLoad:
             return any((e.indices[0], e.lanes, e.stride, e.mask) in table.get(e.buffer, _NONE) for table in self.loads)
         return any(e in table.get(_NOWHERE, _NONE) for table in self.loads)
@@ -247,7 +247,7 @@ class ExprEmitter:
     def _emit_load(self, e: BufferLoad) -> str:
         scalar = llvm_type(e.buffer.dtype)
         if e.buffer.dtype == "bool":
-            raise BuildError("the LLVM backend was given a tensor of bools; run the lowering pipeline first")
+            raise BuildError("the LLVM backend does not support tensors of bools; run the lowering pipeline first")
         size = dt.nbytes(e.buffer.dtype)
         mask = active_lanes(e.mask, e.lanes)
         if mask is not None and mask.const == 0:
@@ -257,7 +257,7 @@ class ExprEmitter:
             return self.op(f"load {scalar}, ptr {at}, align {size}")
         vec = f"<{e.lanes} x {scalar}>"
         if e.stride == ONE:
-            # A masked load would keep a register buffer in memory.  What reads the other lanes is masked itself.
+            # A masked load would keep a register buffer in memory.  Uses of the inactive lanes are masked themselves.
             if mask is None or self.is_whole(e.buffer, e.indices[0], e.lanes, mask):
                 return self.op(f"load {vec}, ptr {at}, align {self.alignment(e.buffer, e.indices[0], e.lanes)}")
             m = self.mask(mask, e.lanes)
@@ -276,26 +276,26 @@ class ExprEmitter:
         return self.op(f"getelementptr i8, ptr {at}, <{lanes} x i64> {offsets}")
 
     def alignment(self, buffer: Buffer, p: Poly, lanes: int) -> int:
-        """Known alignment in bytes: element size, or a whole vector for registers, whose accesses are vectors at multiples."""
+        """Known alignment in bytes: one element; a whole vector for aligned accesses to register buffers."""
         size = dt.nbytes(buffer.dtype)
         if buffer.scope == "register" and p.const is not None and p.const % lanes == 0:
             return size * lanes
         return size
 
     def is_whole(self, buffer: Buffer, p: Poly, lanes: int, mask: Poly) -> bool:
-        """Whether a masked vector at element `p` may be read and written whole: in a register buffer, which is made large enough for it."""
+        """Whether a masked vector at element `p` may be accessed unmasked: in a register buffer, which is enlarged for it."""
         held = self.slots.get(buffer)
         if held is None:
             return False
         last = buffer.shape[0].as_int() - 1
         low, high = bounds(p, self.ranges) if all(v in self.ranges for v in p.vars) else (-1, last)
         if mask.const is None and not 0 <= low <= high <= last:
-            return False  # there may be no lane at work, and the place anywhere
+            return False  # with no active lane the index may be out of range
         self.slots[buffer] = max(held, min(high, last) + lanes)
         return True
 
     def forget(self, buffer: Buffer) -> None:
-        """A store to `buffer` was emitted: earlier loads of it, and everything computed, may be stale."""
+        """Invalidate loads of a buffer, and all computed values, after a store to it."""
         for table in self.loads:
             table.pop(buffer, None)
             table.pop(_NOWHERE, None)
@@ -343,13 +343,13 @@ class ExprEmitter:
         raise BuildError(f"the LLVM backend has no code for `{e.op}` on {e.a.dtype}; expand it in lowering first")
 
     def _float_extremum(self, e: Binary, ty: str) -> str:
-        """NaN in, NaN out.  A comparison that keeps `a` when unordered is one instruction; only a variable `b` needs a second test."""
+        """Minimum or maximum that propagates NaN.  One comparison suffices if `b` is a constant; a variable `b` needs a second test."""
         plain = e.b.a if type(e.b) is Broadcast else e.b
         safe = type(plain) is Const and plain.value == plain.value
         return self._larger(e.op, ty, dt.lanes(e.dtype), self.value(e.a), self.value(e.b), safe)
 
     def _larger(self, op: str, ty: str, lanes: int, a: str, b: str, safe: bool) -> str:
-        """max or min of a and b; `safe` when b is never NaN."""
+        """max or min of a and b; `safe` if b is never NaN."""
         bit = f"<{lanes} x i1>" if lanes > 1 else "i1"
         c = self.op(f"fcmp {'ogt' if op == 'min' else 'olt'} {ty} {a}, {b}")
         m = self.op(f"select {bit} {c}, {ty} {b}, {ty} {a}")
@@ -359,7 +359,7 @@ class ExprEmitter:
         ones = "true" if dt.lanes(e.dtype) == 1 else vector_literal(["true"] * dt.lanes(e.dtype), "i1")
         return self.op(f"xor {llvm_type(e.dtype)} {self.value(e.a)}, {ones}")
 
-    def _lt0(self, e: IsNegative) -> str:
+    def _is_negative(self, e: IsNegative) -> str:
         if e.lanes == 1:
             return self.op(f"icmp slt i64 {self.index(e.index)}, 0")
         ramp = self._ramp(Ramp(e.index, ONE if e.stride is None else e.stride, e.lanes))
@@ -378,7 +378,7 @@ class ExprEmitter:
         return self.op(f"select {llvm_type(e.cond.dtype)} {c}, {ty} {self.value(e.a)}, {ty} {self.value(e.b)}")
 
     def _branch_select(self, e: Select, c: str) -> str:
-        """A scalar condition in front of a load is a branch: the other side's address may be out of range."""
+        """Branch on a scalar condition in front of a load, because the address of the other side may be out of range."""
         yes, no, end = self.label("then"), self.label("else"), self.label("join")
         self.do(f"br i1 {c}, label %{yes}, label %{no}")
         out: list[tuple[str, str]] = []
@@ -398,7 +398,7 @@ class ExprEmitter:
     block = "entry"
 
     def label(self, hint: str) -> str:
-        """A new label."""
+        """A fresh label."""
         self.count += 1
         return f"{hint}{self.count}"
 
@@ -456,7 +456,7 @@ class ExprEmitter:
         return self._folded(e.name.removeprefix("reduce_"), src.dtype, v)
 
     def _folded(self, op: str, dtype: str, v: str) -> str:
-        """max or min of all lanes, half with half: LLVM's own NaN-keeping reduction goes through the lanes one by one."""
+        """max or min of all lanes by halves: LLVM's NaN-propagating reduction is sequential."""
         scalar, lanes = dt.split(dtype)
         while lanes > 1:
             half = lanes // 2
@@ -472,8 +472,8 @@ class ExprEmitter:
             lanes = half
         return v
 
-    def _lookup(self, e: IndirectIndex) -> str:
-        """A variable of its own each time: addresses are remembered by their index, and copies of a lookup share its variable."""
+    def _indirect_index(self, e: IndirectIndex) -> str:
+        """Emit the body with a fresh variable: addresses are memoised by index, and copies of an indirect index share its variable."""
         var = IndirectVar(e.var.name)
         self.env[var] = self.value(e.value)
         self.ranges[var] = (0, max(bounds(e.extent, self.ranges)[1] - 1, 0))
@@ -481,17 +481,17 @@ class ExprEmitter:
 
 
 _NOWHERE = Buffer("nowhere", (1,))
-"""Stands for any buffer: what was computed from values that may have been loaded."""
+"""Key of values that may depend on loads of any buffer."""
 _NONE: dict[Any, str] = {}
 
 
 _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Binary: ExprEmitter._binary,
     Not: ExprEmitter._not,
-    IsNegative: ExprEmitter._lt0,
+    IsNegative: ExprEmitter._is_negative,
     Ramp: ExprEmitter._ramp,
     Select: ExprEmitter._select,
     Cast: ExprEmitter._cast,
     Call: ExprEmitter._call,
-    IndirectIndex: ExprEmitter._lookup,
+    IndirectIndex: ExprEmitter._indirect_index,
 }

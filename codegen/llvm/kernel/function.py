@@ -1,11 +1,10 @@
-"""Functions to LLVM IR: loops that carry their pointers, parallel loops as outlined bodies, one scratch arena for a kernel.
+"""Emit functions in LLVM IR: loops that carry pointers, outlined parallel loops, one scratch arena per kernel.
 
-The program arrives scheduled, unrolled and vectorised, so that no LLVM optimisation but `sroa` is needed
-(docs/design/002-llvm.md): what it would do, hoisting and strength reduction of addresses, is done here on index
-polynomials.  Every loop carries one pointer for each distinct varying part of an address; constant distances, such as the
-rows of a register tile, become displacements of the instruction.
+The input is scheduled, unrolled and vectorised, so that no LLVM optimisation except `sroa` is needed (docs/design/002-llvm.md):
+hoisting and strength reduction of addresses are done here, on index polynomials.  Every loop carries one pointer for each distinct
+varying part of an address; constant distances, such as the rows of a register tile, become displacements of the instruction.
 
-Sizes that come with the call are further arguments of the kernel, and of every parallel body.
+Dynamic sizes are further arguments of the kernel, and of every parallel body.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 STACK_BYTES = 256 * 1024
-"""The register buffers of an LLVM function at most: what does not become SSA values stands on the stack of a thread, which may have
-no more than 1 MB.  A buffer that would go past this has its place in the arena, as scratch memory has."""
+"""Limit of the register buffers of an LLVM function: buffers that do not become SSA values are on the stack of a thread, which may be
+as small as 1 MB.  A buffer beyond the limit is placed in the arena, like scratch memory."""
 
 
 @dataclass(slots=True)
 class Module:
-    """Text under construction: globals, functions, and the declarations they need.
+    """A module under construction: globals, functions, and the declarations they need.
 
     Attributes:
-        target: what for.
+        target: the target.
         exported: whether other objects may call the kernels.
         static: bytes of static scratch memory of the kernels so far.
     """
@@ -58,20 +57,20 @@ class Module:
     functions: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """The module."""
+        """The text of the module."""
         attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
         return "\n".join([*self.globals, *sorted(self.declares), *self.functions, attributes, ""])
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that was emitted.
+    """An emitted kernel.
 
     Attributes:
         name: its global name.
-        refuses: whether it returns an i64: 0 when it ran; when it has done nothing, the bytes of memory that it was refused, or
-            `thread_support.FORKED`.  It returns void if it can always run.
-        detail: text about the bytes.
+        refuses: whether it returns an i64: 0 if it ran; otherwise it has done nothing, and the result is the size of the failed
+            allocation in bytes, or `thread_support.FORKED`.  A kernel that can always run returns void.
+        detail: further text about the allocation.
     """
 
     name: str
@@ -80,7 +79,7 @@ class Kernel:
 
 
 def emit_kernel(func: PrimFunc, module: Module) -> Kernel:
-    """Emit the kernel `<name>_kernel(ptr, ...)`, which takes one data pointer for each parameter, then the sizes, i64.
+    """Emit the kernel `<name>_kernel(ptr, ...)`: one data pointer for each parameter, then the sizes, i64.
 
     Raises:
         BuildError: the function cannot be compiled for the target.
@@ -89,7 +88,7 @@ def emit_kernel(func: PrimFunc, module: Module) -> Kernel:
 
 
 class _Kernel:
-    """One exported kernel, with the arena its allocations share."""
+    """One exported kernel, with the arena of its allocations."""
 
     def __init__(self, func: PrimFunc, module: Module) -> None:
         self.func, self.module = func, module
@@ -103,7 +102,7 @@ class _Kernel:
     def emit(self) -> Kernel:
         params = [p for p in self.func.params if isinstance(p, Buffer)]
         if len(params) + len(self.sizes) != len(self.func.params):
-            raise BuildError(f"{self.func.name}: a parameter is a Param, whose value must be chosen before code is generated (concretize)")
+            raise BuildError(f"{self.func.name}: a parameter is a Param, which needs a value before code is generated (concretize)")
         f = _Function(self, {b: f"%a{i}" for i, b in enumerate(params)})
         f.env = dict(self.sizes)
         f.ranges = symbol_ranges(self.func)
@@ -120,7 +119,7 @@ class _Kernel:
         refuses = bool(self.sizes or self.bodies or self.arena.heap)
         result = ("" if self.module.exported else "internal ") + ("i64" if refuses else "void")
         end = [*self.arena.release(), "  ret i64 0" if refuses else "  ret void", "}"]
-        # Allocas in the first block: sroa looks nowhere else.
+        # Allocas must be in the first block: sroa ignores others.
         text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *team, *start, *f.lines, *end]
         self.module.functions.append("\n".join(text))
         for i in range(first, len(self.module.functions)):
@@ -128,7 +127,7 @@ class _Kernel:
         return Kernel(self.name, refuses, self.arena.detail if self.arena.heap else "")
 
     def _team(self) -> list[str]:
-        """How many threads the kernel runs on; it refuses to run where it may not start them."""
+        """Compute the number of threads; the kernel refuses to run in a forked process."""
         self.module.declares.add(f"declare i32 @{THREADS}(i32)")
         return [
             f"  %team = call i32 @{THREADS}(i32 {self.module.target.num_cores})",
@@ -167,8 +166,8 @@ class _Function(ExprEmitter):
             self._store(n)  # type: ignore[arg-type]
             if len(self.lines) > EMITTED:
                 raise BuildError(
-                    f"{self.kernel.func.name}: [code-size] a part of it that is compiled as one function has more than {EMITTED} "
-                    "instructions, for which LLVM may take minutes. Unroll and inline less, or divide it into functions"
+                    f"{self.kernel.func.name}: [code-size] a part that is compiled as one LLVM function has more than {EMITTED} "
+                    "instructions, which can take LLVM minutes. Unroll and inline less, or split the function"
                 )
         elif t is For:
             self._for(n)  # type: ignore[arg-type]
@@ -179,7 +178,7 @@ class _Function(ExprEmitter):
         elif t is Evaluate:
             self._evaluate(n)  # type: ignore[arg-type]
         else:
-            raise BuildError(f"the LLVM backend was given a {t.__name__}; run the lowering pipeline first")
+            raise BuildError(f"the LLVM backend does not support {t.__name__}; run the lowering pipeline first")
 
     # ---- memory --------------------------------------------------------------------------------------------------------
 
@@ -187,7 +186,7 @@ class _Function(ExprEmitter):
         b = n.buffer
         count = b.shape[0]
         if b.scope == "register" and count.const is None:
-            raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a number")
+            raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a constant size")
         if b.scope == "register" and self.stack + count.as_int() * dt.nbytes(b.dtype) <= STACK_BYTES:
             self._alloca(n, count.as_int())
         else:
@@ -195,16 +194,16 @@ class _Function(ExprEmitter):
             self.statement(n.body)
 
     def reserve(self, b: Buffer) -> None:
-        """Give a buffer memory of the arena."""
+        """Place a buffer in the arena."""
         size = b.shape[0] * dt.nbytes(b.dtype)
         foreign = [v.name for v in size.vars if v not in self.kernel.sizes]
         if foreign:
-            raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is no parameter")
+            raise BuildError(f"{self.kernel.func.name}: the size of the buffer {b.name} depends on {foreign[0]}, which is not a parameter")
         offset = self.kernel.arena.reserve(b.name, size if bounds(size, self.ranges)[0] >= 0 else maximum(size, 0), self.parallel)
         self.base[b] = self.op(f"getelementptr inbounds i8, ptr {self.workspace}, i64 {self.index(offset)}")
 
     def _alloca(self, n: Allocate, count: int) -> None:
-        """A register buffer, with room behind its end for lanes that are masked off: `sroa` drops a store that leaves its alloca."""
+        """Allocate a register buffer, padded for masked-off lanes: `sroa` drops a store that exceeds its alloca."""
         b, slot, place = n.buffer, self.fresh("r"), len(self.allocas)
         self.allocas.append("")
         self.base[b] = slot
@@ -229,13 +228,13 @@ class _Function(ExprEmitter):
             if mask is None:
                 self.do(f"store {ty} {v}, ptr {at}, align {self.alignment(n.buffer, n.indices[0], lanes)}")
             elif self.is_whole(n.buffer, n.indices[0], lanes, mask):
-                # Registers are SSA values after sroa: a masked store would keep them in memory, a blend does not.
+                # A masked store would keep the register buffer in memory; a blend becomes SSA values after sroa.
                 align = self.alignment(n.buffer, n.indices[0], lanes)
                 old = self.op(f"load {ty}, ptr {at}, align {align}")
                 new = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
                 self.do(f"store {ty} {new}, ptr {at}, align {align}")
             elif mask.const == 1:
-                # LLVM writes too much for a masked store of one lane of a truncated vector: the element before truncation.
+                # For a masked store of one lane of a truncated vector, LLVM stores the element before truncation, which is too wide.
                 first = self.op(f"extractelement {ty} {v}, i64 0")
                 self.do(f"store {llvm_type(n.buffer.dtype)} {first}, ptr {at}, align {size}")
             else:
@@ -249,7 +248,7 @@ class _Function(ExprEmitter):
         self.forget(n.buffer)
 
     def _store_tile(self, tile: Tile) -> None:
-        """Lane by lane, each lane's elements of all the vectors at once."""
+        """Store a tile lane by lane: one lane of all its vectors at a time."""
         element, lanes = dt.split(tile.stores[0].value.dtype)
         ty, size = llvm_type(tile.stores[0].value.dtype), dt.nbytes(element)
         rows = transpose([self.value(s.value) for s in tile.stores], ty, lanes, self.op)
@@ -271,7 +270,7 @@ class _Function(ExprEmitter):
             level = "3" if e.name == "prefetch" else "2"
             self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", level), ("i32", "1")])
             return
-        raise BuildError(f"the LLVM backend cannot run {getattr(e, 'name', e)!r} for its effect")
+        raise BuildError(f"the LLVM backend cannot evaluate {getattr(e, 'name', e)!r} for its effect")
 
     # ---- control -------------------------------------------------------------------------------------------------------
 
@@ -296,7 +295,7 @@ class _Function(ExprEmitter):
             self._loop(n, "0", self.index(n.extent), bounds(n.extent, self.ranges))
 
     def _loop(self, n: For, first: str, end: str, extent: tuple[int, int]) -> None:
-        """A counted loop from `first` to `end`; tested before the first iteration only where it may not run."""
+        """A counted loop from `first` to `end`, with a test before the first iteration only if it may be empty."""
         if extent[1] <= 0:
             return
         keys = self._carried(n)
@@ -304,7 +303,7 @@ class _Function(ExprEmitter):
         steps = {(b, p): self.index(c * dt.nbytes(b.dtype)) for b, p, c in keys}
         for b, p, c in keys:
             if not c.terms and p.terms:
-                self.pointer(b, p)  # loop invariant: computed once, in front
+                self.pointer(b, p)  # loop invariant: computed once, before the loop
         head, done = self.label("loop"), self.label("done")
         before = self.block
         if extent[0] <= 0 or first != "0":
@@ -346,7 +345,7 @@ class _Function(ExprEmitter):
         return self.op(f"getelementptr inbounds i8, ptr {root}, i64 {step}")
 
     def _carried(self, n: For) -> list[tuple[Buffer, Poly, Poly]]:
-        """(buffer, varying part of an address at this loop, its step): inner loops' variables at 0, constants removed."""
+        """(buffer, varying part of an address at this loop, its step), with variables of inner loops at 0 and constants removed."""
         out: list[tuple[Buffer, Poly, Poly]] = []
         for b, p in self._uses.of(n).addresses:
             if b in self.base and all(v is n.var or v in self.env for v in p.vars):
@@ -358,19 +357,19 @@ class _Function(ExprEmitter):
     # ---- threads -------------------------------------------------------------------------------------------------------
 
     def _parallel(self, n: For) -> None:
-        """Outline the loop; each thread runs one contiguous share of the iterations."""
+        """Outline a parallel loop; each thread runs one contiguous share of the iterations."""
         k = self.kernel
         name = f"{k.name}.parallel{k.bodies}"
         k.bodies += 1
         body = _Function(k, {}, parallel=True)
         use = body._uses.of(n)
         captured = [b for b in self.base if b in use.buffers and b.scope != "register"]
-        # Offsets in an arena of sizes depend on what came before in it.
+        # Offsets in a dynamic arena depend on the sizes of earlier buffers.
         needed = use.variables | k.sizes.keys() if k.arena.dynamic else use.variables
         outer = sorted([v for v in needed if v in self.env], key=lambda v: v.key)
         pointers = len(captured) + 1
         slots = [*[self.base[b] for b in captured], self.workspace, *([SHARED_BYTES, PRIVATE_BYTES] if k.arena.dynamic else [])]
-        slots.append(self._alone(n))
+        slots.append(self._runs_serially(n))
         kinds = [*["ptr"] * pointers, *["i64"] * (len(slots) - pointers)]
         shared, private = (f"%c{pointers}", f"%c{pointers + 1}") if k.arena.dynamic else (SHARED, PRIVATE)
         body.base = {b: f"%c{i}" for i, b in enumerate(captured)}
@@ -405,7 +404,7 @@ class _Function(ExprEmitter):
         slot = len(body.lines)
         body.workspace = "%mine"
         body._loop(n, "%first", "%last", bounds(n.extent, self.ranges))
-        # The arena is one shared part, then a private part for each thread; the sizes are filled in when all is emitted.
+        # The arena is one shared part, then one private part per thread; the sizes are filled in when the kernel is complete.
         body.lines[slot:slot] = [
             f"  %stride = mul i64 %t, {private}",
             f"  %arena = getelementptr inbounds i8, ptr %c{pointers - 1}, i64 {shared}",
@@ -435,11 +434,11 @@ class _Function(ExprEmitter):
         for b in captured:
             self.forget(b)
 
-    def _alone(self, n: For) -> str:
+    def _runs_serially(self, n: For) -> str:
         """Whether a parallel loop runs on the calling thread, as an i64.
 
-        It does if the kernel has one thread, or the loop has a `grain` and less work.  A number of threads in between is no choice: the
-        OpenMP runtime ends the threads that a smaller team has no use for, and starts them again for the next larger one.
+        It does if the kernel has one thread, or the loop has a `grain` and less work.  Intermediate team sizes are not used: the OpenMP
+        runtime ends the threads that a smaller team does not need, and starts them again for the next larger one.
         """
         alone = self.op("icmp slt i32 %team, 2")
         grain = annotation(n, GRAIN)
@@ -458,9 +457,9 @@ class _Function(ExprEmitter):
         return self.op(f"zext i1 {alone} to i64")
 
     def _executions(self, n: Stmt) -> dict[tuple[str, ...], float]:
-        """How many elements are stored under a statement: numbers by the extents, LLVM values, that they are multiplied with."""
+        """Number of elements stored under a statement: a factor for each product of extents (LLVM values)."""
         if type(n) is BufferStore:
-            # A vector of elements may be folded into the one that is stored.
+            # A store of one value may reduce a vector.
             return {(): float(max(dt.lanes(x.dtype) for x in walk_objects(n.value) if isinstance(x, Expr)))}
         if type(n) is For:
             most = bounds(n.extent, self.ranges)[1]
@@ -477,5 +476,5 @@ class _Function(ExprEmitter):
         if n.extent.const is None and n.extent.vars <= self.env.keys():
             extent = self.index(n.extent)
             return {(*loops, extent): times for loops, times in found.items()}
-        # Of a loop whose extent varies with a loop outside of it: the most.
+        # The maximum, if the extent varies with an outer loop.
         return {loops: times * min(max(most, 0), 1 << 31) for loops, times in found.items()}

@@ -1,4 +1,4 @@
-"""Find what each loop uses: the buffers and addresses that it accesses, and its variables."""
+"""Collect the buffers, addresses and variables that each loop uses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tunesmith.ir.stmt import BufferStore, For
 
 @dataclass(slots=True)
 class LoopUse:
-    """What a loop uses.
+    """The uses of one loop.
 
     Attributes:
-        addresses: (buffer, varying part of an address), in program order, with the variables of loops inside at 0.
-        buffers: all that are accessed, also by parallel loops inside.
-        variables: all that occur, also bound ones.
+        addresses: (buffer, varying part of an address), in program order, with the variables of inner loops at 0.
+        buffers: all accessed buffers, including those of inner parallel loops.
+        variables: all variables that occur, including bound ones.
     """
 
     addresses: dict[tuple[Buffer, Poly], None] = field(default_factory=dict)
@@ -26,10 +26,10 @@ class LoopUse:
 
 
 class LoopUses:
-    """The uses of loops, found once for each loop from those of the loops in it.
+    """The uses of loops, each computed once from those of its inner loops.
 
     Args:
-        parallel: the function is the body of a parallel loop, so that parallel loops inside run serially in it.
+        parallel: the function is the body of a parallel loop, in which inner parallel loops run serially.
     """
 
     def __init__(self, parallel: bool) -> None:
@@ -37,7 +37,7 @@ class LoopUses:
         self._loops: dict[For, LoopUse] = {}
 
     def of(self, n: For) -> LoopUse:
-        """What the loop uses."""
+        """The uses of the loop."""
         known = self._loops.get(n)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""Count the lanes of vectors that work under a mask, where the count is known."""
+"""Compute the number of active lanes of masked vectors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tunesmith.ir.poly import ZERO, Poly
 
 
 def active_lanes(mask: Poly | None, lanes: int) -> Poly | None:
-    """How many leading lanes are at work; None for all, 0 for none, where that is known."""
+    """Number of leading active lanes; None for all, 0 for none, if the count is constant."""
     count = None if mask is None else mask.const
     if count is None or 0 <= count < lanes:
         return mask

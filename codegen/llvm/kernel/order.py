@@ -1,7 +1,7 @@
-"""Order the evaluation of expressions: which operands are computed first, and which sides of a choice need a branch.
+"""Order the evaluation of expressions: operands first, branches for select sides that must not be speculated.
 
-An expression whose functions were expanded shares its parts, and is deeper than Python's stack; both walks use a stack of their own and
-visit an object once.
+Expressions with expanded functions share subtrees and are deeper than Python's stack; both walks keep an explicit stack and visit each
+object once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
 
 NESTED = 64
-"""Expressions inside one another that are computed by recursion, with three frames of Python's stack each."""
+"""Depth of nested expressions that are emitted by recursion, with three Python stack frames each."""
 
 _LEAVES = frozenset({Poly, Const, BufferLoad})
 
 
 def operands_first(e: Expr, is_computed: Callable[[Any], bool]) -> Iterator[Expr]:
-    """What has to be computed before `e`, from the leaves up: all but what may have to be computed in a branch."""
+    """The operands to compute before `e`, bottom-up, without those that may have to be computed in a branch."""
     stack: list[tuple[Any, bool]] = [(e, False)]
     while stack:
         n, ready = stack.pop()
@@ -44,7 +44,7 @@ def operands_first(e: Expr, is_computed: Callable[[Any], bool]) -> Iterator[Expr
 
 
 def needs_branch(e: Select, is_computed: Callable[[Any], bool]) -> bool:
-    """Whether a side must not be computed in vain: it reads what was not read yet, or divides integers."""
+    """Whether a side must not be speculated: it has a load that is not available yet, or an integer division."""
     stack: list[Any] = [e.a, e.b]
     seen: set[int] = set()
     while stack:

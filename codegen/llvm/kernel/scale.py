@@ -1,4 +1,4 @@
-"""Multiply floats by powers of two in LLVM IR, for every exponent: `ldexp` of vectors."""
+"""Multiply floats by powers of two in LLVM IR, for every exponent: `ldexp` of scalars and vectors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def scaled(op: Callable[[str], str], call: Callable[[str, str, list[tuple[str, s
 
     Args:
         op: emits an instruction and returns its result.
-        call: calls a function: LLVM type of the result, name, arguments with their types.
-        dtype: of x and n.
-        x: a float, or a vector of them.
-        n: the exponents, integers as floats.
+        call: emits a call from the LLVM type of the result, the name, and the arguments with their types.
+        dtype: type of x and n.
+        x: a float, or a vector of floats.
+        n: the exponents, integers stored as floats.
     """
     bias, shift = (1023, 52) if dt.element(dtype) == "float64" else (127, 23)
     lanes = dt.lanes(dtype)

@@ -1,4 +1,4 @@
-"""Shifts by any count: by the width or more, or by a negative number, nothing is left but the sign, as in numpy."""
+"""Emit shifts by any count in LLVM IR; out-of-range counts leave only the sign, as in numpy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def shifted(e: Binary, a: str, b: str, emit: Callable[[str], str]) -> str:
 
     Args:
         e: the shift (shl or shr), of scalars or vectors.
-        a: the LLVM value that is shifted.
-        b: the LLVM value of the count; a number below the width needs no test.
-        emit: takes an instruction and gives its value.
+        a: the LLVM value to shift.
+        b: the LLVM value of the count; a constant below the width needs no test.
+        emit: emits an instruction and returns its result.
     """
     ty, lanes, width = llvm_type(e.a.dtype), dt.lanes(e.a.dtype), dt.bits(e.a.dtype)
     kind = "shl" if e.op == "shl" else "lshr" if dt.is_unsigned(e.a.dtype) else "ashr"

@@ -1,7 +1,7 @@
-"""Tiles that are written across: vectors whose lanes lie far apart, but whose elements of one lane lie side by side.
+"""Transpose register tiles of strided stores whose equal lanes are adjacent in memory, and store them whole.
 
-The tile of a convolution in NCHW has its channels in lanes and its pixels in different vectors.  Storing such a vector needs a
-scatter, one element at a time; transposed in registers, the vectors hold the pixels of one channel each, and are stored whole.
+The tile of a convolution in NCHW has its channels in lanes and its pixels in different vectors.  Storing such a vector needs a scatter,
+one element at a time; after a transposition in registers, each vector holds the pixels of one channel and is stored whole.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tunesmith.support import dtype as dt
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Strided stores to consecutive places.
+    """Strided stores to adjacent addresses.
 
     Attributes:
-        stores: in the order of their places; all of one stride and as many lanes, at least half as many as there are lanes.
-        lanes: of each that are stored, as many as it has at most.
-        stride: between lanes, in elements.
+        stores: in address order; equal stride and number of lanes; at least half as many stores as lanes.
+        lanes: active lanes of each store.
+        stride: elements between lanes.
     """
 
     stores: tuple[BufferStore, ...]
@@ -34,12 +34,12 @@ class Tile:
 
     @property
     def buffer(self) -> Buffer:
-        """What is written."""
+        """The destination."""
         return self.stores[0].buffer
 
 
 def find_tiles(stmts: Sequence[Stmt]) -> list[Stmt | Tile]:
-    """The statements in order, strided stores that make up a tile in one piece."""
+    """The statements in order, with strided stores grouped into tiles."""
     out: list[Stmt | Tile] = []
     at = 0
     while at < len(stmts):
@@ -60,7 +60,7 @@ def _is_strided(s: Stmt) -> bool:
 
 
 def _tiles_of(stores: list[BufferStore]) -> list[Stmt | Tile]:
-    """Strided stores that follow each other; as they are when their order matters, because some of what is written is read."""
+    """Group consecutive strided stores; stores stay as they are if one of them reads a buffer that another writes."""
     written = {s.buffer for s in stores}
     if any(type(x) is BufferLoad and x.buffer in written for s in stores for x in walk_objects(s.value)):
         return list(stores)
@@ -85,12 +85,12 @@ def _tiles_of(stores: list[BufferStore]) -> list[Stmt | Tile]:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A strided store and the place of its first lane.
+    """A strided store and the address of its first lane.
 
     Attributes:
         store: the store.
-        varying: its index without the constant.
-        offset: the constant.
+        varying: its index without the constant term.
+        offset: the constant term.
     """
 
     store: BufferStore
@@ -99,7 +99,7 @@ class _Placed:
 
 
 def _disjoint_batches(stores: list[BufferStore]) -> Iterator[list[_Placed]]:
-    """The stores in order, cut where one may write an element that another one of its batch writes; within a batch any order is right."""
+    """The stores in order, split so that no two stores of a batch may write the same element; a batch can be reordered."""
     batch: list[_Placed] = []
     written: dict[Buffer, _Written] = {}
     for s in stores:
@@ -115,7 +115,7 @@ def _disjoint_batches(stores: list[BufferStore]) -> Iterator[list[_Placed]]:
 
 
 class _Written:
-    """The elements of one buffer that stores with one varying part and one stride write: runs of multiples of the stride, by remainder."""
+    """Elements of one buffer written with one varying part and one stride: runs of multiples of the stride, by remainder."""
 
     def __init__(self, first: _Placed) -> None:
         self.varying, self.stride = first.varying, first.store.stride
@@ -123,7 +123,7 @@ class _Written:
         self.add(first)
 
     def add(self, p: _Placed) -> bool:
-        """Whether what `p` writes is apart from all before, for certain; then it is added."""
+        """Add the elements of `p` if they are certainly disjoint from all earlier ones; returns whether they are."""
         step = p.store.stride.const if p.store.stride is not None else None
         if not step or p.varying != self.varying or p.store.stride != self.stride:
             return False
@@ -144,7 +144,7 @@ def _closed(run: list[_Placed], lanes: int) -> list[Stmt | Tile]:
     active = active_lanes(first.mask, lanes)
     count = lanes if active is None else active.const
     strides = first.stride.const if first.stride is not None else None
-    # Rows that reach into the place of the next lane would overwrite each other in another order than scatters do.
+    # Rows longer than the stride would overlap the next lane, and the order of overlapping writes would change.
     if not count or 2 * len(run) < lanes or lanes & (lanes - 1) or strides is None or abs(strides) < len(run):
         return list(stores)
     assert first.stride is not None
@@ -152,9 +152,9 @@ def _closed(run: list[_Placed], lanes: int) -> list[Stmt | Tile]:
 
 
 def transpose(values: Sequence[str], vector: str, lanes: int, op: Callable[[str], str]) -> list[str]:
-    """`lanes` vectors, of which vector l holds lane l of all values, as far as there are values.
+    """`lanes` vectors, of which vector l holds lane l of all values; missing values are poison.
 
-    A perfect shuffle of all elements, log2(lanes) times: each takes one bit from the number of the vector to the number of the lane.
+    log2(lanes) perfect shuffles of all elements; each moves one bit from the vector number to the lane number.
 
     Args:
         values: at most `lanes` LLVM values.

@@ -1,4 +1,4 @@
-"""Kernels as text: goldens in both languages, vectors, wide indices, names, shared memory, and what is refused."""
+"""Printed kernels: goldens in both languages, vectors, wide indices, names, shared memory, error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, re
 
 
 def compiles(func: PrimFunc) -> None:
-    """For both architectures, where there is a compiler."""
+    """Compile for both architectures, if the compiler is installed."""
     if importlib.util.find_spec("cuda") is None:
         return
     from tunesmith.codegen.cuda.nvrtc import compile_cuda
@@ -110,7 +110,7 @@ def by_hand(A: T.Buffer((24, 32), "float32"), B: T.Buffer((24, 32), "float32"), 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_a_kernel_by_hand(assert_golden: Golden, name: str) -> None:
-    """Two kernels and memory that they share; tiles with padded rows; branches, loops, helpers."""
+    """Two kernels and a shared workspace; tiles with padded rows; branches, loops, helpers."""
     text, (function,) = emit_source(by_hand, TARGETS[name])
     assert_golden(text)
     assert [(x.kernel, x.arguments, x.grid, x.block, x.shared_bytes) for x in function.launches] == [
@@ -124,7 +124,7 @@ def test_a_kernel_by_hand(assert_golden: Golden, name: str) -> None:
 
 
 @needs_device
-def test_what_the_kernel_by_hand_computes() -> None:
+def test_results_of_the_kernel_by_hand() -> None:
     a = stream(0, "hand").normal(size=(24, 32)).astype(np.float32)
     got = on_device(by_hand, a, np.zeros((24, 32), np.float32), np.zeros(24, np.int32))
     want = run_threads(by_hand, [a, np.zeros((24, 32), np.float32), np.zeros(24, np.int32)], check_races=False)
@@ -145,7 +145,7 @@ def test_text_is_deterministic_and_functions_keep_their_order(schedules: ModuleT
 
 
 def copies(dtype: str, lanes: int, offset: int = 0, row: int | None = None, stride: int = 1) -> PrimFunc:
-    """Threads copy vectors, plus 1; rows of A are `row` apart, and begin `offset` elements into it."""
+    """Vector copies plus 1, in threads; row stride of A is `row`, with an offset of `offset` elements."""
     row = row or lanes * 4
     a, c = Buffer("A", (4 * row + offset + 64 * (stride > 1),), dtype), Buffer("C", (4 * row + offset,), dtype)
     t, u, v = Var("t"), Var("u"), Var("v")
@@ -155,7 +155,7 @@ def copies(dtype: str, lanes: int, offset: int = 0, row: int | None = None, stri
 
 
 def casts(text: str) -> list[str]:
-    """Types of pointers that memory is reached through."""
+    """Pointer types of vector accesses."""
     return re.findall(r"\*\((?:__global |__local )?(?:const )?([a-z ]+\d*)\*\)", text)
 
 
@@ -185,14 +185,14 @@ def casts(text: str) -> list[str]:
     ],
 )
 def test_vectors_are_loaded_and_stored_whole(dtype: str, lanes: int, word: str) -> None:
-    """As words where elements are smaller; negative ones do not spill into their neighbours."""
+    """As words for small elements; negative values do not affect neighbouring lanes."""
     func = copies(dtype, lanes)
     assert casts(source(func, OPENCL)) == [word, word]
     compiles(func)
     n = 16 * lanes
     x = (np.arange(n) * 37 % 251 - (0 if dt.is_unsigned(dtype) else 125)).astype(dt.to_numpy(dtype))
     if dtype == "bfloat16":
-        bits = (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)  # of at most 8 bits: nothing is lost
+        bits = (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)  # exact for values of at most 8 bits
         got = (on_device(func, bits, np.zeros(n, np.uint16))[1].astype(np.uint32) << np.uint32(16)).view(np.float32)
     else:
         got = on_device(func, x, np.zeros_like(x))[1]
@@ -212,15 +212,15 @@ def test_vectors_are_loaded_and_stored_whole(dtype: str, lanes: int, word: str) 
     ],
     ids=["1", "2", "three", "halves", "bytes", "two bytes", "single"],
 )
-def test_what_is_not_aligned_is_no_vector(func: PrimFunc) -> None:
-    """16 bytes of addresses are known to be aligned where every term of the index is."""
+def test_unaligned_accesses_are_scalar(func: PrimFunc) -> None:
+    """An address is known to be 16-byte aligned if every term of the index is a multiple of the vector."""
     for target in TARGETS.values():
         assert casts(source(func, target)) == []
 
 
 @needs_device
 def test_rows_of_odd_length() -> None:
-    """Row i begins at 13 * i: vectors in the text would be misaligned addresses."""
+    """Row i begins at 13 * i: vector accesses would be misaligned."""
     a, c, t, u, v = Buffer("A", (4, 13)), Buffer("C", (4, 13)), Var("t"), Var("u"), Var("v")
     copy = For(u, poly(3), For(v, poly(4), store(c, (t, poly(u) * 4 + v), a[t, poly(u) * 4 + v]), "vectorized"))
     func = PrimFunc("odd", (a, c), (), For(t, poly(4), copy, "thread", "threadIdx.x"))
@@ -231,10 +231,10 @@ def test_rows_of_odd_length() -> None:
 
 def test_strided_vectors_are_gathered() -> None:
     text = source(copies("float32", 4, stride=2))
-    assert casts(text) == ["float4"] and text.count("A[") == 4  # the store is whole
+    assert casts(text) == ["float4"] and text.count("A[") == 4  # the store is one vector
 
 
-def test_padded_rows_keep_vectors_where_the_padding_does() -> None:
+def test_rows_padded_by_whole_vectors_keep_vector_accesses() -> None:
     for pad, found in ((4, ["float4"] * 2), (1, ["float4"])):
         s = Buffer("S", (4, 16), scope="shared", pad=pad)
         a, t, u, v = Buffer("A", (4, 16)), Var("t"), Var("u"), Var("v")
@@ -259,7 +259,7 @@ def huge(elements: int) -> PrimFunc:
 
 
 @pytest.mark.parametrize(("elements", "wide"), [(2**31 - 1, False), (2**31, True), (2**33, True)])
-def test_indices_are_wide_where_a_buffer_asks_for_it(elements: int, wide: bool) -> None:
+def test_indices_are_64_bits_wide_for_large_buffers(elements: int, wide: bool) -> None:
     texts = {name: source(huge(elements), target) for name, target in TARGETS.items()}
     assert ("const long t = (int)get_local_id(0);" in texts["opencl"]) == wide
     assert ("const long long t = (int)threadIdx.x;" in texts["cuda"]) == wide
@@ -267,8 +267,8 @@ def test_indices_are_wide_where_a_buffer_asks_for_it(elements: int, wide: bool) 
     compiles(huge(elements))
 
 
-def test_indices_are_divided_downwards() -> None:
-    """What may be negative is made positive first, so that C's division, which rounds to 0, does it."""
+def test_index_division_rounds_down() -> None:
+    """Negative dividends are shifted to be positive, because C's division rounds to 0."""
     a, t = Buffer("A", (8,), "int64"), Var("t")
     at = poly(t)
     value = floordiv(at - 5, 3) * 100 + mod(5 - at * 2, 3) * 10 + floordiv(minimum(at - 5, 1), 4)
@@ -285,7 +285,7 @@ def test_indices_are_divided_downwards() -> None:
 
 
 def named(buffer: str, out: str, loop: str, function: str = "f") -> PrimFunc:
-    """A vectorised kernel with temporaries and a function of the language."""
+    """A vectorised kernel with temporaries and a math function."""
     a, c, t, v = Buffer(buffer, (16,)), Buffer(out, (16,)), Var(loop), Var("v")
     at = poly(t) * 4 + v
     body = For(v, poly(4), store(c, (at,), Call("exp", (a[at],), "float32") + a[at]), "vectorized")
@@ -309,8 +309,8 @@ NAMES = (
 
 
 @pytest.mark.parametrize("names", NAMES, ids=" ".join)
-def test_names_that_mean_something(names: tuple[str, str, str]) -> None:
-    """Keywords, functions and types of the languages, names of the printer, and equal ones."""
+def test_reserved_names(names: tuple[str, str, str]) -> None:
+    """Keywords, functions and types of the languages, names used by the printer, and duplicates."""
     func = named(*names)
     compiles(func)
     if DRIVER.count():
@@ -320,7 +320,7 @@ def test_names_that_mean_something(names: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "a-b", "1f", "exp"])
 def test_names_of_functions(name: str) -> None:
-    """The kernel has one that the language takes; the function keeps its own."""
+    """The kernel has a valid name in the language; the function keeps its own."""
     func = named("A", "C", "t", name)
     compiles(func)
     if DRIVER.count():
@@ -332,7 +332,7 @@ def test_names_of_functions(name: str) -> None:
 
 
 def reversing(elements: int, count: int = 1) -> PrimFunc:
-    """Tiles of so many elements, filled and read backwards."""
+    """Shared-memory tiles of `elements` elements, filled and read in reverse."""
     a, c = Buffer("A", (elements,)), Buffer("C", (elements,))
     tiles = [Buffer(f"S{n}", (elements,), scope="shared") for n in range(count)]
     steps: list[Stmt] = []
@@ -348,8 +348,8 @@ def reversing(elements: int, count: int = 1) -> PrimFunc:
 
 @needs_compiler
 @pytest.mark.parametrize(("arch", "kilobytes"), [("sm_80", 96), ("sm_90", 192), ("sm_90", 96)])
-def test_much_shared_memory_comes_with_the_launch(arch: str, kilobytes: int) -> None:
-    """More than 48 kB cannot be declared: an arena with aligned parts."""
+def test_large_shared_memory_is_dynamic(arch: str, kilobytes: int) -> None:
+    """More than 48 kB cannot be declared statically: an arena with aligned parts is passed at the launch."""
     from tunesmith.codegen.cuda.nvrtc import compile_cuda
 
     func = reversing(kilobytes * 128, 2)
@@ -365,7 +365,7 @@ def test_much_shared_memory_comes_with_the_launch(arch: str, kilobytes: int) -> 
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_little_shared_memory_is_declared(name: str) -> None:
+def test_small_shared_memory_is_static(name: str) -> None:
     func = reversing(64, 2)
     text, (function,) = emit_source(func, TARGETS[name])
     assert function.launches[0].shared_bytes == 0 and "arena" not in text
@@ -379,7 +379,7 @@ def test_tiles_in_shared_memory() -> None:
     np.testing.assert_array_equal(on_device(reversing(64, 2), x, np.zeros_like(x))[1], x[::-1])
 
 
-# ---- refusals
+# ---- error messages
 
 
 def test_too_much_shared_memory_is_refused() -> None:
@@ -412,24 +412,22 @@ def test_too_many_blocks_are_refused(extents: tuple[int, ...]) -> None:
         source(threads(*extents, tag="blockIdx"))
 
 
-def test_sizes_that_come_with_the_call_are_refused() -> None:
+def test_dynamic_sizes_are_refused() -> None:
     n, i = Var("n"), Var("i")
     a = Buffer("A", (poly(n),))
-    func = PrimFunc("sized", (a, n), (), For(i, poly(n), store(a, (i,), a[i])))
-    with pytest.raises(
-        BuildError, match="sized: a parameter is a size that comes with the call; kernels are compiled for numbers. Bind the sizes"
-    ):
+    func = PrimFunc("dynamic", (a, n), (), For(i, poly(n), store(a, (i,), a[i])))
+    with pytest.raises(BuildError, match="dynamic: a parameter is a dynamic size; GPU kernels need constant shapes. Bind the sizes"):
         source(func)
 
 
-def test_a_parameter_in_another_memory_is_refused() -> None:
+def test_a_parameter_in_another_scope_is_refused() -> None:
     a = Buffer("A", (4,), scope="local")
-    with pytest.raises(BuildError, match="f: parameter A is in scope local; memory of the caller is global, declare it so"):
+    with pytest.raises(BuildError, match="f: parameter A is in scope local; arrays of a caller are in global memory"):
         source(PrimFunc("f", (a,), (), store(a, (0,), a[1])))
 
 
 def test_other_targets_are_refused() -> None:
-    with pytest.raises(BuildError, match="device code is for cuda and opencl, not for targets of kind llvm"):
+    with pytest.raises(BuildError, match="device code is generated for cuda and opencl, not for targets of kind llvm"):
         source(by_hand, Target("llvm"))
 
 
@@ -440,40 +438,40 @@ NOTHING.passes = ()
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("for i in T.vectorized(4):\n        A[i] = 1.0", "the loop i is vectorized where a thread's own work is expected"),
+        ("for i in T.vectorized(4):\n        A[i] = 1.0", "the loop i is vectorized; loops of one thread are serial or unrolled"),
         (
             'for i in T.serial(4):\n        for t in T.thread_binding(4, "threadIdx.x"):\n            A[t] = 1.0',
-            "the loop t is threadIdx.x where a thread",
+            "the loop t is threadIdx.x; loops of one thread",
         ),
         (
             'for i in T.serial(4):\n        with T.block("B"):\n            v = T.axis.spatial(4, i)\n            A[v] = 1.0',
-            "given a Block; run the lowering",
+            "cannot print a Block in device code; run the lowering",
         ),
         (
             'for i in T.serial(4):\n        S = T.allocate((4,), "float32", scope="shared")\n        S[i] = A[i]',
-            "S of scope shared and 4 elements is no memory of one",
+            "S of scope shared and 4 elements is not thread-local",
         ),
         (
             'for i in T.serial(4):\n        S = T.allocate((i,), "float32", scope="local")\n        S[0] = A[i]',
-            "S of scope local and i elements is no memory of one",
+            "S of scope local and i elements is not thread-local",
         ),
-        ("T.evaluate(T.exp(A[0]))", "device code cannot run 'exp' for its effect"),
+        ("T.evaluate(T.exp(A[0]))", "device code cannot evaluate 'exp' for its effect"),
     ],
 )
-def test_what_lowering_leaves_behind_is_refused(body: str, message: str) -> None:
+def test_statements_not_lowered_are_refused(body: str, message: str) -> None:
     func = parse(f'@T.prim_func\ndef f(A: T.Buffer((4,), "float32")):\n    {body}\n')
     with pytest.raises(BuildError, match=message):
         emit_source(func, CUDA, NOTHING)
 
 
-def test_prefetches_are_left_out() -> None:
+def test_prefetches_are_omitted() -> None:
     a, t = Buffer("A", (4,)), Var("t")
     steps = seq([Evaluate(Call("prefetch", (a[t],), "float32")), store(a, (t,), a[t] + 1.0), barrier()])
     text = source(PrimFunc("f", (a,), (), For(t, poly(4), steps, "thread", "threadIdx.x")), OPENCL)
     assert "prefetch" not in text and text.count("barrier(") == 1
 
 
-def test_private_memory_is_declared_where_it_lives() -> None:
+def test_private_memory_is_declared_in_its_scope() -> None:
     a, own, t, k = Buffer("A", (4,)), Buffer("L", (2,), scope="local"), Var("t"), Var("k")
     loop = For(k, poly(3), Allocate(own, seq([store(own, (1,), a[t]), store(a, (t,), own[1] + 1.0)])))
     text = source(PrimFunc("f", (a,), (), For(t, poly(4), loop, "thread", "threadIdx.x")))

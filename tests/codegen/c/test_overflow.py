@@ -1,4 +1,4 @@
-"""Integers that outgrow 32 bits: indices become wide where one may, and values wrap as numpy's do."""
+"""Overflow of 32-bit integers: indices become 64 bits wide if they may overflow, and values wrap as in numpy."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tunesmith.runtime.device.program import DeviceProgram
 
 needs_device = pytest.mark.skipif(DRIVER.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
 N = 70_000
-"""Its square is more than 32 bits."""
+"""Its square exceeds 32 bits."""
 
 
 def on_device(func: PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What the buffers hold after a call."""
+    """The buffers after a call."""
     memory = [DeviceArray.from_numpy(opencl(), x, b.dtype) for b, x in zip(func.params, arrays, strict=True)]  # type: ignore[union-attr]
     DeviceModule(DeviceProgram.from_bytes(build(func, Target("opencl")).data))[func.name](*memory)
     return [m.numpy() for m in memory]
 
 
 def compiles(func: PrimFunc) -> None:
-    """The CUDA code does, where there is a compiler."""
+    """Compile the CUDA code, if the compiler is installed."""
     if importlib.util.find_spec("cuda") is not None:
         build(func, Target("cuda -arch=sm_90"))
 
 
 def over(extent: int, make: Callable[[Poly], Expr], dtype: str, *inputs: Buffer, kind: str = "thread") -> PrimFunc:
-    """C[i] = make(i), with blocks for i, or a loop of one thread."""
+    """C[i] = make(i), with i bound to blocks, or a serial loop."""
     c, i, t = Buffer("C", (extent,), dtype), Var("i"), Var("t")
     inner: Stmt = store(c, (i,), make(poly(i)))
     if kind == "thread":
@@ -70,7 +70,7 @@ INDICES: dict[str, tuple[Callable[[Poly], Poly], np.ndarray]] = {
 @needs_device
 @pytest.mark.parametrize("kind", ["thread", "serial"])
 @pytest.mark.parametrize("name", sorted(INDICES))
-def test_indices_that_outgrow_32_bits(name: str, kind: str) -> None:
+def test_indices_beyond_32_bits(name: str, kind: str) -> None:
     make, want = INDICES[name]
     func = over(N, make, "int64", kind=kind)
     (got,) = on_device(func, [np.zeros(N, np.int64)])
@@ -79,7 +79,7 @@ def test_indices_that_outgrow_32_bits(name: str, kind: str) -> None:
 
 
 @needs_device
-def test_conditions_that_outgrow_32_bits() -> None:
+def test_conditions_beyond_32_bits() -> None:
     a = Buffer("A", (N,), "float32")
     func = over(N, lambda i: Select(IsNegative(i * i - N), a[i], const(0.0, "float32")), "float32", a)
     x = np.ones(N, np.float32)
@@ -87,7 +87,7 @@ def test_conditions_that_outgrow_32_bits() -> None:
 
 
 @needs_device
-def test_addresses_that_outgrow_32_bits_on_the_way() -> None:
+def test_addresses_with_intermediates_beyond_32_bits() -> None:
     a = Buffer("A", (N,), "float32")
     func = over(N, lambda i: a[mod(i * 65_537, N)], "float32", a)
     x = AT.astype(np.float32)
@@ -95,16 +95,16 @@ def test_addresses_that_outgrow_32_bits_on_the_way() -> None:
 
 
 @pytest.mark.parametrize(("factor", "wide"), [(30_678, False), (30_679, True)])
-def test_only_what_may_overflow_is_wide(factor: int, wide: bool) -> None:
-    """Of 70000 blocks: 69999 * 30678 is the last that fits."""
+def test_only_indices_that_may_overflow_are_wide(factor: int, wide: bool) -> None:
+    """With 70000 blocks, 69999 * 30678 is the last product that fits."""
     func = over(N, lambda i: i * factor, "int64")
     assert (f"= (long)((long)i * {factor});" in emit_source(func, Target("opencl"))[0]) == wide
     assert (f"= (long long)((long long)i * {factor});" in emit_source(func, Target("cuda -arch=sm_90"))[0]) == wide
     assert (f"= (long)(i * {factor});" in emit_source(func, Target("opencl"))[0]) != wide
 
 
-def test_a_variable_that_comes_again_with_another_range() -> None:
-    """What is known of products is of the loop at hand."""
+def test_a_variable_bound_again_with_another_range() -> None:
+    """Cached spans of products are cleared for the new range."""
     c, i, t = Buffer("C", (N,), "int64"), Var("i"), Var("t")
     loops = [For(i, poly(n), store(c, (i,), poly(i) * 100_000)) for n in (100, N, 100)]
     func = PrimFunc("again", (c,), (), For(t, poly(1), seq(loops), "thread", "threadIdx.x"))
@@ -119,7 +119,7 @@ def test_a_variable_that_comes_again_with_another_range() -> None:
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint16"])
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
 def test_values_wrap(dtype: str, op: str) -> None:
-    """Also where a comparison lets a compiler conclude something from overflow that may not be."""
+    """Also if a compiler could draw conclusions from undefined overflow in a comparison."""
     info = np.iinfo(dtype)
     x = np.array([info.min, info.min + 1, 1, 2, 7, info.max // 2, info.max - 1, info.max] * 8, dtype)
     y = np.repeat(x[:8], 8)
@@ -141,7 +141,7 @@ def test_values_wrap(dtype: str, op: str) -> None:
 
 @needs_device
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_the_least_number_and_shifts_wrap(dtype: str) -> None:
+def test_the_minimum_integer_and_shifts_wrap(dtype: str) -> None:
     info = np.iinfo(dtype)
     x = np.array([info.min, -5, -1, 0, 1, 5, info.max - 1, info.max], dtype)
     a = Buffer("A", (8,), dtype)

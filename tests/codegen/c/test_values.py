@@ -1,4 +1,4 @@
-"""What device code computes, of every type: OpenCL's results are held to the interpreter, CUDA's code compiles."""
+"""Values computed by device code for every type: OpenCL results equal the interpreter, and CUDA code compiles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Make = Callable[..., Expr]
 
 
 def program(dtypes: Sequence[str], outputs: Sequence[tuple[str, Make]], n: int, lanes: int) -> PrimFunc:
-    """One kernel that stores each of the outputs, (dtype, function of the loads); threads do vectors of so many lanes."""
+    """One kernel that stores each output, (dtype, function of the loads), with `lanes` lanes per thread."""
     inputs = [Buffer(f"A{k}", (n,), d) for k, d in enumerate(dtypes)]
     outs = [Buffer(f"O{k}", (n,), d) for k, (d, _) in enumerate(outputs)]
     b, t = Var("b"), Var("t")
@@ -54,7 +54,7 @@ def program(dtypes: Sequence[str], outputs: Sequence[tuple[str, Make]], n: int, 
 
 
 def bfloat(x: Any) -> np.ndarray:
-    """The nearest bfloat16 towards zero, held in float32."""
+    """Truncate to bfloat16, stored as float32."""
     return (np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
@@ -63,7 +63,7 @@ def held(x: Any, dtype: str) -> np.ndarray:
 
 
 def on_device(func: PrimFunc, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What the buffers hold after a call; bfloat16 as the interpreter holds it."""
+    """The buffers after a call; bfloat16 in the interpreter's representation."""
     module = DeviceModule(DeviceProgram.from_bytes(build(func, TARGET).data))
     memory = []
     for b, x in zip(func.params, arrays, strict=True):
@@ -78,7 +78,7 @@ def on_device(func: PrimFunc, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def compiles(func: PrimFunc) -> None:
-    """The CUDA code does, where there is a compiler."""
+    """Compile the CUDA code, if the compiler is installed."""
     if importlib.util.find_spec("cuda") is None:
         return
     from tunesmith.codegen.cuda.nvrtc import compile_cuda
@@ -91,7 +91,7 @@ def compiles(func: PrimFunc) -> None:
 def compare(
     dtypes: Sequence[str], outputs: Sequence[tuple[str, Make]], arrays: Sequence[Any], lanes: int = 4, ulps: float = 0, cuda: bool = True
 ) -> None:
-    """Device and interpreter agree in all outputs."""
+    """Check that device and interpreter agree in all outputs."""
     n = len(arrays[0]) // (THREADS * lanes) * THREADS * lanes
     assert n
     func = program(dtypes, outputs, n, lanes)
@@ -125,7 +125,7 @@ def samples(dtype: str) -> np.ndarray:
 
 
 def pairs(dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Any two values."""
+    """All pairs of sample values."""
     both = np.array(list(itertools.product(samples(dtype), repeat=2)))
     return both[:, 0], both[:, 1]
 
@@ -136,7 +136,7 @@ def operations(dtype: str) -> list[str]:
 
 
 def total(op: str, dtype: str) -> Make:
-    """The operation where it is defined, else its first operand: no shift by 8 or more."""
+    """The operation where it is defined, else its first operand: shift counts stay below 8."""
 
     def make(a: Expr, b: Expr) -> Expr:
         def test(how: str, x: Expr, value: int) -> Expr:
@@ -151,7 +151,7 @@ def total(op: str, dtype: str) -> Make:
 
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_operations(dtype: str) -> None:
-    """Arithmetic wraps, division rounds down, minima and maxima keep NaN; comparisons and choices."""
+    """Arithmetic wraps, division rounds down, min and max propagate NaN; comparisons and selects."""
     outputs = [(dtype, total(op, dtype)) for op in operations(dtype)]
     outputs += [("bool", lambda a, b, op=op: Binary(op, a, b)) for op in COMPARISONS]
     outputs.append((dtype, lambda a, b: Select(Binary("lt", a, b), Binary("add", a, const(1, dtype)), b)))
@@ -179,12 +179,12 @@ def test_floored_division_of_floats() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_floored_division_of_plain_floats(dtype: str) -> None:
+def test_floored_division_of_ordinary_floats(dtype: str) -> None:
     x, y = np.array([7, -7, 7, -7, 6, -6, 0, 5.5] * 2), np.array([2, 2, -2, -2, 3, 3, 2, 0.5] * 2)
     compare((dtype, dtype), [(dtype, lambda a, b, op=op: Binary(op, a, b)) for op in ("floordiv", "mod")], (x, y))
 
 
-def test_truths() -> None:
+def test_boolean_operations() -> None:
     outputs: list[tuple[str, Make]] = [("bool", lambda a, b, op=op: Binary(op, a, b)) for op in ("and", "or", "eq", "ne")]
     outputs += [("bool", lambda a, b: Not(a)), ("bool", lambda a, b: Select(a, Not(b), b)), ("float32", lambda a, b: Cast("float32", a))]
     x = np.arange(16)
@@ -194,7 +194,7 @@ def test_truths() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_casts(dtype: str) -> None:
-    """To every type, of values that it can hold; floats are truncated."""
+    """To every type, for values in its range; floats are truncated."""
     small = np.array([0, 1, 2, 3, 5, 7, 100, 126, 17, 33, 64, 99, 4, 8, 9, 127])
     signed = small * np.where(np.arange(16) % 2, -1, 1)
     reals = np.array([0, -1.5, 2.7, -3.999, 0.5, 1e-3, 100.25, -126.75, 1, -17.5, 33, 64, -99, 2.5, 3.5, -0.25])
@@ -216,7 +216,7 @@ def test_casts_round_to_even_and_overflow() -> None:
     compare(("float32",), [("float16", lambda a: Cast("float16", a)), ("bfloat16", lambda a: Cast("bfloat16", a))], (x,))
 
 
-def test_doubles_become_halves_in_one_step() -> None:
+def test_doubles_are_rounded_to_halves_once() -> None:
     compare(("float64",), [("float16", lambda a: Cast("float16", a))], (np.full(16, 1 + 2**-11 + 2**-40),))
 
 
@@ -240,7 +240,7 @@ LITERALS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_literals(dtype: str) -> None:
-    """As they are, rounded to their type, beside a load that keeps the choice in the kernel; unsigned ones wrap."""
+    """Literals rounded to their type, with a load that keeps the select in the kernel; unsigned ones wrap."""
     one = const(1, dtype)
     outputs: list[tuple[str, Make]] = [(dtype, lambda a, v=v: Select(Binary("eq", a, one), const(v, dtype), a)) for v in LITERALS[dtype]]
     if dt.is_float(dtype):
@@ -269,7 +269,7 @@ def test_spelling_of_literals() -> None:
 # ---- intrinsics
 
 ULPS = {"exp": 3, "exp2": 3, "log": 3, "log2": 3, "tanh": 5, "erf": 16, "sin": 4, "cos": 4, "rsqrt": 2, "sigmoid": 4}
-"""What OpenCL promises of a function of float32 (its specification, section 7.4); sigmoid is made of two.  Others are exact."""
+"""Error bounds of OpenCL for float32 functions (its specification, section 7.4); sigmoid is made of two.  Others are exact."""
 PLAIN = [n for n, i in INTRINSICS.items() if not (i.effect or i.reduces or i.shuffle) and n != "reinterpret"]
 
 
@@ -299,25 +299,25 @@ def test_intrinsics(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ULPS))
-def test_functions_are_as_exact_as_promised(name: str) -> None:
-    """Each by itself, of float32."""
+def test_functions_meet_their_error_bounds(name: str) -> None:
+    """Each float32 function separately."""
     x = np.abs(np.random.default_rng(1).normal(size=128)) * 3 + 1e-3
     compare(("float32",), [("float32", lambda a: Call(name, (a,), "float32"))], (x,), ulps=ULPS[name], cuda=False)
 
 
 @pytest.mark.parametrize(("name", "args"), [("reinterpret", 1), ("shuffle_xor_1", 1)])
-def test_intrinsics_that_device_code_has_not(name: str, args: int) -> None:
+def test_intrinsics_not_available_in_device_code(name: str, args: int) -> None:
     func = program(("float32",), [("float32", lambda a: Call(name, (a,), "float32"))], 16, 1)
     with pytest.raises(BuildError) as caught:
         emit_source(func, TARGET)
-    said = "the intrinsic reinterpret is not one of device code" if name == "reinterpret" else "threads of opencl do not shuffle values"
-    assert said in str(caught.value)
+    message = "the intrinsic reinterpret is not available in device code" if name == "reinterpret" else "opencl has no warp shuffles"
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8", "float16"])
 @pytest.mark.parametrize("op", ["add", "max", "min"])
 def test_horizontal_reductions(dtype: str, op: str) -> None:
-    """Lanes meet in one element; the accumulator comes in."""
+    """All lanes are folded into one element with the accumulator."""
     a, c, t, k = Buffer("A", (4, 8), dtype), Buffer("C", (4,), dtype), Var("t"), Var("k")
     into = BufferLoad(c, (poly(t),))
     fold = For(k, poly(8), store(c, (t,), Binary(op, into, a[t, k])), "vectorized")
@@ -343,8 +343,8 @@ def test_horizontal_reductions(dtype: str, op: str) -> None:
         "T.lookup(I[i], 12, lambda q: T.select(j < i, X[q, j], X[q, j + 4]))",
     ],
 )
-def test_lookups_in_vectors(value: str) -> None:
-    """The number that is looked up is the same for all lanes."""
+def test_indirect_indices_in_vectors(value: str) -> None:
+    """The loaded index is the same for all lanes."""
     text = f"""
 @T.prim_func
 def f(I: T.Buffer((4,), "int64"), X: T.Buffer((12, 12), "float32"), C: T.Buffer((4, 8), "float32")):

@@ -1,4 +1,4 @@
-"""Libraries of CUDA functions without a GPU: what they hold, and, in a process of their own, how they run over a driver that pretends."""
+"""Libraries of CUDA functions without a GPU: their contents, and calls in a separate process with a fake driver."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from tunesmith.runtime.module import load_module
 from tunesmith.support.errors import BuildError, RunError
 from tunesmith.testing.device_conformance import CUDA_KERNELS
 
-PRETENDED = "TUNESMITH_TEST_FAKE_LIBCUDA"
-"""Environment variable of the process with the pretended driver: its library."""
+FAKE_DRIVER = "TUNESMITH_TEST_FAKE_LIBCUDA"
+"""Environment variable with the library of the fake driver, in the process that runs on it."""
 FAKE = Path(__file__).parents[2] / "runtime" / "device" / "fake_libcuda.c"
 MODULES, POOLS = 3, 4
 
-over_fake = pytest.mark.skipif(PRETENDED not in os.environ, reason="runs in the process of test_over_a_pretended_driver")
+over_fake = pytest.mark.skipif(FAKE_DRIVER not in os.environ, reason="runs in the process of test_with_a_fake_driver")
 without_gpu = pytest.mark.skipif(CUDA.count() > 0, reason="there is a GPU")
 
 A, B = ParamSpec("A", "float32", (8, 32)), ParamSpec("B", "float32", (8, 32), written=True)
 SCALE = Launch("scale", (0, 1), (4, 1, 1), (64, 1, 1))
 TWO = (Launch("scale", (0, 3), (4, 1, 1), (64, 1, 1)), Launch("reverse", (3, 1), (4, 1, 1), (64, 1, 1), 100 << 10))
-"""Through the second of two workspaces."""
+"""Data pass through the second of two workspaces."""
 
 Array = npt.NDArray[np.float32]
 
@@ -79,11 +79,11 @@ _capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p,
 
 
 _KEPT: list[Claimed] = []
-"""All of them: nothing here is told when a tensor is used no more."""
+"""All instances are kept alive: the tests are not notified of a tensor's release."""
 
 
 class Claimed:
-    """A numpy array that says its memory is a GPU's, or the description of memory at another address."""
+    """A numpy array that reports GPU memory through DLPack, or a description of memory at another address."""
 
     def __init__(self, array: npt.NDArray[Any], device: tuple[int, int] = (2, 0), offset: int = 0, address: int | None = None) -> None:
         self.array, self.device, self.passed = array, device, 0
@@ -103,7 +103,7 @@ class Claimed:
 
 
 def numbers(offset: int = 0) -> Array:
-    """float32[8, 32] whose address is a multiple of 64, and `offset` bytes."""
+    """float32[8, 32] whose address is `offset` bytes above a multiple of 64."""
     memory = np.zeros(8 * 32 * 4 + 128, np.uint8)
     start = -memory.ctypes.data % 64 + offset
     array = memory[start : start + 1024].view(np.float32).reshape(8, 32)
@@ -122,7 +122,7 @@ def test_a_library_holds_the_code_and_needs_no_driver(tmp_path: Path) -> None:
     assert load_module(library).functions == ("f",)
 
 
-def test_entries_of_a_processor_may_be_beside_them(tmp_path: Path, programs: Any) -> None:
+def test_cpu_entries_in_the_same_library(tmp_path: Path, programs: Any) -> None:
     from tunesmith.codegen.llvm.build import build
     from tunesmith.ir.target.target import Target
     from tunesmith.ops.workload import workload
@@ -137,12 +137,12 @@ def test_entries_of_a_processor_may_be_beside_them(tmp_path: Path, programs: Any
         module["f"](numbers(), numbers())
 
 
-def test_the_entry_is_plain(assert_golden: Callable[..., None]) -> None:
+def test_text_of_an_entry(assert_golden: Callable[..., None]) -> None:
     text = emit_cuda_entries(PROGRAM)
     assert_golden(text[text.index('define i32 @"__tvm_ffi_f"') :])
 
 
-def test_what_has_no_library(tmp_path: Path) -> None:
+def test_programs_that_cannot_be_exported(tmp_path: Path) -> None:
     opencl = DeviceProgram("opencl", "", b"", ())
     with pytest.raises(BuildError, match=r"this one is for opencl.*module.save\(path\).*tunesmith.load_module\(path\)"):
         export_device_library(tmp_path / "f.so", opencl)
@@ -174,7 +174,7 @@ assert not [name for name in sys.modules if name.startswith("tunesmith")]
 
 
 def use(library: Path, environment: dict[str, str]) -> str:
-    """What a process says that has TVM-FFI and no tunesmith, whose tensors claim to be a GPU's."""
+    """Output of a process with TVM-FFI and without tunesmith, whose tensors report GPU memory."""
     folders = f"import sys; sys.path.extend({[p for p in sys.path if p]!r})"
     command = [sys.executable, "-I", "-c", f"{folders}\n{USER}", str(library)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -191,30 +191,30 @@ def compiled(source: Path, library: Path) -> None:
 
 
 @without_gpu
-def test_a_missing_driver_is_told(tmp_path: Path) -> None:
-    said = use(export_device_library(tmp_path / "f.so", PROGRAM), {})
-    assert said.startswith("f: it runs on NVIDIA GPUs, and the driver of CUDA is not there (libcuda.so.1: cannot open")
-    assert said.endswith("install NVIDIA's driver; `nvidia-smi` shows whether it works\n")
+def test_a_missing_driver_is_reported(tmp_path: Path) -> None:
+    message = use(export_device_library(tmp_path / "f.so", PROGRAM), {})
+    assert message.startswith("f: it runs on NVIDIA GPUs, and the driver of CUDA is not there (libcuda.so.1: cannot open")
+    assert message.endswith("install NVIDIA's driver; `nvidia-smi` shows whether it works\n")
 
 
 @without_gpu
-def test_an_old_driver_is_told(tmp_path: Path) -> None:
+def test_an_old_driver_is_reported(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     compiled(source, tmp_path / "libcuda.so.1")
-    said = use(export_device_library(tmp_path / "f.so", PROGRAM), {"LD_LIBRARY_PATH": str(tmp_path)})
-    assert said == (
+    message = use(export_device_library(tmp_path / "f.so", PROGRAM), {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert message == (
         "f: it runs on NVIDIA GPUs, and the driver of CUDA is too old, it has no cuDeviceGet: install one for CUDA 11.2 or later\n"
     )
 
 
 @without_gpu
-def test_over_a_pretended_driver(tmp_path: Path) -> None:
-    """Runs the tests of the class below, with the pretended driver in place of NVIDIA's."""
+def test_with_a_fake_driver(tmp_path: Path) -> None:
+    """Runs the tests of the class below with a fake driver instead of NVIDIA's."""
     compiled(FAKE, tmp_path / "libcuda.so.1")
     path = os.pathsep.join([str(tmp_path), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(os.pathsep)
-    environment = os.environ | {"LD_LIBRARY_PATH": path, PRETENDED: str(tmp_path / "libcuda.so.1")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"{__file__}::TestPretended"]
+    environment = os.environ | {"LD_LIBRARY_PATH": path, FAKE_DRIVER: str(tmp_path / "libcuda.so.1")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"{__file__}::TestFakeDriver"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout and "passed" in done.stdout, done.stdout
@@ -229,7 +229,7 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     a = numbers()
     x, y = DeviceArray.from_numpy(cuda(), a), DeviceArray(cuda(), (8, 32), "float32")
     arguments = [Claimed(a, address=z.allocation.handle) for z in (x, y)]
-    per_thread = 2  # CUDA's name of a stream that each thread has
+    per_thread = 2  # CUDA's handle of the per-thread default stream
     for address, stream in ((0, 0), (per_thread, CUDA.foreign_stream(0, per_thread))):
         y.fill(np.zeros_like(a))
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), address):
@@ -240,12 +240,12 @@ def test_on_a_gpu(tmp_path: Path) -> None:
 
 
 @over_fake
-class TestPretended:
-    """Calls, over a driver whose memory is the host's and whose kernels are toys."""
+class TestFakeDriver:
+    """Calls on a fake driver that uses host memory and toy kernels."""
 
     @pytest.fixture
     def fake(self) -> ctypes.CDLL:
-        library = ctypes.CDLL(os.environ[PRETENDED])
+        library = ctypes.CDLL(os.environ[FAKE_DRIVER])
         library.fake_adopt.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
         return library
 
@@ -266,7 +266,7 @@ class TestPretended:
         fake.fake_last(found)
         return list(found)
 
-    def test_launches_and_what_they_leave(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
+    def test_launches_and_their_results(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
         a, b = pair
         f = load(PROGRAM)
         alive = [fake.fake_live(kind) for kind in range(5)]
@@ -280,7 +280,7 @@ class TestPretended:
         f(a, b)
         assert [fake.fake_live(kind) for kind in range(5)] == after
 
-    def test_the_stream_and_the_device_are_the_callers(
+    def test_stream_and_device_of_the_caller_are_used(
         self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]
     ) -> None:
         f = load(program())
@@ -293,7 +293,9 @@ class TestPretended:
         f(*[Claimed(x.array, (13, 0)) for x in pair])
         assert self.last(fake)[7:] == [0, 0, *[x.array.ctypes.data for x in pair]]
 
-    def test_the_context_of_the_thread_stays(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
+    def test_the_context_of_the_thread_is_restored(
+        self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]
+    ) -> None:
         context, now = ctypes.c_void_p(), ctypes.c_void_p()
         fake.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
         fake.cuCtxPushCurrent_v2(context)
@@ -317,7 +319,7 @@ class TestPretended:
             together.wait()
             try:
                 f(x, y)
-            except Exception as error:  # told below
+            except Exception as error:  # reported below
                 failed.append(error)
 
         threads = [threading.Thread(target=call, args=(output,)) for output in outputs]
@@ -363,7 +365,7 @@ class TestPretended:
         ],
         ids=["image", "kernel", "shared", "launch", "memory"],
     )
-    def test_errors_of_cuda_have_its_words(
+    def test_cuda_errors_include_the_driver_text(
         self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed], wrong: DeviceProgram, message: str
     ) -> None:
         f = load(wrong)
@@ -376,12 +378,12 @@ class TestPretended:
             f(*pair)
         assert [fake.fake_live(kind) for kind in range(5)] == alive
 
-    def test_a_device_that_is_not_there(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
+    def test_a_missing_device(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
         with pytest.raises(RuntimeError, match=r"^f: cuda\(5\), its primary context: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal$"):
             load(program())(*[Claimed(x.array, (2, 5)) for x in pair])
         assert fake.fake_depth() == 0
 
-    def test_bound_calls_ask_the_library_of_the_tensors_again(self, tmp_path: Path, pair: tuple[Claimed, Claimed]) -> None:
+    def test_bound_calls_query_the_tensor_library_again(self, tmp_path: Path, pair: tuple[Claimed, Claimed]) -> None:
         a, b = pair
         module = load_module(export_device_library(tmp_path / "f.so", program()))
         call = module["f"].bind(a, b)  # type: ignore[union-attr]
@@ -394,7 +396,7 @@ class TestPretended:
             module["f"](a, Claimed(b.array[:2]))
 
     def test_zz_a_lost_device(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
-        """The last one: nothing runs in this process afterwards."""
+        """Must be last: the context is unusable afterwards."""
         f = load(program(Launch("fault", (), (1, 1, 1), (1, 1, 1)), workspaces=(16,)))
         with pytest.raises(
             RuntimeError, match=r"^f: cuda\(0\), release of workspaces: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"

@@ -26,7 +26,7 @@ ptxas info    : Used 10 registers, used 0 barriers
 """
 
 
-def test_resources_are_read_from_the_log() -> None:
+def test_resources_are_parsed_from_the_log() -> None:
     assert parse_resources(LOG) == {"spill": KernelResources(64, 480, 432, 400), "scale": KernelResources(10, 0, 0, 0)}
     assert parse_resources("") == {}
 
@@ -58,7 +58,7 @@ def test_compile() -> None:
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_what_a_kernel_takes() -> None:
+def test_resources_of_a_kernel() -> None:
     source = """
 extern "C" __global__ void __launch_bounds__(1024, 2) f(const float* x, float* y, int n) {
   __shared__ float s[COUNT];
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) f(const float* x, float* y
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_headers_of_packages_are_found() -> None:
+def test_headers_in_packages_are_found() -> None:
     if not cuda_nvrtc._headers():
         pytest.skip("nvidia-cuda-runtime is not installed")
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void f(__half* x) { x[0] = __hadd(x[0], x[1]); }'
@@ -86,7 +86,7 @@ def test_headers_of_packages_are_found() -> None:
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_refusals_name_lines() -> None:
+def test_errors_show_source_lines() -> None:
     with pytest.raises(
         BuildError, match=r'(?s)does not compile for sm_90.*identifier "missing" is undefined.*    3 \|   y\[0\] = missing;'
     ) as e:
@@ -96,7 +96,7 @@ def test_refusals_name_lines() -> None:
         compile_cuda('extern "C" __global__ void f(float* y) { __shared__ float s[99999]; s[threadIdx.x] = 1; y[0] = s[5]; }', "sm_90")
     with pytest.raises(BuildError, match="does not compile for sm_1 .*NVRTC_ERROR_INVALID_OPTION"):
         compile_cuda(CUDA_KERNELS, "sm_1")
-    with pytest.raises(BuildError, match="compute_90 is no machine"):
+    with pytest.raises(BuildError, match="compute_90 is a virtual architecture"):
         compile_cuda(CUDA_KERNELS, "compute_90")
 
 
@@ -110,7 +110,7 @@ def test_disassemble() -> None:
         disassemble(b"nonsense")
 
 
-def test_no_disassembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_disassembler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cuda_nvrtc, "_installed", lambda *_: [])
     monkeypatch.setattr(shutil, "which", lambda _: None)
     cuda_nvrtc._disassembler.cache_clear()

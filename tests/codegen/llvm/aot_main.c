@@ -1,7 +1,7 @@
-/* Runs the model `tiny` as a program in C would: aot_main INPUT OUTPUT [PARAMETERS], files of raw elements.
+/* Run the model `tiny` from a C program: aot_main INPUT OUTPUT [PARAMETERS], files of raw elements.
  *
- * Twice on memory of the call, twice on memory of the program, and in two threads at once; all results must be equal, and are written once.
- * With BESIDE defined the parameters come from a file.
+ * It runs twice with a workspace allocated by the call, twice with one of the program, and in two concurrent threads; all results must be
+ * equal, and are written once.  With BESIDE defined the parameters are read from a file.
  */
 #define _POSIX_C_SOURCE 200112L
 

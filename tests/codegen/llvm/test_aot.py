@@ -1,4 +1,4 @@
-"""Models as C functions: a program in C runs one, without Python; its numbers are those of the graph executor."""
+"""Models as C functions: a C program runs one without Python, and its results equal the graph executor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ C_WARNINGS = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
 
 
 def model_module() -> IRModule:
-    """Scores of 10 classes for an image, and the best of them: convolution, pooling, dense layer."""
+    """Scores of 10 classes for an image, and the best class: convolution, pooling, dense layer."""
     rng = np.random.default_rng(0)
     w, d, b = [0.1 * rng.standard_normal(shape).astype("float32") for shape in ((16, 3, 3, 3), (16 * 64, 10), (10,))]
     g = GraphBuilder()
@@ -56,7 +56,7 @@ def compiled(executor: str, target: Target = TARGET, name: str = "tiny") -> Comp
 
 @dataclass(frozen=True)
 class Made:
-    """The model, an input, and what the graph executor makes of it."""
+    """The model, an input, and the results of the graph executor."""
 
     aot: CompiledModel
     x: np.ndarray
@@ -87,7 +87,7 @@ def c_compiler() -> list[str]:
 
 
 def compile_c(folder: Path, command: list[str], *arguments: str) -> Path:
-    """The program aot_main in the folder, from the header and what else is there."""
+    """The program aot_main in the folder, from the header and the files there."""
     program = folder / "aot_main"
     words = [*command, "-std=c99", "-O1", *C_WARNINGS, f"-I{folder}", "-pthread", str(MAIN), "-o", str(program), *arguments]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
@@ -96,7 +96,7 @@ def compile_c(folder: Path, command: list[str], *arguments: str) -> Path:
 
 
 def run_c(program: Path, made: Made, *arguments: str) -> None:
-    """Run it with an environment that has no Python, and compare what it writes."""
+    """Run it in an environment without Python, and compare its output."""
     folder = program.parent
     (folder / "input").write_bytes(made.x.tobytes())
     done = subprocess.run([str(program), "input", "output", *arguments], cwd=folder, env={}, capture_output=True, text=True, check=False)
@@ -113,7 +113,7 @@ def test_a_c_program_runs_the_library(made: Made, tmp_path: Path, compiler: str)
     run_c(compile_c(tmp_path, compilers()[compiler], str(library), "-Wl,-rpath,$ORIGIN"), made)
 
 
-def test_a_c_program_gives_the_parameters(made: Made, tmp_path: Path) -> None:
+def test_a_c_program_passes_the_parameters(made: Made, tmp_path: Path) -> None:
     library = made.aot.export_library(tmp_path / "libtiny.so", "beside", tmp_path / "tiny.h")
     parameters = tmp_path / "libtiny.so.params"
     assert library.stat().st_size < parameters.stat().st_size
@@ -130,8 +130,8 @@ def changed(executable: Executable) -> tuple[dict[str, object], tuple[tuple[str,
     return executable.program, tuple([(name, array + 1) for name, array in executable.constants]), executable.data
 
 
-def test_a_c_program_holds_the_object(tmp_path: Path, made: Made) -> None:
-    """Serial code: linking libgomp is the business of compilers.  Its sums have another order than those of two threads have."""
+def test_a_c_program_embeds_the_object(tmp_path: Path, made: Made) -> None:
+    """Serial code, since linking libgomp is up to the compiler.  Its sums are in another order than those of two threads."""
     command = c_compiler()
     aot = compiled("aot", SERIAL)
     scores, best = compiled("graph", SERIAL)(made.x)
@@ -144,8 +144,8 @@ def test_a_c_program_holds_the_object(tmp_path: Path, made: Made) -> None:
     run_c(compile_c(tmp_path, command, "tiny.o", str(other), "-lm"), Made(aot, made.x, scores, best))
 
 
-def test_what_the_library_needs(made: Made, tmp_path: Path) -> None:
-    """The libraries that every Linux has, and OpenMP's; nothing of Python and TVM-FFI."""
+def test_dependencies_of_the_library(made: Made, tmp_path: Path) -> None:
+    """Standard Linux libraries and OpenMP; nothing of Python and TVM-FFI."""
     symbols = read_symbols(made.aot.export_library(tmp_path / "libtiny.so").read_bytes())
     assert set(symbols.libraries) == {"libgomp.so.1", "libm.so.6", "libc.so.6"}
     assert not [s for s in (*symbols.needed, *symbols.defined) if "TVM" in s or "tvm" in s]
@@ -153,7 +153,7 @@ def test_what_the_library_needs(made: Made, tmp_path: Path) -> None:
     assert set(read_symbols(serial.read_bytes()).libraries) == {"libm.so.6", "libc.so.6"}
 
 
-def test_the_header_is_good_cpp(made: Made, tmp_path: Path) -> None:
+def test_the_header_is_valid_cpp(made: Made, tmp_path: Path) -> None:
     command = shutil.which("c++")
     if command is None:
         pytest.skip("there is no C++ compiler: c++ is not on PATH")
@@ -187,7 +187,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("beside", [None, "libodd.so.params"])
-def test_header_of_odd_names(assert_golden: object, tmp_path: Path, beside: str | None) -> None:
+def test_header_with_unusual_names(assert_golden: object, tmp_path: Path, beside: str | None) -> None:
     constants = (("w", np.zeros((2, 2), "float32")),)
     text = c_header(ODD, constants, beside)
     assert callable(assert_golden)
@@ -230,7 +230,7 @@ def test_two_processes_make_the_same_bytes(made: Made, tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_guide(tmp_path: Path) -> None:
-    """docs/models.md, on a model with the same tensors; linked without anything but the library."""
+    """docs/models.md, on a model with the same tensors; linked only with the library."""
     g = GraphBuilder()
     flat = g.reshape(g.input("image", (1, 3, 16, 16)), shape=(1, 768))
     scores = g.matmul(flat, g.constant(np.ones((768, 10), "float32"), "w"))
@@ -259,13 +259,13 @@ def call(loaded: LoadedObject, name: str, inputs: list[np.ndarray], outputs: lis
     return int(run(None, *tables, workspace))
 
 
-def sized() -> PrimFunc:
-    """y[i] = sum over j of x[i] * z[j], through an n by m matrix that is never small."""
+def dynamic() -> PrimFunc:
+    """y[i] = sum over j of x[i] * z[j], through an n by m matrix in memory."""
     n, m = te.var("n"), te.var("m")
     x, z = te.placeholder((n,), name="x"), te.placeholder((m,), name="z")
     product = te.compute((n, m), lambda i, j: x[i] * z[j], "product")
     r = te.reduce_axis(m)
-    return te.create_prim_func([x, z, te.compute((n,), lambda i: te.sum(product[i, r], axis=r), "y")], "sized")
+    return te.create_prim_func([x, z, te.compute((n,), lambda i: te.sum(product[i, r], axis=r), "y")], "dynamic")
 
 
 def by_hand(shapes: tuple[int, int], calls: list[object], arena: int = 0) -> dict[str, object]:
@@ -275,21 +275,21 @@ def by_hand(shapes: tuple[int, int], calls: list[object], arena: int = 0) -> dic
     return {"version": 1, "inputs": inputs, "outputs": outputs, "arena": arena, "tensors": tensors, "calls": calls}
 
 
-def test_functions_with_sizes() -> None:
-    calls = [["sized", [0, 1], [3], [5, 3]], ["sized", [3, 1], [2], [5, 3]]]
-    _, data = build_aot([sized()], by_hand((5, 3), calls, 64), (), "hand", TARGET)
+def test_functions_with_dynamic_shapes() -> None:
+    calls = [["dynamic", [0, 1], [3], [5, 3]], ["dynamic", [3, 1], [2], [5, 3]]]
+    _, data = build_aot([dynamic()], by_hand((5, 3), calls, 64), (), "hand", TARGET)
     x, z, y = np.arange(5, dtype="float32"), np.array([1, 2, 4], "float32"), np.zeros(5, "float32")
     loaded = load_object(data)
     assert call(loaded, "hand", [x, z], [y]) == 0
     np.testing.assert_array_equal(y, 49 * x)
 
 
-def test_refused_memory() -> None:
-    """By a kernel, whose scratch memory would have 2**60 elements; and for the workspace."""
+def test_failed_allocations() -> None:
+    """In a kernel, whose scratch memory would have 2**60 elements; and of the workspace."""
     x, z, y = np.zeros(1, "float32"), np.zeros(1, "float32"), np.ones(1, "float32")
-    calls = [["sized", [0, 1], [2], [2**30, 2**30]], ["(copy)", [0], [2], []]]
+    calls = [["dynamic", [0, 1], [2], [2**30, 2**30]], ["(copy)", [0], [2], []]]
     for arena in (0, 64):
-        _, data = build_aot([sized()], by_hand((1, 1), calls, arena), (), "hand", TARGET)
+        _, data = build_aot([dynamic()], by_hand((1, 1), calls, arena), (), "hand", TARGET)
         assert call(load_object(data), "hand", [x, z], [y]) == 3
     _, data = build_aot([], by_hand((1, 1), calls[1:], 2**60), (), "hand", TARGET)
     loaded = load_object(data)
@@ -305,7 +305,7 @@ def test_refusals(made: Made, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="one object, and dense would be called in another one"):
         build_aot([], by_hand((1, 1), calls), (), "hand", TARGET)
     graph = Executable("graph", by_hand((1, 1), []), (), made.aot.executable.data)
-    with pytest.raises(BuildError, match='with a C header: models have one that were compiled ahead of time: executor="aot"'):
+    with pytest.raises(BuildError, match='with a C header: only models compiled ahead of time have one: executor="aot"'):
         export_library(tmp_path / "x.so", [], graph, header=tmp_path / "x.h")
     with pytest.raises(BuildError, match='objects are made of models that were compiled ahead of time: executor="aot"'):
         export_object(tmp_path / "x.o", graph)
@@ -320,8 +320,8 @@ def test_refusals(made: Made, tmp_path: Path) -> None:
         compile_model(IRModule({"main": g.finish(g.relu(x))}), TARGET, executor="aot", untuned=default_schedule)
 
 
-def test_only_its_own_parameters_are_taken(made: Made, tmp_path: Path) -> None:
-    """Whatever byte of the head differs."""
+def test_only_its_own_parameters_are_accepted(made: Made, tmp_path: Path) -> None:
+    """A change of any byte of the head is detected."""
     library = ctypes.CDLL(str(made.aot.export_library(tmp_path / "libtiny.so", "beside")))
     data = (tmp_path / "libtiny.so.params").read_bytes()
     file = ctypes.create_string_buffer(data, len(data))

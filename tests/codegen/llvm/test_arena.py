@@ -1,4 +1,4 @@
-"""Scratch memory that is larger than what code reaches by 32-bit distances, or than there is."""
+"""Scratch memory larger than the range of 32-bit offsets, or than the available memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Target.detect()
 
 
 def through(nbytes: int, name: str = "f") -> PrimFunc:
-    """Four elements through a buffer of so many bytes, of which they touch four pages."""
+    """Four elements through a buffer of `nbytes` bytes, of which they access four pages."""
     return parse(f"""
 @T.prim_func
 def {name}(A: T.Buffer((4,), "int8"), C: T.Buffer((4,), "int8")):
@@ -33,13 +33,13 @@ def {name}(A: T.Buffer((4,), "int8"), C: T.Buffer((4,), "int8")):
 """)
 
 
-def test_more_than_code_can_reach() -> None:
+def test_scratch_memory_beyond_32_bit_offsets() -> None:
     a, c = np.arange(4, dtype="int8") + 5, np.zeros(4, "int8")
     Module.from_object(build(through(3 << 30), HERE).data)["f"](a, c)
     np.testing.assert_array_equal(c, a)
 
 
-def test_kernels_of_an_object_share_what_is_static() -> None:
+def test_kernels_of_an_object_share_the_static_limit() -> None:
     size = llvm_arena.STATIC_BYTES // 2
     text, _ = emit_text([through(size // 2, "f"), through(size, "g"), through(size, "h")], HERE)
     assert "@f_kernel.arena = internal global" in text and "@g_kernel.arena = internal global" in text
@@ -51,7 +51,7 @@ def test_kernels_of_an_object_share_what_is_static() -> None:
         np.testing.assert_array_equal(c, a)
 
 
-def test_memory_that_is_not_there_is_an_error_of_the_call() -> None:
+def test_unavailable_memory_is_an_error_of_the_call() -> None:
     f = Module.from_object(build(through(1 << 46), HERE).data)["f"]
     a, c = np.ones(4, "int8"), np.zeros(4, "int8")
     with pytest.raises(RunError, match=r"f: out of memory, \d+ bytes for .* were refused; the largest is Wide, 70368744177664 bytes"):
@@ -59,6 +59,6 @@ def test_memory_that_is_not_there_is_an_error_of_the_call() -> None:
     assert not c.any()
 
 
-def test_memory_that_no_process_has_is_refused_by_build() -> None:
+def test_memory_beyond_the_address_space_is_refused_by_build() -> None:
     with pytest.raises(BuildError, match=rf"f: intermediate buffers take \d+ bytes; the largest is Wide, {1 << 50} bytes: more than"):
         build(through(1 << 50), HERE)

@@ -1,4 +1,4 @@
-"""From scheduled functions to machine code, against the interpreter: types, threads, scratch memory, and equal bytes for equal programs."""
+"""Machine code of scheduled functions equals the interpreter: types, threads, scratch memory, deterministic bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def arrays(func: PrimFunc, seed: int = 0) -> list[np.ndarray]:
-    """An array of small integers for each parameter, outputs too; of unsigned ones every other is just below the largest."""
+    """An array of small integers for each parameter, outputs too; for unsigned types every other value is just below the maximum."""
     out = []
     for b in func.params:
         assert isinstance(b, Buffer)
@@ -52,7 +52,7 @@ def arrays(func: PrimFunc, seed: int = 0) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, target: Target = TARGET, seed: int = 0) -> None:
-    """The compiled function leaves in all arrays what the interpreter does."""
+    """Check that the compiled function leaves the same values in all arrays as the interpreter."""
     given = arrays(func, seed)
     expected = run(func, given)
     Module.from_object(build(func, target).data)[func.name](*given)
@@ -94,7 +94,7 @@ def test_arithmetic(dtype: str, kind: str) -> None:
 
 
 def reduction(dtype: str, op: str) -> PrimFunc:
-    """The sum, smallest or largest of each of 3 rows of 11, in vectors of lanes that are folded."""
+    """The sum, minimum or maximum of each of 3 rows of 11, by vector lanes that are folded."""
     a, c = Buffer("A", (3, 11), dtype), Buffer("C", (3,), dtype)
     i, k, vi, vk = Var("i"), Var("k"), Var("vi"), Var("vk")
     combine = {"add": lambda x, y: x + y, "min": minimum, "max": maximum}[op]
@@ -127,11 +127,11 @@ def test_casts(dtype: str, to: str) -> None:
     check(scheduled(func, lambda s: s.vectorize(s.get_loops(s.get_block("C"))[1])))
 
 
-def test_bools_must_have_become_bytes() -> None:
+def test_bools_must_be_lowered_to_bytes() -> None:
     a, c = Buffer("A", (2, 11), "bool"), Buffer("C", (2, 11), "bool")
     at = [Var("vi"), Var("vj")]
     func = PrimFunc("f", (a, c), (), nest(list(zip(LOOPS, (2, 11), strict=True)), pointwise("C", [a, c], a[at[0], at[1]], at)))
-    with pytest.raises(BuildError, match="given a tensor of bools; run the lowering pipeline first"):
+    with pytest.raises(BuildError, match="does not support tensors of bools; run the lowering pipeline first"):
         build(func, TARGET, CPU.without("legalize_bool_storage"))
 
 
@@ -176,7 +176,7 @@ def cube(A: T.Buffer((3, 11, 5), "float32"), C: T.Buffer((3, 11, 5), "float32"))
 
 @pytest.mark.parametrize("at", [(0,), (1,), (2,), (0, 1), (1, 0), (0, 1, 2)])
 def test_parallel_loops_anywhere(at: tuple[int, ...]) -> None:
-    """Inside serial loops, whose variables the threads need, and inside each other, where the outer one counts."""
+    """Inside serial loops, whose variables the threads use, and nested, where the outer one is parallel."""
 
     def steps(s: Schedule) -> None:
         loops = s.get_loops(s.get_block("C"))
@@ -211,7 +211,7 @@ def stages(A: T.Buffer((12, 40), "float32"), D: T.Buffer((12, 40), "float32")):
 
 
 def private_and_shared(s: Schedule) -> None:
-    """B is made by all threads for all; C by each thread for itself, one row at a time."""
+    """B is computed by all threads and shared; C by each thread, one row at a time."""
     s.parallel(s.get_loops(s.get_block("B"))[0])
     i, _ = s.get_loops(s.get_block("D"))
     s.set_scope(s.get_block("C"), "workspace")
@@ -223,8 +223,8 @@ def test_memory_shared_and_private() -> None:
     check(scheduled(stages, private_and_shared))
 
 
-def test_copies_of_a_scratch_buffer_do_not_meet() -> None:
-    """Each iteration that is written out has an allocation of its own."""
+def test_copies_of_a_scratch_buffer_are_disjoint() -> None:
+    """Each unrolled iteration has an allocation of its own."""
 
     def steps(s: Schedule) -> None:
         i, j = s.get_loops(s.get_block("D"))
@@ -236,8 +236,8 @@ def test_copies_of_a_scratch_buffer_do_not_meet() -> None:
     check(scheduled(stages, steps))
 
 
-def test_threads_of_python_may_call_at_once() -> None:
-    """One call has the static arena, the others get memory of their own."""
+def test_concurrent_calls_from_python_threads() -> None:
+    """One call uses the static arena, the others allocate memory."""
     func = scheduled(stages, private_and_shared)
     compiled = Module.from_object(build(func, TARGET).data)["stages"]
     wrong: list[int] = []
@@ -262,7 +262,7 @@ def test_threads_of_python_may_call_at_once() -> None:
 
 
 @pytest.mark.parametrize("scope", ["register", "workspace"])
-def test_memory_of_a_thread_does_not_cross_threads(scope: str) -> None:
+def test_thread_local_memory_is_not_shared(scope: str) -> None:
     def steps(s: Schedule) -> None:
         s.set_scope(s.get_block("C"), scope)
         s.parallel(s.get_loops(s.get_block("C"))[0])
@@ -274,12 +274,12 @@ def test_memory_of_a_thread_does_not_cross_threads(scope: str) -> None:
 
 def test_private_parameters_are_refused() -> None:
     a, i = Buffer("A", (4,), "float32", "workspace"), Var("i")
-    with pytest.raises(BuildError, match="f: parameter A is in scope workspace; memory of the caller is global, declare it so"):
+    with pytest.raises(BuildError, match="f: parameter A is in scope workspace; arrays of a caller are in global memory"):
         build(PrimFunc("f", (a,), (), nest([(i, 4)], store(a, (i,), const(0, "float32")))), TARGET)
 
 
 def reversed_twice(*sizes: int) -> PrimFunc:
-    """For each size: C = A + 1 backwards, through a register buffer that cannot become SSA values, in a loop of its own."""
+    """For each size: C = A + 1 reversed, through a register buffer that cannot become SSA values, in a loop of its own."""
     parts: list[Stmt] = []
     params: list[Buffer] = []
     for n in sizes:
@@ -295,7 +295,7 @@ def reversed_twice(*sizes: int) -> PrimFunc:
     ("sizes", "on_stack"),
     [((1000,), [1000]), ((4_000_000,), []), ((STACK_BYTES // 4,), [STACK_BYTES // 4]), ((40_000, 30_000, 20_000), [40_000, 20_000])],
 )
-def test_large_register_buffers_do_not_stand_on_the_stack(sizes: tuple[int, ...], on_stack: list[int]) -> None:
+def test_large_register_buffers_are_not_on_the_stack(sizes: tuple[int, ...], on_stack: list[int]) -> None:
     func = reversed_twice(*sizes)
     text = emit_text(func, TARGET)[0]
     assert [int(n) for n in re.findall(r"alloca \[(\d+) x float\]", text)] == on_stack
@@ -305,7 +305,7 @@ def test_large_register_buffers_do_not_stand_on_the_stack(sizes: tuple[int, ...]
         np.testing.assert_array_equal(c, np.arange(n, 0, -1, dtype=np.float32))
 
 
-# ---- equal programs, equal bytes
+# ---- deterministic bytes
 
 _SCRIPT = """
 import hashlib, importlib.util, sys
@@ -337,7 +337,7 @@ def test_bytes_do_not_depend_on_the_process() -> None:
     assert len(printed) == 1 and len(printed.pop().split()) == 2
 
 
-def test_bytes_do_not_depend_on_what_was_built_before(schedules: ModuleType) -> None:
+def test_bytes_do_not_depend_on_earlier_builds(schedules: ModuleType) -> None:
     case = schedules.rule_cases(schedules.WORKLOADS[0])[0]
     (row,) = schedules.biased_rows(case.sketch, case.workload.func, 1, stream(0, "bytes"))
     first = build(case.sketch.concretize(row), TARGET)

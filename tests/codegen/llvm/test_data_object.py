@@ -38,7 +38,7 @@ def test_symbols_and_bytes(like: bytes) -> None:
 
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
-def test_linkers_put_it_at_a_page(tmp_path: Path, like: bytes, linker: str) -> None:
+def test_linkers_align_it_to_a_page(tmp_path: Path, like: bytes, linker: str) -> None:
     if linker not in linkers():
         pytest.skip(f"{linker} is not installed")
     body = bytes(range(256)) * 100

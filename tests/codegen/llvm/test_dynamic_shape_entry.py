@@ -1,4 +1,4 @@
-"""What functions refuse whose sizes come with the call, and what memory they take."""
+"""Functions with dynamic shapes: rejected arguments, and memory use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiled(func: PrimFunc) -> CompiledFunction:
 
 
 def scaled() -> PrimFunc:
-    """y[n, 64] = x[n, 64] + b[64], and z[n + m], which is not touched before them."""
+    """y[n, 64] = x[n, 64] + b[64], and z[n + m], which is unused."""
     n, m = te.var("n"), te.var("m")
     x, b, z = te.placeholder((n, 64), name="x"), te.placeholder((64,), name="b"), te.placeholder((n + m,), name="z")
     y = te.compute((n, 64), lambda i, j: x[i, j] + b[j] + z[i + m], "y")
@@ -66,7 +66,7 @@ def test_sizes_follow_the_tensors(function: CompiledFunction) -> None:
     assert (given[-1] == 3).all()
 
 
-def test_shapes_are_compared_with_the_sizes(function: CompiledFunction) -> None:
+def test_shapes_are_checked_against_the_sizes(function: CompiledFunction) -> None:
     x, b, z, y = arrays()
     eight = np.ones((8, 64), "float32")
     assert refusal(function, eight, b, z, y, 7, 3) == "f: argument 0 (x): expected float32[n, 64] with n = 7, got shape [8, 64]"
@@ -80,7 +80,7 @@ def test_shapes_are_compared_with_the_sizes(function: CompiledFunction) -> None:
     assert "with n = 7, got a value of type int: pass a tensor" in refusal(function, 3, b, z, y, 7, 3)
 
 
-def test_nothing_runs_when_something_is_wrong(function: CompiledFunction) -> None:
+def test_the_kernel_does_not_run_on_errors(function: CompiledFunction) -> None:
     x, b, z, y = arrays()
     refusal(function, x, b, z, y, 7, 4)
     assert not y.any()
@@ -93,7 +93,7 @@ def test_sizes_out_of_range(function: CompiledFunction, size: int, shown: str) -
 
 
 @pytest.mark.parametrize(("value", "kind"), [(7.0, "float"), (True, "bool"), (None, "None"), ("7", "ffi.SmallStr")])
-def test_sizes_that_are_no_ints(function: CompiledFunction, value: object, kind: str) -> None:
+def test_sizes_must_be_ints(function: CompiledFunction, value: object, kind: str) -> None:
     expected = f"f: argument 4 (n): expected an int from 1 to 2147483647, got a value of type {kind}: pass the size as an int"
     assert refusal(function, *arrays(), value, 3) == expected
     assert "argument 5 (m): expected an int" in refusal(function, *arrays(), 7, arrays()[0])
@@ -120,7 +120,7 @@ N, M = poly(Var("n")), poly(Var("m"))
 
 
 def _text(x: object) -> str:
-    """The name of a case: a function is not part of it, its text is its address."""
+    """The name of a case; empty for functions, whose text contains an address."""
     return repr(x) if isinstance(x, Poly) else ""
 
 
@@ -156,7 +156,7 @@ def test_extents_that_overflow_are_refused(extent: Poly) -> None:
 
 
 @pytest.mark.parametrize(("n", "m", "extent"), [(1, 2, 5), (1, 1, 1), (3, 3, 7)])
-def test_an_extent_may_divide_by_zero_which_is_zero(n: int, m: int, extent: int) -> None:
+def test_an_extent_divided_by_zero_is_zero(n: int, m: int, extent: int) -> None:
     call = compiled(filled(floordiv(N * 4, M - 1) + 1, N, M))
     y = np.zeros(extent, "float32")
     call(y, n, m)
@@ -168,7 +168,7 @@ def test_an_extent_may_divide_by_zero_which_is_zero(n: int, m: int, extent: int)
 
 
 def squares(scope: str, parallel: bool) -> PrimFunc:
-    """y[i] = sum over j of t[j], with t[j] = x[i, j] * x[i, j] kept in a buffer inside the loop over i."""
+    """y[i] = sum over j of t[j], with t[j] = x[i, j] * x[i, j] stored in a buffer inside the loop over i."""
     n, m = Var("n"), Var("m")
     x, y, t = Buffer("x", (n, m)), Buffer("y", (n,)), Buffer("t", (n, m), scope=scope)
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -196,7 +196,7 @@ def test_registers_have_constant_sizes() -> None:
         build(squares("register", False), TARGET)
 
 
-def test_memory_is_given_back() -> None:
+def test_memory_is_freed() -> None:
     n = te.var("n")
     x, w = te.placeholder((n, 16), name="x"), te.placeholder((16, 512), name="w")
     call = compiled(te.create_prim_func([x, w, softmax(matmul(x, w))], "f"))
@@ -210,11 +210,11 @@ def test_memory_is_given_back() -> None:
     before = resident()
     for _ in range(50):
         call(*given, 512)
-    assert resident() - before < 10000, "pages, of 2 MB taken in each call"
+    assert resident() - before < 10000, "pages; each call allocates 2 MB"
 
 
-def test_memory_that_is_refused() -> None:
-    """Only the intermediate result is large; it would have 2**60 bytes and more, or a size that does not fit into 64 bits."""
+def test_failed_allocations() -> None:
+    """Only the intermediate result is large: 2**60 bytes and more, or a size that does not fit into 64 bits."""
     n, m, k = Var("n"), Var("m"), Var("k")
     y, t = Buffer("y", (4,)), Buffer("t", (n, m, k))
     i, a = Var("i"), Var("a")
@@ -223,7 +223,7 @@ def test_memory_that_is_refused() -> None:
     def at(*indices: Index) -> tuple[Poly, ...]:
         return tuple(map(poly, indices))
 
-    # Both ends of each dimension are used, so that the buffer cannot shrink.
+    # Both ends of each dimension are used, so that the buffer is not compacted.
     first = store(t, at(0, 0, 0), const(1, "float32"))
     last = store(t, (poly(n) - 1, poly(m) - 1, poly(k) - 1), const(2, "float32"))
     total = t[0, 0, 0] + t[poly(n) - 1, poly(m) - 1, poly(k) - 1]
@@ -245,7 +245,7 @@ def test_memory_that_is_refused() -> None:
     assert (out > 0).all()
 
 
-def test_threads_may_call_at_the_same_time() -> None:
+def test_concurrent_calls() -> None:
     n = te.var("n")
     x = te.placeholder((n, 33), name="x")
     call = compiled(te.create_prim_func([x, softmax(x)], "f"))
@@ -270,7 +270,7 @@ def test_threads_may_call_at_the_same_time() -> None:
 # ---- building
 
 
-def test_libraries_hold_the_checks(tmp_path: Path) -> None:
+def test_libraries_include_the_checks(tmp_path: Path) -> None:
     path = export_library(tmp_path / "f.so", [build(scaled(), TARGET).data])
     call = load_module(path)["f"]
     given = arrays(2)
@@ -280,7 +280,7 @@ def test_libraries_hold_the_checks(tmp_path: Path) -> None:
     assert not hasattr(ctypes.CDLL(None), "tunesmith_check_sizes_v1")
 
 
-def test_constant_shapes_are_checked_as_ever() -> None:
+def test_constant_shapes_are_checked() -> None:
     text, _ = emit_text(filled(poly(8)), TARGET)
     assert "tunesmith_check_v1" in text and "sizes" not in text and "define void @f_kernel(ptr noalias %a0)" in text
     text, _ = emit_text([filled(poly(8)), filled(N, N).with_(name="g"), filled(N * 3, N).with_(name="h")], TARGET)
@@ -288,14 +288,14 @@ def test_constant_shapes_are_checked_as_ever() -> None:
     assert "define i64 @g_kernel(ptr noalias %a0, i64 %z0)" in text
 
 
-def test_what_cannot_be_built() -> None:
+def test_functions_that_cannot_be_built() -> None:
     p = Param("p", [4, 8])
     with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; bind symbolic sizes"):
         build(filled(poly(p)), TARGET)
-    with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; n is no parameter: add it behind the buffers"):
+    with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape; n is not a parameter: add it after the buffers"):
         build(filled(N * M, M), TARGET)
     first = filled(N, N)
-    with pytest.raises(BuildError, match="f: parameter n has no constant shape and stands before a buffer"):
+    with pytest.raises(BuildError, match="f: parameter n has no constant shape and precedes a buffer"):
         build(first.with_(params=first.params[::-1]), TARGET)
     with pytest.raises(BuildError, match="f: parameter y: .* has no constant shape"):
         param_specs(first)

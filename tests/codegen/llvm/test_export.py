@@ -25,7 +25,7 @@ define void @count(ptr noalias %counter) {
   ret void
 }
 """
-"""Adds the number of threads of a parallel region to its argument."""
+"""Add the number of threads of a parallel region to the argument."""
 
 PARAMS = [ParamSpec("n", "int64", (1,), written=True)]
 
@@ -58,7 +58,7 @@ def threaded() -> bytes:
 
 
 def use(library: Path) -> str:
-    """What a process says that has TVM-FFI and no tunesmith, no variables set, and ends well."""
+    """Output of a process with TVM-FFI and without tunesmith, with an empty environment; checks its exit status."""
     folders = f"import sys; sys.path.extend({[p for p in sys.path if p]!r})"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"{folders}\n{USER}", str(library)], env={}, capture_output=True, text=True, check=False
@@ -105,7 +105,7 @@ def test_objects_are_joined_and_the_file_is_replaced(tmp_path: Path, threaded: b
     assert [p.name for p in tmp_path.iterdir()] == ["both.so"]
 
 
-def test_every_attempt_is_told(tmp_path: Path, threaded: bytes) -> None:
+def test_every_attempt_is_reported(tmp_path: Path, threaded: bytes) -> None:
     with pytest.raises(BuildError) as caught:
         export_library(tmp_path / "twice.so", [threaded, threaded])
     text = str(caught.value)
@@ -128,7 +128,7 @@ def test_code_for_fixed_addresses_is_refused(tmp_path: Path) -> None:
         export_library(tmp_path / "x.so", [data])
 
 
-def test_what_cannot_be_linked(tmp_path: Path, threaded: bytes) -> None:
+def test_invalid_inputs_of_the_linker(tmp_path: Path, threaded: bytes) -> None:
     with pytest.raises(BuildError, match="there are no objects to link"):
         export_library(tmp_path / "x.so", [])
     with pytest.raises(BuildError, match="cannot export: object 1 is not a 64-bit little-endian ELF file"):
@@ -137,7 +137,7 @@ def test_what_cannot_be_linked(tmp_path: Path, threaded: bytes) -> None:
         export_library(tmp_path / "missing" / "x.so", [threaded])
 
 
-def test_what_is_there_is_replaced_if_it_is_a_file(tmp_path: Path, threaded: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_replaced(tmp_path: Path, threaded: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a.so").write_text("old")
     (tmp_path / "real" / "a.so").chmod(0o750)

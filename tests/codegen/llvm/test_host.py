@@ -1,4 +1,4 @@
-"""The target in LLVM's words, and the refusal of code that cannot run here."""
+"""LLVM options of targets, and rejection of code that cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import BuildError
 
 
-def test_options_are_the_targets_own() -> None:
+def test_options_depend_only_on_the_target() -> None:
     target = Target("llvm -mcpu=znver5 -num-cores=2 -mattr=-avx512f")
     assert llvm_options(target) == LlvmOptions("x86_64-unknown-linux-gnu", "znver5", "-avx512f")
 
@@ -28,8 +28,8 @@ def test_llvm_and_the_system_agree_on_features() -> None:
     assert detect_host().features & named == host_features() & named
 
 
-@pytest.mark.skipif(detect_host().arch != "x86_64", reason="names of x86 processors")
-def test_llvm_knows_every_name_and_feature(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(detect_host().arch != "x86_64", reason="names of x86 CPUs")
+def test_llvm_supports_every_name_and_feature(capfd: pytest.CaptureFixture[str]) -> None:
     llvm.initialize_native_target()
     triple = llvm.Target.from_default_triple()
     for name, row in CPUS.items():

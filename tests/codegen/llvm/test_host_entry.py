@@ -25,7 +25,7 @@ def compile_text(text: str) -> bytes:
 
 
 def kernel(count: int) -> str:
-    """A kernel that adds one to the first byte of its last argument, so that a test sees whether it ran."""
+    """A kernel that increments the first byte of its last argument, so that a test can check whether it ran."""
     last = count - 1
     return f"""
 define void @kernel({", ".join(f"ptr noalias %a{i}" for i in range(count))}) {{
@@ -68,7 +68,7 @@ def test_good_arguments_reach_the_kernel(matmul: CompiledFunction) -> None:
     assert not arguments[0].any() and not arguments[1].any()
 
 
-def test_count(matmul: CompiledFunction) -> None:
+def test_number_of_arguments(matmul: CompiledFunction) -> None:
     usage = "matmul(A: float32[4, 8], B: float32[8, 6], C: float32[4, 6])"
     assert refusal(matmul, good()[:2]) == f"matmul: expected 3 argument(s), got 2; signature: {usage}"
     assert refusal(matmul, []) == f"matmul: expected 3 argument(s), got 0; signature: {usage}"
@@ -79,7 +79,7 @@ def test_count(matmul: CompiledFunction) -> None:
     ("value", "kind"),
     [(3, "int"), (2.5, "float"), (True, "bool"), (None, "None"), ("text", "ffi.SmallStr"), ("x" * 99, "ffi.String"), ([1, 2], "ffi.Array")],
 )
-def test_kind(matmul: CompiledFunction, value: object, kind: str) -> None:
+def test_kind_of_an_argument(matmul: CompiledFunction, value: object, kind: str) -> None:
     a, _, c = good()
     hint = "pass a tensor (numpy, torch or any other DLPack array)"
     assert refusal(matmul, [a, value, c]) == f"matmul: argument 1 (B): expected float32[8, 6], got a value of type {kind}: {hint}"
@@ -100,7 +100,7 @@ def test_shape(matmul: CompiledFunction, shape: tuple[int, ...]) -> None:
     assert refusal(matmul, [a, np.zeros(shape, "float32"), c]) == wanted
 
 
-def test_rank_beyond_what_a_message_shows(matmul: CompiledFunction) -> None:
+def test_rank_beyond_the_limit_of_a_message(matmul: CompiledFunction) -> None:
     a, _, c = good()
     text = refusal(matmul, [a, np.zeros((1,) * 40, "float32"), c])
     assert text.endswith("got shape [" + "1, " * 32 + "...]")
@@ -117,7 +117,7 @@ def test_strides(matmul: CompiledFunction) -> None:
     assert refusal(matmul, [a, np.broadcast_to(np.zeros(6, "float32"), (8, 6)).view(), c]).startswith("matmul: argument 1 is a read-only")
 
 
-def test_strides_of_one_element_do_not_count() -> None:
+def test_strides_of_single_elements_are_ignored() -> None:
     call = function(ParamSpec("A", "float32", (1, 5, 1), written=True))
     call(np.zeros((3, 5, 4), "float32")[::3, :, ::4].copy())
     odd = np.lib.stride_tricks.as_strided(np.zeros(99, "float32"), (1, 5, 1), (44, 4, 12))
@@ -139,7 +139,7 @@ def test_shared_memory(matmul: CompiledFunction) -> None:
     assert "argument 1 (B): expected int8[4], got memory that it shares with argument 0 (A)" in refusal(call, [data, data])
 
 
-def test_arguments_that_are_only_read_may_be_the_same() -> None:
+def test_inputs_may_alias() -> None:
     call = function(ParamSpec("A", "int8", (4,)), ParamSpec("B", "int8", (4,)), ParamSpec("C", "int8", (4,), written=True))
     data, out = np.zeros(4, "int8"), np.zeros(4, "int8")
     call(data, data, out)
@@ -203,7 +203,7 @@ RAW_DTYPE = {"code": 2, "bits": 32, "lanes": 1}
 
 
 def raw_call(params: Sequence[ParamSpec], tensor: RawTensor | None) -> str:
-    """Call the entry of one parameter as C would, with a bare DLTensor*, and give the message of the error it raises."""
+    """Call the entry of one parameter as C would, with a bare DLTensor*, and return the message of the error it raises."""
     loaded = load_object(compile_text(kernel(1) + emit_entry("f", "kernel", params)))
     entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)(loaded.address("__tvm_ffi_f"))
     argument = RawAny(7, 0, None if tensor is None else ctypes.addressof(tensor))
@@ -278,7 +278,7 @@ def test_function_without_parameters() -> None:
     assert refusal(call, [1]) == "f: expected 0 argument(s), got 1; signature: f()"
 
 
-def test_odd_names() -> None:
+def test_unusual_names() -> None:
     call = function(ParamSpec('50% "b\\n" é', "int8", (2,)))
     assert refusal(call, [1]).startswith('f: argument 0 (50% "b\\n" é): expected int8[2]')
     for name in ("a-b", "1st", "", "x y"):

@@ -1,4 +1,4 @@
-"""The analysis against counting: every instance of small programs is visited, regions, guards and dependences are read off."""
+"""The program analysis compared with enumeration: instances, footprints, guards and dependences of small programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def numbers(a: ProgramAnalysis, nodes: list[Num], row: np.ndarray) -> list[float
 
 
 def instances(s: Store, program: PrimFunc) -> list[dict[Var, int]]:
-    """Loop values, outermost first in time, of the instances of a block that pass its guards (of the concrete program)."""
+    """Loop values, in execution order, of the instances of a block that pass its guards (of the concrete program)."""
     path = _path(program.body, s.block.name)
     block, loops = path[-1], [n for n in path if type(n) is For]
     out = []
@@ -43,11 +43,11 @@ def _path(root: Any, name: str) -> list[Any]:
 
 
 MOST = 12_000
-"""Instances that are visited one by one."""
+"""Maximum number of instances that are enumerated."""
 
 
 @pytest.mark.parametrize("name", ["gemm ij packed", "gemm one row", "gelu", "softmax", "conv stride"])
-def test_executed_instances_and_whole_regions_are_counted_exactly(make_case: Callable[[str], Any], name: str) -> None:
+def test_executed_instances_and_whole_footprints_are_exact(make_case: Callable[[str], Any], name: str) -> None:
     case = make_case(name)
     s = case.schedule
     a = ProgramAnalysis(s.func, tuple(s.params))
@@ -62,11 +62,11 @@ def test_executed_instances_and_whole_regions_are_counted_exactly(make_case: Cal
             assert executed == pytest.approx(len(runs), rel=1e-9), (row, st.block.name)
             assert bool(guarded) == (len(runs) < total)
             for u in st.uses.values():
-                touched = len({tuple(evaluate(e, env) for e in _concrete(program, st, u.buffer.name)) for env in runs})
-                box = np.prod(numbers(a, list(st.extents(u, len(st.loops))), row))
-                assert touched <= box
+                accessed = len({tuple(evaluate(e, env) for e in _concrete(program, st, u.buffer.name)) for env in runs})
+                footprint = np.prod(numbers(a, list(st.extents(u, len(st.loops))), row))
+                assert accessed <= footprint
                 if u.writes:
-                    assert touched == box, (row, st.block.name, u.buffer.name)
+                    assert accessed == footprint, (row, st.block.name, u.buffer.name)
             checked += 1
     assert checked >= 8
 
@@ -77,7 +77,7 @@ def _concrete(program: PrimFunc, st: Store, buffer: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", ["gemm ij packed", "gelu", "softmax", "conv"])
-def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str], Any], name: str) -> None:
+def test_dependence_on_a_loop_equals_evaluation(make_case: Callable[[str], Any], name: str) -> None:
     case = make_case(name)
     s = case.schedule
     a = ProgramAnalysis(s.func, tuple(s.params))
@@ -87,7 +87,7 @@ def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str]
         for st in a.stores:
             sizes = numbers(a, [x.size for x in st.loops], row)
             for u in st.uses.values():
-                answers = numbers(a, [x.many * st.indexed(u, x) for x in st.loops], row)
+                answers = numbers(a, [x.non_trivial * st.indexed(u, x) for x in st.loops], row)
                 for k, x in enumerate(st.loops):
                     seen = False
                     for _ in range(60):
@@ -100,7 +100,7 @@ def test_dependence_on_a_loop_is_what_evaluation_shows(make_case: Callable[[str]
                     assert seen == bool(answers[k]), (row, st.block.name, u.buffer.name, x.var)
 
 
-def test_levels_homes_and_rounding_of_a_packed_gemm(make_case: Callable[[str], Any]) -> None:
+def test_levels_and_rounding_of_a_packed_gemm(make_case: Callable[[str], Any]) -> None:
     case = make_case("gemm ij packed")
     s = case.schedule
     a = ProgramAnalysis(s.func, tuple(s.params))
@@ -111,12 +111,12 @@ def test_levels_homes_and_rounding_of_a_packed_gemm(make_case: Callable[[str], A
     main = next(x for x in a.stores if x.block.name == "C")
     assert a.reuse_level(main, accumulators) == 4 and a.reuse_level(main, packed) == 6
     assert main.loops[0].kind == "vectorized" and numbers(a, [main.rounding(2), main.rounding(1)], row) == [80 / 70, 80 / 70]
-    # A block in the nest of another: both are under the loops they share.
+    # A block in the nest of another: both are under their shared loops.
     assert [x.block.name for x in a.under(main.loops[-1])] == ["B_copy", "C_init", "C", "C_write"]
     assert a.others(main, main.loops[-1], accumulators) == 2 and a.others(main, main.loops[0], accumulators) == 0
 
 
-def test_strides_are_those_of_the_first_step(make_case: Callable[[str], Any]) -> None:
+def test_strides_are_taken_at_the_first_step(make_case: Callable[[str], Any]) -> None:
     case = make_case("gemm ij packed")
     s = case.schedule
     a = ProgramAnalysis(s.func, tuple(s.params))
@@ -143,7 +143,9 @@ def test_operations_by_kind() -> None:
     assert ProgramAnalysis(PrimFunc("f", (x, n, y), (), nest([(i, 8)], block)), ()).stores[0].flops == 7
 
 
-def test_a_param_that_is_no_column_is_named(make_case: Callable[[str], Any]) -> None:
+def test_a_param_that_is_not_a_column_is_named(make_case: Callable[[str], Any]) -> None:
     s = make_case("gelu").schedule
-    with pytest.raises(UserError, match=r"which is no column of this sketch \(columns: f1\); pass every Param of the program in `params`"):
+    with pytest.raises(
+        UserError, match=r"which is not a column of this sketch \(columns: f1\); pass every Param of the program in `params`"
+    ):
         ProgramAnalysis(s.func, (s.params[0],))

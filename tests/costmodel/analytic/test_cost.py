@@ -1,4 +1,4 @@
-"""The analytic cost obeys what is known of machines: bounds, plateaus, cliffs, and the order of good and bad programs."""
+"""The analytic cost reproduces the behaviour of CPUs: bounds, plateaus, cliffs, order of good and bad programs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_both_backends_agree(case: Any) -> None:
     assert a.terms(rows).shape == (50, len(a.term_names)) and a.term_names[0] == "issue"
 
 
-def test_never_faster_than_the_peak_nor_than_its_parts(case: Any) -> None:
+def test_time_is_bounded_by_the_peak_and_its_parts(case: Any) -> None:
     rows = case.rows(60)
     for target in (ONE, TWO):
         m = model(case, target)
@@ -74,7 +74,7 @@ def test_never_faster_than_the_peak_nor_than_its_parts(case: Any) -> None:
             if b.flops > 0 == b.counts["call"]
         )
         assert (seconds >= flops / (target.peak_gflops * 1e9) * 0.999).all()
-        assert (seconds <= terms.sum(axis=1) * 1.001).all(), "the parts bound the whole"
+        assert (seconds <= terms.sum(axis=1) * 1.001).all(), "the sum of the parts is an upper bound"
         assert (seconds >= terms.max(axis=1) * 0.999).all()
 
 
@@ -86,30 +86,30 @@ def test_the_register_tile_has_a_plateau_and_a_cliff() -> None:
     best = seconds(14, 32)
     assert 1.15 * best < seconds(15, 32) < 1.8 * best
     assert seconds(10, 48) > 1.6 * seconds(9, 48)
-    assert seconds(2, 16) > 1.8 * best and seconds(1, 16) > 1.5 * seconds(2, 16), "too few accumulators wait for each other"
+    assert seconds(2, 16) > 1.8 * best and seconds(1, 16) > 1.5 * seconds(2, 16), "latency-bound: too few accumulators"
 
 
-def test_a_vector_that_is_cut_short_wastes_lanes() -> None:
+def test_partial_vectors_waste_lanes() -> None:
     seconds = gemm(480, False)
     assert seconds(8, 17) > 1.5 * seconds(8, 32) and seconds(8, 8) > 1.7 * seconds(8, 16)
 
 
 def test_packing_pays_for_long_strides() -> None:
-    """1024: rows of B 4 KB apart; measured 24 % on good tiles.  What is packed is packed once for each task."""
+    """1024: rows of B are 4 KB apart; measured 24 % on good tiles.  Packing is done once for each task."""
     assert gemm(1024, False)(6, 64) > 1.1 * gemm(1024, True)(6, 64)
 
 
-def test_threads_help_when_there_are_tasks() -> None:
+def test_threads_help_with_enough_tasks() -> None:
     seconds = gemm(512, False)
-    many = [seconds(8, 32, j1=1, target=t) for t in (ONE, TWO)]
-    assert 0.45 * many[0] < many[1] < 0.6 * many[0], "half the work each, and half the operands in each cache"
+    both = [seconds(8, 32, j1=1, target=t) for t in (ONE, TWO)]
+    assert 0.45 * both[0] < both[1] < 0.6 * both[0], "half the work each, and half the operands in each cache"
     three = [seconds(8, 32, j1=6, target=t) for t in (ONE, TWO)]  # 512 = 192 + 192 + 128: two tasks for one of the threads
     assert 0.72 * three[0] < three[1] < 0.8 * three[0]
     alone = [seconds(8, 32, j1=16, target=t) for t in (ONE, TWO)]
     assert alone[0] <= alone[1] < 1.01 * alone[0]
 
 
-def test_small_work_pays_for_its_threads(make_case: Callable[[str], Any]) -> None:
+def test_small_work_has_thread_overhead(make_case: Callable[[str], Any]) -> None:
     case = make_case("gelu")
     row = np.array([[1, 24]])
     slow = TWO.with_attributes(fork_join_us=50.0)
@@ -122,8 +122,8 @@ def test_vectors_beat_scalars(make_case: Callable[[str], Any]) -> None:
     assert scalar > 4 * vector
 
 
-def test_memory_bounds_what_no_cache_holds() -> None:
-    """16 M floats in and out: three times 64 MB of traffic (reading, fetching what is written, writing it) past a 32 MB cache."""
+def test_memory_bounds_data_larger_than_the_caches() -> None:
+    """16 M floats in and out: three times 64 MB of traffic (read, write-allocate, write) with a 32 MB cache."""
     s = Schedule(workload("relu(shape=4096x4096)").func, parametric=True)
     i, j = s.get_loops(s.get_output_blocks()[0])
     _, j1 = s.split(j, [None, *s.sample_tile(j, 2, "j", [(16, 64)])])
@@ -136,24 +136,24 @@ def test_memory_bounds_what_no_cache_holds() -> None:
     dram = m.terms(np.array([[64]]))[0][m.term_names.index("dram")]
     assert dram == pytest.approx(at_rate, rel=1e-6)
     big = AnalyticModel(s.func, s.params, ONE.with_attributes(l3_bytes=1 << 30))
-    assert big.terms(np.array([[64]]))[0][m.term_names.index("dram")] == 0, "what stays from run to run is not fetched again"
+    assert big.terms(np.array([[64]]))[0][m.term_names.index("dram")] == 0, "data that stays in cache between runs is not loaded again"
 
 
 def test_rows_read_again_in_the_same_iteration_come_from_cache(make_case: Callable[[str], Any]) -> None:
-    """softmax reads its rows four times; only the first time from afar."""
+    """softmax reads its rows four times; only the first read is from memory."""
     case = make_case("softmax")
     small = ONE.with_attributes(l2_bytes=4096, l1_bytes=2048)
     m = AnalyticModel(case.schedule.func, case.schedule.params, small)
     terms = dict(zip(m.term_names, m.terms(np.array([[1, 16]]))[0].tolist(), strict=True))
     rows, columns = 20, 37
     once = rows * columns * 4
-    # X once, Y twice (fetched and written), with whole lines and no more than the intermediate row besides.
+    # X once, Y twice (write-allocate and write), in whole lines, and at most the intermediate row in addition.
     assert 3 * once * 0.99 <= terms["l2"] * small.l2_gbs_core * 1e9 <= 4.6 * once
 
 
 def test_gpus_and_missing_columns_are_refused(make_case: Callable[[str], Any]) -> None:
     case = make_case("gelu")
-    with pytest.raises(TargetError, match="the analytic cost knows CPUs; .* is a cuda target"):
+    with pytest.raises(TargetError, match="analytic_cost supports only CPUs; .* is a cuda target"):
         analytic_cost(model(case).analysis, Target("nvidia/h200"))
-    with pytest.raises(UserError, match="is no column of this sketch"):
+    with pytest.raises(UserError, match="is not a column of this sketch"):
         AnalyticModel(case.schedule.func, case.schedule.params[:1], ONE)

@@ -1,4 +1,4 @@
-"""The feature program of a sketch: backends, shapes, memory that is given, program vectors, refusals."""
+"""The feature program of a sketch: backends, shapes, output buffers, program vectors, error messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(case: Any, **options: Any) -> FeatureProgram:
     return FeatureProgram(s.func, s.params, s.constraints, **options)
 
 
-def test_program_vectors_are_those_of_the_stores(case: Any) -> None:
+def test_program_vectors_equal_those_of_the_stores(case: Any) -> None:
     rows = case.rows(40)
     for curve in (False, True):
         f = program(case, curve=curve)
@@ -40,7 +40,7 @@ def test_program_vectors_are_those_of_the_stores(case: Any) -> None:
 
 
 def test_program_vector_by_hand() -> None:
-    """Two stores: what adds is added before the logarithm, the rest is the larger, and the one with more work is on top."""
+    """Two stores: additive features are summed before the logarithm, others are maxima, and the store with more work is on top."""
     names = [c.name for c in columns()]
     table = np.zeros((1, 2, len(names)), np.float32)
     for row, values in enumerate(
@@ -55,7 +55,7 @@ def test_program_vector_by_hand() -> None:
     assert got["top.add"] == 1 and got["top.work"] == 5 and got["top.vec_len"] == 0
 
 
-def test_of_equal_work_the_first_store_is_on_top() -> None:
+def test_with_equal_work_the_first_store_is_on_top() -> None:
     table = np.zeros((1, 2, len(columns())), np.float32)
     table[0, 1, [c.name for c in columns()].index("add")] = 9
     got = dict(zip([c.name for c in program_columns()], program_vector(table)[0].tolist(), strict=True))
@@ -69,7 +69,7 @@ def test_program_vector_refuses_other_shapes() -> None:
         program_vector(np.zeros((3, 0, len(columns()))))
 
 
-def test_analytic_columns_join_the_vector(make_case: Callable[[str], Any]) -> None:
+def test_analytic_columns_extend_the_vector(make_case: Callable[[str], Any]) -> None:
     case = make_case("gemm ij packed")
     rows = case.rows(33)
     f = program(case, target=TARGET)
@@ -80,18 +80,18 @@ def test_analytic_columns_join_the_vector(make_case: Callable[[str], Any]) -> No
     assert np.allclose(seconds, f.seconds(rows), rtol=1e-12) and np.array_equal(f.program(rows), vector)
 
 
-def test_admissible_is_what_the_constraints_say(make_case: Callable[[str], Any]) -> None:
+def test_admissible_rows_satisfy_the_constraints(make_case: Callable[[str], Any]) -> None:
     case = make_case("gemm ij packed")
     f = program(case)
     rows = case.rows(20)
     assert f.admissible(rows).all()
     bad = rows.copy()
-    bad[3:6, 0] = 1000  # overshoots the axis by far
+    bad[3:6, 0] = 1000  # far beyond the extent of the axis
     assert f.admissible(bad).tolist() == [not 3 <= i < 6 for i in range(20)]
     assert program(make_case("gemm unscheduled")).admissible(np.zeros((2, 0), int)).tolist() == [True, True]
 
 
-def test_given_memory_is_filled(make_case: Callable[[str], Any]) -> None:
+def test_output_buffers_are_filled(make_case: Callable[[str], Any]) -> None:
     case = make_case("softmax")
     rows = case.rows(19)
     for backend in ("llvm", "numpy"):
@@ -104,7 +104,7 @@ def test_given_memory_is_filled(make_case: Callable[[str], Any]) -> None:
         assert f.program(rows, vector) is vector and np.array_equal(vector, f.program(rows))
 
 
-def test_numpy_stands_in_where_code_cannot_be_loaded(make_case: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_is_the_fallback_if_code_cannot_be_loaded(make_case: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case("gelu")
     rows = case.rows(5)
     expected = program(case).features(rows)
@@ -122,14 +122,14 @@ def test_refusals(make_case: Callable[[str], Any]) -> None:
     case = make_case("gelu")
     with pytest.raises(UserError, match="unknown backend 'jit' of a feature program; known: auto, llvm, numpy"):
         program(case, backend="jit")
-    with pytest.raises(UserError, match="FeatureProgram.seconds needs the machine: make the feature program with target="):
+    with pytest.raises(UserError, match="FeatureProgram.seconds needs a target: make the feature program with target="):
         program(case).seconds(case.rows(1))
-    with pytest.raises(UserError, match="FeatureProgram.scored needs the machine"):
+    with pytest.raises(UserError, match="FeatureProgram.scored needs a target"):
         program(case).scored(case.rows(1))
 
 
 def test_sizes_may_be_params(reference: Any) -> None:
-    """One program for all shapes of an operator: sizes are columns, too."""
+    """One program for all shapes of an operator: sizes are columns too."""
     n = Param("n", range(1, 2000))
     x, y = Buffer("X", (n,)), Buffer("Y", (n,))
     i, v = Var("i"), Var("v")

@@ -1,4 +1,4 @@
-"""Features of GPU programs: against lowering and a look at every thread, on rows of every kind of sketch."""
+"""Features of GPU programs, compared with lowering and enumeration of threads, on rows of every kind of sketch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def column(f: FeatureProgram, table: np.ndarray, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", KINDS)
-def test_kernels_are_those_of_lowering(gpu: ModuleType, k: int) -> None:
-    """Blocks, threads, shared memory to 16 bytes, and the estimate of registers that code generation works with."""
+def test_kernels_equal_those_of_lowering(gpu: ModuleType, k: int) -> None:
+    """Blocks, threads, shared memory to 16 bytes, and the estimated registers of code generation."""
     for target in (gpu.H200, gpu.OPENCL):
         for sketch in gpu.sketches(gpu.WORKLOADS[k], target):
             rows = gpu.rows_of(sketch, 5)
@@ -48,12 +48,12 @@ def test_kernels_are_those_of_lowering(gpu: ModuleType, k: int) -> None:
                 shared = column(f, table[i], "shared_bytes") - np.array(low.shared)[at]
                 versions = column(f, table[i], "versions").max()
                 assert ((shared > -0.5) & (shared < 16 * 3 + (versions - 1) * np.array(low.shared)[at])).all(), where
-                # Buffers that live one after the other take the same registers; few of them are more than a word.
+                # Buffers with disjoint lifetimes share registers; few of them are larger than a word.
                 assert (np.abs(column(f, table[i], "registers") - np.array(low.registers)[at]) < 12).all(), where
 
 
 def test_shared_memory_is_exact(gpu: ModuleType) -> None:
-    """With padding, and what the threads of a large block reach beyond a small tile.  Some tiles cannot be filled ahead, lowering finds."""
+    """With padding, and the overhang of a large block beyond a small tile.  Lowering does not double-buffer some tiles."""
     for text in gpu.WORKLOADS[:3]:
         (sketch,) = [s for s in gpu.sketches(text) if "shared" in s.name]
         rows = gpu.rows_of(sketch, 12)
@@ -66,8 +66,8 @@ def test_shared_memory_is_exact(gpu: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("k", KINDS)
-def test_requests_are_those_of_the_threads(gpu: ModuleType, k: int) -> None:
-    """Where everything is split by powers of two, sectors and conflicts are what looking at each thread finds."""
+def test_requests_equal_those_of_the_threads(gpu: ModuleType, k: int) -> None:
+    """If all splits are powers of two, sectors and conflicts equal the enumeration of threads."""
     seen = 0
     for sketch in gpu.sketches(gpu.WORKLOADS[k]):
         for row in gpu.rows_of(sketch, 60):
@@ -92,7 +92,7 @@ def check_request(gpu: ModuleType, a: ProgramAnalysis, kernel: Any, s: Any, r: A
         if any(e < 0 for e in elements) or any(u.buffer.shape[i].as_int() % 8 for i in range(len(u.buffer.shape))[-1:]):
             return False
         expected = gpu.count_sectors(elements, u.item, width)
-        # A tile may end in the middle of a row, where the next thread begins a new one.
+        # A tile may end in the middle of a row, where the next thread starts another one.
         assert abs(r.parts.const - expected) <= max(1, 0.3 * expected), (s.block.name, u.buffer.name)
         return True
     tile = u.buffer.like(shape=[int(n.const) for n in a.allocated(u.buffer)])
@@ -116,7 +116,7 @@ def test_vectors_of_programs_and_both_backends(gpu: ModuleType, k: int) -> None:
 
 
 def test_a_product_by_hand(gpu: ModuleType) -> None:
-    """128 x 128 x 64 in blocks of 64 x 64 by 128 threads: 8 x 4 of each thread, 8 steps at a time, in two versions."""
+    """128 x 128 x 64 in blocks of 64 x 64 by 128 threads: 8 x 4 per thread, 8 steps at a time, double-buffered."""
     (sketch,) = [s for s in gpu.sketches(gpu.WORKLOADS[0]) if "shared" in s.name]
     values = {"i1": 1, "i2": 2, "i3": 4, "i4": 8, "j1": 1, "j2": 2, "j3": 8, "j4": 4, "k_1": 8, "A_vector": 4, "B_vector": 4, "versions": 2}
     f = FeatureProgram(sketch.func, sketch.params, target=gpu.H200)
@@ -127,23 +127,23 @@ def test_a_product_by_hand(gpu: ModuleType) -> None:
 
     assert (of("C", "blocks"), of("C", "threads"), of("C", "thread_x")) == (4, 128, 128)
     assert of("C", "shared_bytes") == 2 * 4 * (8 * 68 + 8 * 64), "A with padded rows, B without"
-    assert of("C", "local_words") == 8 * 4 + 8 + 4 + 2 * 4, "accumulators, fragments, what is on its way for the next step"
+    assert of("C", "local_words") == 8 * 4 + 8 + 4 + 2 * 4, "accumulators, fragments, loads in flight for the next step"
     assert of("C", "registers") == of("C", "local_words") + 24 and of("C", "spilled") == 0
     assert of("C", "own") == 64 * 8 * 4 and of("C", "global_requests") == 0
     assert of("A_copy", "versions") == 2 and of("A_copy", "writes_shared") == 1 and of("C", "reads_shared") == 0
     assert of("A_copy", "global_vector") == of("B_copy", "global_vector") == 16
-    assert of("A_copy", "own") == 8 * 4, "eight steps, a vector of four each"
+    assert of("A_copy", "own") == 8 * 4, "eight steps with a vector of four each"
     assert of("B_copy", "global_requests") == 4 * 4 * 8, "blocks, warps, steps"
     assert of("B_copy", "sectors") == 4 * 4 * 8 * 16 and of("B_copy", "global_excess") == 1
     assert of("A_copy", "global_excess") == 1, "two neighbouring vectors of a row are a sector"
-    assert of("A_copy", "shared_vector") == 4 and of("A_copy", "wavefronts") == 4 * 4 * 8 * 4, "one pass for each element of a vector"
+    assert of("A_copy", "shared_vector") == 4 and of("A_copy", "wavefronts") == 4 * 4 * 8 * 4, "one pass per element of a vector"
     # 68 registers round to 72: seven blocks' worth of 512 for each of the four schedulers, and 16 KB of shared memory: 12.
     assert of("C", "resident") == gpu.resident(128, int(of("C", "registers")), int(of("C", "shared_bytes")), 1024, 233472)
     assert of("C", "occupancy") == pytest.approx(of("C", "resident") * 4 / 64, abs=1e-3)
     assert of("C", "waves") == 1 and of("C", "busy") == pytest.approx(4 / 132, abs=1e-3)
 
 
-def test_they_are_0_for_cpus_and_without_a_target(gpu: ModuleType, make_case: Callable[[str], Any]) -> None:
+def test_gpu_features_are_0_for_cpus_and_without_a_target(gpu: ModuleType, make_case: Callable[[str], Any]) -> None:
     case = make_case("gemm ij packed")
     rows = case.rows(9)
     for target in (None, CPU):

@@ -1,4 +1,4 @@
-"""Vectorised features equal those of the plain Python extractor, on both backends, on every sketch."""
+"""Vectorised features equal those of the plain Python extractor, on both backends and every sketch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_features_equal_the_reference(case: Any, reference: ModuleType, curve: b
 
 
 def test_the_reference_can_fail(make_case: Callable[[str], Any], reference: ModuleType) -> None:
-    """The comparison sees one unit more in one tile size."""
+    """The comparison detects a change of one tile size by one."""
     case = make_case("gemm ij packed")
     row = case.rows(30)[-1]
     other = row.copy()
@@ -42,7 +42,7 @@ def test_the_reference_can_fail(make_case: Callable[[str], Any], reference: Modu
 
 
 def copies(sizes: list[int], repeat: Param) -> PrimFunc:
-    """out[i] = sum of inputs of these sizes; all loops under one that repeats everything."""
+    """out[i] = sum of inputs of these sizes; all loops inside one that repeats them."""
     ins = [Buffer(f"I{k}", (n,)) for k, n in enumerate(sizes)]
     out = Buffer("O", (4,))
     v, w, i, r = Var("v"), Var("w"), Var("i"), Var("r")
@@ -100,7 +100,7 @@ def test_columns_are_unique_and_name_every_group() -> None:
     assert len(set(names)) == len(names) == len(HEAD) + 10 + BUFFERS * len(ACCESS) + len(GPU)
 
 
-def test_extract_gives_a_row_for_each_block(make_case: Callable[[str], Any]) -> None:
+def test_extract_returns_a_row_for_each_block(make_case: Callable[[str], Any]) -> None:
     s = make_case("softmax").schedule
     rows = extract(ProgramAnalysis(s.func, tuple(s.params)))
     assert len(rows) == len(s.blocks()) and {len(r) for r in rows} == {len(columns())}

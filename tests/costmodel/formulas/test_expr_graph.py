@@ -1,4 +1,4 @@
-"""The graph: sharing, folding, and numpy and LLVM programs that agree with Python on random graphs."""
+"""Expression graphs: sharing, folding, and agreement of numpy and LLVM programs with Python on random graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B, C = (Param(n, range(1, 100)) for n in "abc")
 
 
 def one_by_one(dag: Dag, root: Num, row: list[int]) -> float:
-    """The value of a node, in plain Python."""
+    """The value of a node in plain Python."""
     values: list[float] = []
     for op, args in dag.nodes[: root.id + 1]:
         x = [] if op in ("const", "param") else [values[int(a)] for a in args]
@@ -46,7 +46,7 @@ def one_by_one(dag: Dag, root: Num, row: list[int]) -> float:
 def random_graph(seed: int, size: int) -> tuple[Dag, list[Num]]:
     """Nodes of every operation; divisors are >= 1, logarithms of values >= 0.
 
-    Nothing is made of a logarithm but other logarithms: where one differs in the last bit, a comparison would turn over.
+    Logarithms are used only by other logarithms: a difference in the last bit could change the result of a comparison.
     """
     rng = stream(seed, "graph")
     dag = Dag((A, B, C))
@@ -81,7 +81,7 @@ def test_numpy_and_llvm_agree_with_python(seed: int) -> None:
     assert np.allclose(table[:, 1::2], np.log2(plain.T + 1), rtol=1e-6, atol=3e-7)
 
 
-def test_numpy_chunks_join() -> None:
+def test_numpy_chunks_are_joined() -> None:
     dag, roots = random_graph(9, 60)
     rows = stream(1, "rows").integers(1, 100, (CHUNK + 3, 3))
     f = NumpyProgram(dag, roots)
@@ -102,7 +102,7 @@ def test_every_number_of_rows_and_any_width_of_table(n: int) -> None:
     assert np.array_equal(columns[0], rows[:, 0] + rows[:, 1])
 
 
-def test_only_a_table_of_plain_values_and_only_columns() -> None:
+def test_only_a_table_of_values_and_only_columns() -> None:
     dag = Dag((A,))
     a = dag.poly(poly(A))
     rows = np.arange(1, 34)[:, None]
@@ -110,7 +110,7 @@ def test_only_a_table_of_plain_values_and_only_columns() -> None:
     assert np.array_equal(DagKernel(dag.nodes, 1, [], [a.id])(rows)[1], rows.T)
 
 
-def test_a_given_table_is_filled_and_another_shape_refused() -> None:
+def test_an_output_table_is_filled_and_another_shape_refused() -> None:
     dag = Dag((A,))
     kernel = DagKernel(dag.nodes, 1, [(dag.poly(poly(A)).id, True)], [])
     out = np.zeros((5, 1), np.float32)
@@ -163,7 +163,7 @@ def test_equal_expressions_are_one_node_and_identities_vanish() -> None:
 
 def test_refusals() -> None:
     dag = Dag((A,))
-    with pytest.raises(UserError, match=r"holds i, which is no column of this sketch \(columns: a\)"):
+    with pytest.raises(UserError, match=r"contains i, which is not a column of this sketch \(columns: a\)"):
         dag.poly(poly(Var("i")) + 1)
     with pytest.raises(InternalError, match="no truth value"):
         bool(dag.poly(poly(A)))

@@ -1,4 +1,4 @@
-"""The graph in torch: equal to numpy, exact derivatives against differences, relaxed ones by their rules."""
+"""Expression graphs in torch: equality with numpy, exact derivatives against differences, rules of relaxed ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_costs_features_and_constraints_have_the_values_of_numpy(name: str, rela
         ]
         for graph, roots in graphs:
             found = TorchProgram(graph, roots, relaxed=relaxed)(torch.tensor(rows, dtype=torch.float64)).numpy()
-            # log2 is not the same function in both libraries.
+            # log2 differs slightly between the libraries.
             np.testing.assert_allclose(found, NumpyProgram(graph, roots)(rows), rtol=1e-14)
 
 
@@ -71,12 +71,12 @@ def differences(value: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, ste
     return out
 
 
-def test_exact_derivatives_are_those_of_the_values_where_these_are_smooth() -> None:
+def test_exact_derivatives_equal_differences_where_values_are_smooth() -> None:
     sketch = example_task("usual").space.sketches[1]
     model = AnalyticModel(sketch.timed, sketch.params, TARGET)
     reference = NumpyProgram(model.analysis.dag, [model.cost.seconds])
     rng = stream(2, "torch")
-    # Between whole numbers, where no floor, ceil or comparison of whole tiles steps.
+    # Between whole numbers, where no floor, ceil or comparison of whole tiles has a step.
     rows = sketch.space.sample(200, rng) + rng.uniform(0.2, 0.4, (200, len(sketch.params)))
 
     def microseconds(at: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ def test_exact_derivatives_are_those_of_the_values_where_these_are_smooth() -> N
     assert (np.abs(found - fine)[smooth] < 1e-5 * np.broadcast_to(scale, fine.shape)[smooth]).all()
 
 
-def test_relaxed_derivatives_agree_where_nothing_steps() -> None:
+def test_relaxed_derivatives_are_exact_without_steps() -> None:
     dag = Dag([A, B, C])
     a, b, c = columns(dag)
     roots = [dag.slog2(a * b) / (c + 1.0) - a * 0.5]
@@ -100,7 +100,7 @@ def test_relaxed_derivatives_agree_where_nothing_steps() -> None:
     np.testing.assert_allclose(exact, differences(lambda x: NumpyProgram(dag, roots)(x)[0], rows, 1e-5), rtol=1e-6, atol=1e-8)
 
 
-def test_relaxed_steps_have_the_derivatives_of_their_neighbours() -> None:
+def test_relaxed_steps_have_smooth_derivatives() -> None:
     dag = Dag([A, B, C])
     a, b, _ = columns(dag)
 
@@ -116,7 +116,7 @@ def test_relaxed_steps_have_the_derivatives_of_their_neighbours() -> None:
 
 
 def gradient_is_useful(dag: Dag, root: Num, row: tuple[float, ...]) -> bool:
-    """Whether exact derivatives say anything."""
+    """Whether an exact derivative is not zero."""
     x = torch.tensor([row], dtype=torch.float64, requires_grad=True)
     value = TorchProgram(dag, [root])(x)
     if not value.requires_grad:
@@ -125,7 +125,7 @@ def gradient_is_useful(dag: Dag, root: Num, row: tuple[float, ...]) -> bool:
     return x.grad is not None and bool((x.grad != 0).any())
 
 
-def test_relaxed_choices_and_extremes_share_their_derivatives() -> None:
+def test_relaxed_selects_and_extrema_share_derivatives() -> None:
     dag = Dag([A, B, C])
     a, b, c = columns(dag)
     row = np.array([[10.0, 12.0, 5.0]])
@@ -133,12 +133,12 @@ def test_relaxed_choices_and_extremes_share_their_derivatives() -> None:
     assert 0 < loser < winner and loser + winner == pytest.approx(1)
     far = gradient(TorchProgram(dag, [dag.minimum(a, b)], relaxed=True), np.array([[1.0, 60.0, 1.0]]))[0]
     assert far[0] > 0.99 and 0 < far[1] < 0.01
-    # Growing a makes the condition truer, and the branch that it leads to is larger.
+    # Increasing a makes the condition larger, and the branch selected by it has the larger value.
     chosen = gradient(TorchProgram(dag, [dag.where(a > b, c * 100.0, c)], relaxed=True), row)[0]
     assert chosen[0] > 0 > chosen[1] and chosen[2] == 1
 
 
-def test_without_torch_the_install_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_install_command_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"gradients needs the package `torch`.*pip install 'tunesmith\[torch\]'"):
         TorchProgram(Dag([A]), [])

@@ -111,7 +111,7 @@ def f(A: T.Buffer((8, 16), "float32"), C: T.Buffer((8, 16), "float32", pad=4)):
     for i, j in T.grid(8, 16):
         C[i, j] = A[i, j]
 """)
-    with pytest.raises(BuildError, match="parameter C has pad=4, and arrays of a caller have no padding"):
+    with pytest.raises(BuildError, match="parameter C has pad=4; arrays of a caller have no padding"):
         tunesmith.build(f)
 
 

@@ -1,4 +1,4 @@
-"""bfloat16 in compiled code: every cast and every operation gives, bit for bit, what the interpreter does, on all processors."""
+"""bfloat16 in compiled code: every cast and every operation equals the interpreter bit for bit, on every CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunesmith.support.seeds import stream
 
 BF16 = "bfloat16"
 TARGETS = ("llvm -mcpu=x86-64-v3 -num-cores=1", "llvm -num-cores=1")
-"""Without instructions for bfloat16, and with what this machine has."""
+"""Without bfloat16 instructions, and with those of this machine."""
 LANES = 8
 
 
@@ -37,7 +37,7 @@ def floats_of(x: Expr, dtype: str) -> Expr:
 
 
 def elementwise(dtype: str, value: Callable[[Expr], Expr], count: int, vector: bool) -> PrimFunc:
-    """C = value(A), where both hold the bits of floats: a caller has no arrays of bfloat16.  A NaN gives the number 0xFFFF."""
+    """C = value(A) on the bits of floats, because a caller has no arrays of bfloat16.  A NaN gives the number 0xFFFF."""
     held = f"uint{dt.bits(dtype)}" if dt.is_float(dtype) else dtype
     a, v, i = Buffer("A", (count,), held), Var("v"), Var("i")
     out = value(floats_of(a[v], dtype))
@@ -53,7 +53,7 @@ def elementwise(dtype: str, value: Callable[[Expr], Expr], count: int, vector: b
 
 
 def check(func: PrimFunc, data: np.ndarray, target: str) -> np.ndarray:
-    """The compiled function computes what the interpreter does; its result."""
+    """The result of the compiled function, after a comparison with the interpreter."""
     c = func.params[1]
     assert isinstance(c, Buffer)
     out = np.zeros([e.as_int() for e in c.shape], c.dtype)
@@ -64,13 +64,13 @@ def check(func: PrimFunc, data: np.ndarray, target: str) -> np.ndarray:
 
 
 def single_bits() -> np.ndarray:
-    """float32: every exponent with both signs, halfway between two bfloat16, just below and above, after an even and an odd one."""
+    """float32: every exponent with both signs; halfway between two bfloat16, just below and above, after an even and an odd one."""
     upper = (np.arange(0, 65536, 128, dtype=np.uint32)[:, None] + np.array([0, 1, 127], np.uint32)).reshape(-1) << 16
     return (upper[:, None] | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).reshape(-1)
 
 
 def samples(dtype: str) -> np.ndarray:
-    """Numbers of every exponent, ties, infinities, NaN, denormals and overflows; as many as fill vectors."""
+    """Numbers of every exponent, ties, infinities, NaN, denormals and overflows, padded to whole vectors."""
     if dtype == "float32":
         return single_bits()
     if dtype == "float64":
@@ -100,10 +100,10 @@ def test_rounding_to_bfloat16(dtype: str, vector: bool, target: str) -> None:
         (0x3F808000, 0x3F80),  # a tie, to the even neighbour below
         (0x3F818000, 0x3F82),  # a tie, to the even neighbour above
         (0x3F808001, 0x3F81),
-        (0x7F7FFFFF, 0x7F80),  # the largest float32 is infinite
+        (0x7F7FFFFF, 0x7F80),  # the largest float32 rounds to infinity
         (0xFF800000, 0xFF80),
         (0x7F800001, 0x7FC0),  # a NaN whose upper half is that of infinity
-        (0xFFFFFFFF, 0x7FC0),  # a NaN to which half a unit must not be added
+        (0xFFFFFFFF, 0x7FC0),  # a NaN that would overflow by adding half a unit
         (0x00000001, 0x0000),
         (0x00018000, 0x0002),  # denormals are not flushed
         (0x80000000, 0x8000),
@@ -165,7 +165,7 @@ def test_operations_round_once(name: str, vector: bool, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["add", "min", "max"])
 def test_reductions(op: str, target: str) -> None:
-    """Over lanes: the row is read into bfloat16, folded there, and written as bits."""
+    """Over lanes: the row is converted to bfloat16, folded there, and stored as bits."""
     a, b, r, c = Buffer("A", (3, 32), "uint16"), Buffer("B", (3, 32), BF16), Buffer("R", (3,), BF16), Buffer("C", (3,), "uint16")
     combine = {"add": lambda x, y: x + y, "min": minimum, "max": maximum}[op]
 
@@ -192,8 +192,8 @@ def test_reductions(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", BF16])
-def test_literals_are_rounded_as_the_interpreter_does(dtype: str) -> None:
-    """Ties, denormals, and numbers beyond the largest."""
+def test_literals_are_rounded_as_in_the_interpreter(dtype: str) -> None:
+    """Ties, denormals, and numbers beyond the largest finite one."""
     c = Buffer("C", (1,), f"uint{dt.bits(dtype)}")
     for value in (
         0.1,
@@ -221,7 +221,7 @@ def test_literals_are_rounded_as_the_interpreter_does(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
 @pytest.mark.parametrize("cpu", ["x86-64-v4", "x86-64-v3"])
 def test_the_last_lane_of_a_narrowed_vector_writes_one_element(source: str, dtype: str, cpu: str) -> None:
-    """9 elements in vectors of 4: LLVM would write the last one as it was before it was narrowed."""
+    """9 elements in vectors of 4: LLVM would store the last one before truncation."""
     func = parse(f"""
 @T.prim_func
 def f(A: T.Buffer((9,), "{source}"), C: T.Buffer((9,), "{dtype}")):

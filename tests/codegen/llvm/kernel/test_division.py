@@ -1,4 +1,4 @@
-"""Integer division of any operands: 0 by 0, the least number by -1 is itself, and nothing raises a signal, wherever it is computed."""
+"""Integer division of any operands: 0 for divisor 0, the minimum integer by -1 is itself, and no signal is raised."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 
 
 def compiled(func: PrimFunc, *given: np.ndarray) -> list[np.ndarray]:
-    """What the compiled function leaves in copies of its arguments."""
+    """Copies of the arguments after a call of the compiled function."""
     out = [x.copy() for x in given]
     Module.from_object(build(func, TARGET).data)[func.name](*out)
     return out
 
 
 def same(func: PrimFunc, *given: np.ndarray) -> list[np.ndarray]:
-    """The results of compiled code, which are those of the interpreter."""
+    """The results of compiled code, after a comparison with the interpreter."""
     got = compiled(func, *given)
     for a, b in zip(got, run(func, given), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -54,8 +54,8 @@ def test_every_pair_of_interesting_operands(dtype: str, kind: str) -> None:
         assert (quotient, remainder) == wanted, (x, y)
 
 
-def test_the_rest_of_a_vector_divides_by_what_is_masked_off() -> None:
-    """13 elements in vectors of 16: lanes that take no part divide 0 by 0."""
+def test_masked_off_lanes_may_divide_by_zero() -> None:
+    """13 elements in vectors of 16: inactive lanes divide 0 by 0."""
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((13,), "int32"), B: T.Buffer((13,), "int32"), C: T.Buffer((13,), "int32")):
@@ -81,7 +81,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_side_that_is_not_chosen_may_divide_by_zero(name: str, vector: bool) -> None:
+def test_the_side_not_selected_may_divide_by_zero(name: str, vector: bool) -> None:
     f = parse(f"""
 @T.prim_func
 def f(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):
@@ -118,7 +118,7 @@ def f(A: T.Buffer((64,), "int32"), C: T.Buffer((4, 16, 3), "int32")):
     ],
 )
 def test_index_divisions_by_loop_variables(statement: str, steps: str) -> None:
-    """Addresses are computed in front of their guards, and loops are unrolled into divisions by 0."""
+    """Addresses are computed before their guards, and loops are unrolled into divisions by 0."""
     s = Schedule(parse(GUARDED.format(statement)))
     j, _, k = s.get_loops(s.get_block("C"))
     if steps == "unroll":
@@ -142,7 +142,7 @@ def test_every_index_division_has_a_value() -> None:
 
 
 @pytest.mark.parametrize("divisor", ["three", "index", "cast", "clamped"])
-def test_divisors_that_are_known_to_be_harmless_cost_nothing(divisor: str) -> None:
+def test_safe_divisors_need_no_checks(divisor: str) -> None:
     i = Var("i")
     a, b, c = [Buffer(n, (8,), "int64" if divisor == "index" else "int32") for n in "ABC"]
     at: Poly = poly(i) + 1
@@ -165,7 +165,7 @@ def f(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32"), C: T.Buffer((8,), 
 
 
 def kernel(func: PrimFunc) -> str:
-    """The kernel as LLVM text."""
+    """The kernel as LLVM IR text."""
     return emit_text(func, TARGET)[0].partition("define void @f_kernel")[2].partition("\n}")[0]
 
 
@@ -185,7 +185,7 @@ def test_unusual_constant_divisors(divisor: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floored_division_of_floats(dtype: str, kind: str) -> None:
-    """Quotient and remainder as in Python, whose float64 is exact enough for all pairs here; those of 0, infinity and NaN as in numpy."""
+    """Quotient and remainder as in Python, whose float64 is exact enough for all pairs here; for 0, infinity and NaN as in numpy."""
     values = np.array([0, 1, -1, 0.1, -0.1, 7, -7, 2.5, 3, -3, 0.001, 60000, np.inf, -np.inf, np.nan], dtype)
     x, y = [v.ravel() for v in np.meshgrid(values, values)]
     a, b, q, r = [Buffer(name, x.shape, dtype) for name in "ABQR"]

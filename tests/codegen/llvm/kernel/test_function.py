@@ -1,4 +1,4 @@
-"""Register buffers: vectors that reach past them, masks, and that they become SSA values all the same."""
+"""Register buffers: vectors that exceed them, masks, and their conversion to SSA values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCOPES = ("register", "workspace", "global")
 
 
 def parsed(text: str) -> PrimFunc:
-    """The function of a script."""
+    """The function in a script."""
     func = parse(text)
     assert isinstance(func, PrimFunc)
     return func
 
 
 def tile(dtype: str, size: int, vector: int, interleaved: bool = False) -> PrimFunc:
-    """A sum over rows, accumulated in a register tile that is filled, added to and written in vectors of one length."""
+    """A sum over rows, accumulated in a register tile that is initialised, updated and read in vectors of one length."""
     func = parsed(
         f"""
 @T.prim_func
@@ -62,8 +62,8 @@ def f(A: T.Buffer((6, {size}), "{dtype}"), C: T.Buffer(({size},), "{dtype}")):
     ("dtype", "size", "vector"), [("int64", 16, 4), ("int64", 16, 5), ("int64", 16, 7), ("float32", 32, 8), ("int8", 21, 6)]
 )
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_tiles_of_vectors_that_reach_past_them(dtype: str, size: int, vector: int, interleaved: bool, target: Target) -> None:
-    """The last vectors of a tile cover what is behind it; what they hold inside of it stays."""
+def test_tiles_with_vectors_beyond_their_end(dtype: str, size: int, vector: int, interleaved: bool, target: Target) -> None:
+    """The last vectors of a tile exceed it; their elements inside the tile are kept."""
     a = (np.arange(6 * size) % 19).reshape(6, size).astype(dtype)
     c = np.full(size, 77, dtype)
     Module.from_object(build(tile(dtype, size, vector, interleaved), target).data)["f"](a, c)
@@ -71,7 +71,7 @@ def test_tiles_of_vectors_that_reach_past_them(dtype: str, size: int, vector: in
 
 
 def shifted(scope: str, value: str = "B[vi] + 1", rows: int = 1) -> PrimFunc:
-    """B is filled, then overwritten from its third element on, then read: vectors of eight, the second one ends behind B."""
+    """B is filled, then overwritten from its third element, then read: vectors of eight, the second one exceeds B."""
     s = Schedule(
         parsed(
             f"""
@@ -101,7 +101,7 @@ def f(A: T.Buffer((6,), "int32"), C: T.Buffer((8,), "int32")):
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_store_past_the_end_keeps_what_is_inside(scope: str, target: Target) -> None:
+def test_a_store_beyond_the_end_keeps_the_elements_inside(scope: str, target: Target) -> None:
     a, c = np.arange(6, dtype=np.int32), np.full(8, 77, np.int32)
     Module.from_object(build(shifted(scope), target).data)["f"](a, c)
     np.testing.assert_array_equal(c, [0, 0, *(a * 2 + 2)])
@@ -109,15 +109,15 @@ def test_a_store_past_the_end_keeps_what_is_inside(scope: str, target: Target) -
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_lanes_that_are_not_read_are_zero(scope: str, target: Target) -> None:
-    """A choice between an element and 0 is a masked load, whatever memory the element is in."""
+def test_inactive_lanes_are_zero(scope: str, target: Target) -> None:
+    """A select between an element and 0 is a masked load, in every scope."""
     a, c = np.arange(6, dtype=np.int32), np.full(8, 77, np.int32)
     Module.from_object(build(shifted(scope, "B[vi + 3] if vi + 3 < 8 else 0"), target).data)["f"](a, c)
     np.testing.assert_array_equal(c, [*(a * 2 + 1)[1:], 0, 0, 0])
 
 
-def test_room_is_added_only_where_a_vector_needs_it() -> None:
-    """Tiles of whole vectors have the size, and the loads and stores, that they always had."""
+def test_padding_is_added_only_for_vectors_that_need_it() -> None:
+    """Tiles of whole vectors have their own size, and plain loads and stores."""
     for size, vector, elements in ((32, 8, 32), (16, 8, 16), (12, 8, 16)):
         text = emit_text(tile("float32", size, vector), WIDE)[0]
         assert re.findall(r"alloca \[(\d+) x float\]", text) == [str(elements)]
@@ -157,7 +157,7 @@ def f(A: T.Buffer(({size},), "int32"), C: T.Buffer(({size},), "int32")):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint16"])
 def test_absolute_values_of_integers(dtype: str) -> None:
-    """Of the least number it is that number itself, as in numpy."""
+    """For the minimum integer it is that number itself, as in numpy."""
     func = parse(
         f"""
 @T.prim_func

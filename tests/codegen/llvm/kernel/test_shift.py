@@ -1,4 +1,4 @@
-"""Shifts by any count give what numpy gives, in scalar and in vector code, and in the interpreter."""
+"""Shifts by any count equal numpy, in scalar and vector code, and in the interpreter."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def f(A: T.Buffer((16,), "{dtype}"), N: T.Buffer((16,), "{dtype}"), B: T.Buffer(
             np.testing.assert_array_equal(x, y)
 
 
-def test_the_least_of_a_float_as_an_unsigned_integer_and_zero() -> None:
-    """LLVM 22 aborts where it folds this into a saturating conversion."""
+def test_minimum_of_a_float_as_unsigned_integer_and_zero() -> None:
+    """LLVM 22 aborts if it folds this into a saturating conversion."""
     func = parse(
         """
 @T.prim_func

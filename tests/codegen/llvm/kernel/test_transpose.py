@@ -1,4 +1,4 @@
-"""Strided stores side by side become transposed tiles, and only where that is the same."""
+"""Adjacent strided stores become transposed tiles, only if the result is the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANES = 4
 
 
 def across(columns: int, rows: int, step: int = 1, value: str = "A[w, c] * 2") -> PrimFunc:
-    """C[c, step * w] from A[w, c], vectors along c, columns written out."""
+    """C[c, step * w] from A[w, c], vectors along c, columns unrolled."""
     func = parse(
         f"""
 @T.prim_func
@@ -58,8 +58,8 @@ def test_tiles_of_any_size(columns: int, rows: int) -> None:
     c = np.full((rows, columns + 3), 7, np.float32)
     out = run(func, a, c)
     np.testing.assert_array_equal(out[:, :columns], a.T * 2)
-    assert (out[:, columns:] == 7).all()  # nothing beside the tile is touched
-    assert scatters(func) == (columns % LANES == 1)  # one column alone is not worth it
+    assert (out[:, columns:] == 7).all()  # nothing outside the tile is written
+    assert scatters(func) == (columns % LANES == 1)  # a single column is not transposed
 
 
 def test_stores_with_gaps_stay_scattered() -> None:
@@ -69,7 +69,7 @@ def test_stores_with_gaps_stay_scattered() -> None:
     assert scatters(func)
 
 
-def test_values_that_read_what_is_written_stay_in_order() -> None:
+def test_values_that_read_the_destination_stay_in_order() -> None:
     """C[c, w] = C[c, 0] + A[w, c]: the first column changes before the others read it."""
     func = across(4, 4, value="C[c, 0] + A[w, c]")
     a = np.random.default_rng(0).random((4, 4), np.float32)
@@ -82,7 +82,7 @@ def test_values_that_read_what_is_written_stay_in_order() -> None:
 
 
 def test_rows_that_overlap_stay_in_order() -> None:
-    """D[2 * c + w]: lanes lie closer together than the tile is wide, and the last store wins."""
+    """D[2 * c + w]: the lane stride is less than the tile width, and the last store wins."""
     func = parse(
         """
 @T.prim_func
@@ -156,7 +156,7 @@ def f(A: T.Buffer((10, 6), "float64"), C: T.Buffer((10, 6), "float64")):
 
 @pytest.mark.parametrize("factor", [2, 3, 5])
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_what_is_overwritten_stays_overwritten(factor: int, target: Target) -> None:
+def test_overwritten_elements_stay_overwritten(factor: int, target: Target) -> None:
     func = parse(FILLED)
     assert isinstance(func, PrimFunc)
     s = Schedule(func)
@@ -182,15 +182,15 @@ def placed(offset: int, stride: int = 16, mask: int | None = None) -> BufferStor
     return BufferStore(MEMORY, (poly(offset),), value, poly(stride), None if mask is None else poly(mask))
 
 
-def test_blocks_of_channels_are_tiles_each() -> None:
-    """Stores that alternate between two blocks of four channels, apart from each other: two tiles."""
+def test_blocks_of_channels_become_separate_tiles() -> None:
+    """Stores alternate between two disjoint blocks of four channels: two tiles."""
     stores = [placed(w + first) for w in range(4) for first in (0, 64)]
     tiles = find_tiles(stores)
     assert [(type(t), [s.indices[0].as_int() for s in t.stores]) for t in tiles if type(t) is Tile] == [
         (Tile, [0, 1, 2, 3]),
         (Tile, [64, 65, 66, 67]),
     ]
-    # Of the first five of eight channels the second vector holds one: it does not reach into what is not its own.
+    # Of the first five of eight channels the second vector holds one: it does not write other channels.
     stores = [placed(w + first, mask=mask) for w in range(4) for first, mask in ((0, 4), (64, 1))]
     assert [len(t.stores) for t in find_tiles(stores) if type(t) is Tile] == [4, 4]
 
@@ -199,9 +199,9 @@ def test_blocks_of_channels_are_tiles_each() -> None:
     "stores",
     [
         [placed(0), placed(1), placed(0)],
-        [placed(0), placed(16, mask=3), placed(1)],  # lanes of the second are lanes of the first
+        [placed(0), placed(16, mask=3), placed(1)],  # lanes of the second overlap lanes of the first
         [placed(48, -16), placed(32, -16)],
-        [placed(0), placed(0, 17)],  # another stride: nothing is known
+        [placed(0), placed(0, 17)],  # another stride: disjointness is unknown
         [BufferStore(s.buffer, (s.indices[0] + Var("x"),), s.value, s.stride) for s in (placed(0), placed(1))],
     ],
 )
@@ -211,7 +211,7 @@ def test_stores_that_may_overlap_keep_their_order(stores: list[BufferStore]) -> 
 
 
 def test_a_mask_of_more_than_all_lanes() -> None:
-    """A guard that lets more iterations pass than a vector has lanes."""
+    """A guard with a count above the number of lanes."""
     func = parse(
         """
 @T.prim_func
