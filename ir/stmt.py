@@ -14,7 +14,6 @@ from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support.errors import ScriptError
 
 FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
-THREADS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread.x", "vthread.y", "vthread.z")
 
 GRAIN = "grain"
 """Annotation of a parallel loop: it runs on one thread if it stores fewer elements than this.  The number of elements may be known only

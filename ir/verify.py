@@ -15,12 +15,13 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, LOGIC, Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.remarks import refuse_uninitialised
-from tunesmith.ir.stmt import FOR_KINDS, THREADS, Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq
+from tunesmith.ir.stmt import FOR_KINDS, Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -162,8 +163,8 @@ class _Verifier:
         if s.kind not in FOR_KINDS:
             raise self.fail(f"unknown loop kind {s.kind!r}; kinds are {', '.join(FOR_KINDS)}")
         if s.kind == "thread":
-            if s.thread not in THREADS:
-                raise self.fail(f"unknown thread tag {s.thread!r}; tags are {', '.join(THREADS)}")
+            if s.thread not in AXES:
+                raise self.fail(f"unknown thread tag {s.thread!r}; tags are {', '.join(AXES)}")
             if s.thread in threads and not s.thread.startswith("threadIdx"):
                 raise self.fail(f"the thread tag {s.thread} is bound by two nested loops")
             self.threads = (*threads, s.thread)

@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.costmodel.analysis.gpu_kernels import AXES, WARP, Kernel, index_extent, own_loops, pitches, tile_loops
-from tunesmith.costmodel.analysis.program_analysis import SHARED, Loop, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analysis.gpu_kernels import Kernel, index_extent, own_loops, pitches, tile_loops
+from tunesmith.costmodel.analysis.program_analysis import Loop, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.gpu import SHARED_SCOPES, THREAD_AXES, WARP
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, floordiv, mod, poly, substitute
 
 BITS = 5
@@ -62,7 +63,7 @@ def _request(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use) -> Requests:
     steps = _thread_steps(a, kernel, s, u, pitch)
     nbytes = width * u.item
     active = d.minimum(kernel.threads, float(WARP))
-    if u.buffer.scope in SHARED:
+    if u.buffer.scope in SHARED_SCOPES:
         parts = wavefronts(d, steps, width * (u.item / BANK), u.item / BANK)
         ideal = d.maximum(active * nbytes / float(BANK * 32), 1.0)
     else:
@@ -92,12 +93,12 @@ def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Se
 def _thread_steps(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use, pitch: Sequence[Num]) -> list[Num]:
     """Elements between thread 0 and threads 1, 2, 4, 8, 16 of a warp; 0 if there is no such thread."""
     d = a.dag
-    own = {x.thread: x.var for x in s.loops if x.thread in AXES}
+    own = {x.thread: x.var for x in s.loops if x.thread in THREAD_AXES}
     start: dict[Var, Poly] = {x.var: ZERO for x in s.path}
     out: list[Num] = []
     for b in range(BITS):
         at, rest = dict(start), poly(1 << b)
-        for tag in AXES:
+        for tag in THREAD_AXES:
             size = index_extent(kernel, tag)
             if tag in own:
                 at[own[tag]] = mod(rest, size)

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunesmith.costmodel.analysis.program_analysis import SHARED, Loop, ProgramAnalysis, Store
+from tunesmith.codegen.c.registers import ADDRESSES
+from tunesmith.costmodel.analysis.program_analysis import Loop, ProgramAnalysis, Store
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.gpu import is_virtual_axis
+from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES, WARP, is_virtual_axis
 from tunesmith.ir.poly import ONE, Poly
 from tunesmith.ir.target.occupancy import register_cap, resident_blocks
 from tunesmith.ir.target.target import Target
 from tunesmith.support import dtype as dt
 
-BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 ALIGNMENT = 16
 """Arrays in shared memory are rounded up to this many bytes."""
-WARP = 32
-"""Threads that can exchange values by shuffles."""
-
-ADDRESSES = 24.0
-"""Registers of a thread besides its arrays: indices, addresses, loads in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +74,12 @@ def register_estimate(func: PrimFunc, target: Target) -> list[int]:
 
 def staged(s: Store) -> bool:
     """Whether a block copies a tile from device memory to shared memory."""
-    return s.written.buffer.scope in SHARED and any(u.reads and u.buffer.scope == "global" for u in s.uses.values())
+    return s.written.buffer.scope in SHARED_SCOPES and any(u.reads and u.buffer.scope == "global" for u in s.uses.values())
 
 
 def combines(s: Store) -> Loop | None:
     """The thread loop of a cross-thread reduction, None if the block has none."""
-    return next((x for x in s.loops if x.thread in AXES and s.reduces(x)), None)
+    return next((x for x in s.loops if x.thread in THREAD_AXES and s.reduces(x)), None)
 
 
 def tile_loops(s: Store) -> list[Loop]:
@@ -93,7 +87,7 @@ def tile_loops(s: Store) -> list[Loop]:
     out: list[Loop] = []
     for x in s.loops:
         if x.kind not in ("vectorized", "unrolled"):
-            if x.thread in AXES and not combines(s):
+            if x.thread in THREAD_AXES and not combines(s):
                 continue
             break
         out.append(x)
@@ -111,17 +105,17 @@ def _kernel(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...]) -> Ke
     sizes: dict[str, Num] = {}
     for s in stores:
         for x in s.path:
-            if x.thread in (*BLOCKS, *AXES):
+            if x.thread in (*BLOCK_AXES, *THREAD_AXES):
                 extents.setdefault(x.thread, x.extent)
                 sizes[x.thread] = d.maximum(sizes.get(x.thread, d.one), x.size)
-    grid = d.product([n for tag, n in sizes.items() if tag in BLOCKS])
-    threads = d.product([n for tag, n in sizes.items() if tag in AXES])
+    grid = d.product([n for tag, n in sizes.items() if tag in BLOCK_AXES])
+    threads = d.product([n for tag, n in sizes.items() if tag in THREAD_AXES])
     shared = _shared_bytes(a, target, stores)
     local, registers = _registers(a, stores)
     cap = register_cap(d, target, threads, 1.0)
     resident = d.maximum(resident_blocks(d, target, threads, d.minimum(registers, cap), shared), 1.0)
     waves = d.ceildiv(grid, resident * float(target.num_cores))
-    axes = {tag: e for tag, e in extents.items() if tag in AXES}
+    axes = {tag: e for tag, e in extents.items() if tag in THREAD_AXES}
     return Kernel(stores, axes, grid, threads, shared, local, registers, cap, resident, waves)
 
 
@@ -145,7 +139,7 @@ def pitches(a: ProgramAnalysis, b: Buffer) -> tuple[Num, ...]:
 def _shared_bytes(a: ProgramAnalysis, target: Target, stores: tuple[Store, ...]) -> Num:
     d, unit = a.dag, float(ALIGNMENT)
     out = d.zero
-    for b in buffers(a, stores, SHARED):
+    for b in buffers(a, stores, SHARED_SCOPES):
         shape = a.allocated(b)
         size = pitches(a, b)[0] * shape[0] if shape else d.one
         size = size * (1.0 + d.largest([two_versions(d, s) for s in stores if staged(s) and s.written.buffer is b]))
@@ -171,10 +165,10 @@ def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
     if loop is None:
         return d.zero
     dtype = s.written.buffer.dtype
-    others = d.product([x.size for x in s.path if x.thread in AXES and x.var is not loop.var])
+    others = d.product([x.size for x in s.path if x.thread in THREAD_AXES and x.var is not loop.var])
     # Lowering allocates the tree for the full loop extent plus the half that adds.
     tree = others * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
-    if target.base != "cuda" or loop.thread != AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
+    if target.base != "cuda" or loop.thread != THREAD_AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
         return tree
     few = d.total([d.equal(loop.size, float(n)) for n in (1, 2, 4, 8, 16)])
     whole = d.equal(d.make("mod", loop.size, float(WARP)), 0.0)
@@ -194,7 +188,7 @@ def _registers(a: ProgramAnalysis, stores: tuple[Store, ...]) -> tuple[Num, Num]
             local = local + two_versions(d, s) * d.product([x.size for x in tile_loops(s)]) * _words(s.written.buffer)
         elif combines(s) is not None:
             local = local + _words(s.written.buffer)
-    return local, local + ADDRESSES
+    return local, local + float(ADDRESSES)
 
 
 def _words(b: Buffer) -> float:

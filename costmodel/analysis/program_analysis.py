@@ -18,7 +18,7 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.gpu import is_block_axis, is_thread_axis, is_virtual_axis
+from tunesmith.ir.gpu import SHARED_SCOPES, is_block_axis, is_thread_axis, is_virtual_axis
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
@@ -40,8 +40,6 @@ COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
 selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic except on positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
-SHARED = ("shared", "shared.dyn")
-"""Scopes of memory shared by the threads of a GPU block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,9 +404,9 @@ class ProgramAnalysis:
         """Extents of an intermediate compacted to the footprint of one iteration of the loops outside its allocation."""
         d = self.dag
         users = [s for s in self.stores if b in s.uses]
-        if b.scope in (*SHARED, "local"):
+        if b.scope in (*SHARED_SCOPES, "local"):
             # Lowering sizes a tile by its reads; the last iteration of the threads that fill it is guarded.
-            readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED else []
+            readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED_SCOPES else []
             tiles = [self._tile(s, s.uses[b]) for s in readers or users]
             return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
         sizes = [s.extents(s.uses[b], self.reuse_level(s, b)) for s in users]
@@ -418,7 +416,7 @@ class ProgramAnalysis:
         """Footprint of a block in its tile: of all threads for shared memory, of one thread for thread-local memory."""
         d, level = self.dag, self.reuse_levels[u.buffer]
         own, around = s.path[level:], s.path[:level]
-        if u.buffer.scope in SHARED:
+        if u.buffer.scope in SHARED_SCOPES:
             threads = [x for x in around if x.thread and not is_block_axis(x.thread)]
             return s.reach(u, frozenset([x.var for x in (*own, *threads)]))
         virtual = [x for x in around if is_virtual_axis(x.thread) and x in s.loops]

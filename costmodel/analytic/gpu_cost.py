@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from tunesmith.costmodel.analysis.gpu_access import SECTOR, Requests, requests
 from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, kernels, own_loops, staged, steps, tile_loops, two_versions
-from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysis, Store
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store
 from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
 from tunesmith.costmodel.analytic.opencl_cpu import opencl_cpu_cost
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.gpu import SHARED_SCOPES
 from tunesmith.ir.target.target import Target
 
 ISSUE = 4.0
@@ -145,14 +146,14 @@ class _Cost:
     def _passes(self, found: list[Requests]) -> Num:
         """Cycles of shared memory and the L1 cache for the requests of a warp."""
         d = self.d
-        passes = [r.parts if r.use.buffer.scope in SHARED else d.maximum(r.parts / L1_SECTORS, 1.0) for r in found]
+        passes = [r.parts if r.use.buffer.scope in SHARED_SCOPES else d.maximum(r.parts / L1_SECTORS, 1.0) for r in found]
         return d.total([r.each * p for r, p in zip(found, passes, strict=True)])
 
     def _waits(self, s: Store, found: list[Requests], tile: Num) -> Num:
         """Stall cycles of a warp in one run of straight-line code."""
         d, out, loop = self.d, self.d.zero, combines(s)
         read = {r.use.buffer.scope for r in found if r.use.reads}
-        if read & set(SHARED):
+        if read & set(SHARED_SCOPES):
             inside = {x.var for x in tile_loops(s)}
             unrolled = any(x.kind == "unrolled" and x.var not in inside for x in s.path)
             out = out + SHARED_LATENCY * (AHEAD if unrolled else 1.0)

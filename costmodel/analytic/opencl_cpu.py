@@ -11,11 +11,11 @@ import math
 
 from tunesmith.costmodel.analysis.gpu_access import SECTOR, Requests, requests
 from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, kernels, own_loops, staged, steps, tile_loops, two_versions
-from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, Use
 from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
 from tunesmith.costmodel.formulas.expr_graph import Num
-from tunesmith.ir.gpu import is_block_axis
+from tunesmith.ir.gpu import SHARED_SCOPES, is_block_axis
 from tunesmith.ir.poly import ONE, ZERO, Poly, Var, substitute
 from tunesmith.ir.target.target import Target
 
@@ -107,7 +107,7 @@ def _conflict_slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
     level = next((i for i, x in enumerate(s.loops) if is_block_axis(x.thread)), len(s.loops))
     extents = s.extents(u, level)
     row = u.buffer.shape[-1].const if len(extents) > 1 else None
-    if row is None or u.buffer.scope in SHARED:
+    if row is None or u.buffer.scope in SHARED_SCOPES:
         return d.zero
     apart = math.gcd(row * u.item, SETS)
     if apart < 4 * 64:
@@ -119,7 +119,7 @@ def _conflict_slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
 def _slots(a: ProgramAnalysis, s: Store, r: Requests) -> Num:
     """Slots of an access per vector of work-items."""
     d = a.dag
-    wide = 128.0 / SECTOR if r.use.buffer.scope in SHARED else 1.0
+    wide = 128.0 / SECTOR if r.use.buffer.scope in SHARED_SCOPES else 1.0
     apart = d.maximum((r.stride > 1.0) * APART, (1.0 - _linear(a, s, r.use)) * GATHERED)
     return r.each * (r.width * (1.0 + apart) + GATHER * d.maximum(r.parts - r.ideal, 0.0) * wide)
 

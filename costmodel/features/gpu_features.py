@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tunesmith.costmodel.analysis.gpu_access import requests
 from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, index_extent, kernels, own_loops, staged, two_versions
-from tunesmith.costmodel.analysis.program_analysis import SHARED, ProgramAnalysis, Store
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store
 from tunesmith.costmodel.formulas.expr_graph import Num
-from tunesmith.ir.gpu import is_virtual_axis
+from tunesmith.ir.gpu import SHARED_SCOPES, is_virtual_axis
 from tunesmith.ir.target.target import Target
 
 
@@ -51,8 +51,8 @@ def _of_store(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dict[s
         "combines": d.one if loop is None else loop.size,
         "versions": 1.0 + two_versions(d, s) if staged(s) else d.one,
     }
-    out["writes_shared"] = d.const(any(u.writes and u.buffer.scope in SHARED for u in s.uses.values()))
-    out["reads_shared"] = d.const(any(u.reads and u.buffer.scope in SHARED for u in s.uses.values()))
+    out["writes_shared"] = d.const(any(u.writes and u.buffer.scope in SHARED_SCOPES for u in s.uses.values()))
+    out["reads_shared"] = d.const(any(u.reads and u.buffer.scope in SHARED_SCOPES for u in s.uses.values()))
     return out | _of_requests(a, target, k, s)
 
 
@@ -64,7 +64,7 @@ def _of_requests(a: ProgramAnalysis, target: Target, k: Kernel, s: Store) -> dic
     out: dict[str, Num] = {}
     for name, parts, group in (
         ("global", "sectors", [r for r in found if r.use.buffer.scope == "global"]),
-        ("shared", "wavefronts", [r for r in found if r.use.buffer.scope in SHARED]),
+        ("shared", "wavefronts", [r for r in found if r.use.buffer.scope in SHARED_SCOPES]),
     ):
         runs = [r.each * r.runs * warps for r in group]
         out[f"{name}_stride"] = d.largest([r.stride for r in group])

@@ -15,6 +15,7 @@ import numpy as np
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import AXES, BLOCK_AXES, PRIVATE_SCOPES, SHARED_SCOPES, THREAD_AXES, VIRTUAL_AXES
 from tunesmith.ir.interpreter.memory import InterpretError, poisoned
 from tunesmith.ir.interpreter.thread_memory import MAX_THREADS, SOURCE, Clock, CommonMemory, PrivateMemory
 from tunesmith.ir.interpreter.thread_values import MemoryNames, ThreadValues, tuple_of
@@ -22,13 +23,9 @@ from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ZERO, Var, evaluate
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import THREADS, Allocate, Block, BufferStore, Evaluate, For, If, Stmt
+from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Stmt
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
-
-PRIVATE = ("workspace", "register", "local")
-SHARED = ("shared", "shared.dyn")
-BLOCK_TAGS, THREAD_TAGS, VIRTUAL_TAGS = THREADS[:3], THREADS[3:6], THREADS[6:]
 
 
 class ThreadCompiler(ThreadValues):
@@ -53,8 +50,8 @@ class ThreadCompiler(ThreadValues):
         kernel: Stmt,
     ) -> None:
         extents = _thread_extents(func, values, kernel)
-        self.grid = _three([extents.get(t, 1) for t in BLOCK_TAGS])
-        self.block_shape = _three([extents.get(t, 1) for t in THREAD_TAGS])
+        self.grid = _three([extents.get(t, 1) for t in BLOCK_AXES])
+        self.block_shape = _three([extents.get(t, 1) for t in THREAD_AXES])
         x, y, z = self.block_shape
         super().__init__(func, values, check_races, clock, x * y * z)
         if self.threads > MAX_THREADS:
@@ -64,7 +61,7 @@ class ThreadCompiler(ThreadValues):
         """Memory that is reset at the start of each block."""
         linear = np.arange(self.threads, dtype=np.int64)
         axes = (linear % max(x, 1), linear // max(x, 1) % max(y, 1), linear // max(x * y, 1))
-        self.axes = dict(zip(THREAD_TAGS, axes, strict=True))
+        self.axes = dict(zip(THREAD_AXES, axes, strict=True))
         self.written = written_buffers(kernel)
         self.alone = self.threads * math.prod(self.grid) == 1
         for b, memory in common.items():
@@ -78,11 +75,11 @@ class ThreadCompiler(ThreadValues):
 
     def _new_memory(self, b: Buffer, shape: tuple[int, ...], dims: list[str]) -> PrivateMemory | CommonMemory:
         memory: PrivateMemory | CommonMemory
-        if b.scope in PRIVATE:
+        if b.scope in PRIVATE_SCOPES:
             memory = PrivateMemory(b, shape, self.clock, self.threads)
         else:
             array = poisoned(shape, dt.to_numpy(b.dtype))
-            memory = CommonMemory(b, array, self.clock, b.scope in SHARED, self.check_races)
+            memory = CommonMemory(b, array, self.clock, b.scope in SHARED_SCOPES, self.check_races)
         if b.scope != "global":
             self.fresh_in_block.append(memory)
         self._hold(b, memory, dims)
@@ -130,7 +127,7 @@ class ThreadCompiler(ThreadValues):
     def _for(self, s: For) -> None:
         mark, mask, indent = len(self.locals), self.mask, self.indent
         self.path.append(s.var.name)
-        if s.kind == "thread" and s.thread not in VIRTUAL_TAGS:
+        if s.kind == "thread" and s.thread not in VIRTUAL_AXES:
             self._bind_thread(s)
             self.stmt(s.body)
         else:
@@ -156,7 +153,7 @@ class ThreadCompiler(ThreadValues):
 
     def _bind_thread(self, s: For) -> None:
         """Set the loop variable to the coordinate of the block or of each thread."""
-        if s.thread in BLOCK_TAGS:
+        if s.thread in BLOCK_AXES:
             self.vars[s.var] = f"block_{(s.thread or '')[-1]}"
             return
         axis = self.axes[s.thread or ""]
@@ -221,7 +218,7 @@ class ThreadCompiler(ThreadValues):
         if all(v in self.values for e in b.shape for v in e.vars):
             shape = tuple([self.number(e, f"the shape of {b.name}") for e in b.shape])
             self._new_memory(b, shape, [str(n) for n in shape])
-            if b.scope not in SHARED:
+            if b.scope not in SHARED_SCOPES:
                 self.line(f"{self.held[b].memory}.reset()")
         else:
             self._allocate_at_run_time(b)
@@ -231,10 +228,10 @@ class ThreadCompiler(ThreadValues):
     def _allocate_at_run_time(self, b: Buffer) -> None:
         """Allocate a buffer whose shape depends on loop variables."""
         dims = [self.index(e) for e in b.shape]
-        if b.scope in SHARED or self.is_varying(*dims):
+        if b.scope in SHARED_SCOPES or self.is_varying(*dims):
             raise InterpretError(
                 f"function {self.func.name}: the shape of {b.name} ({b.scope}), {tuple(b.shape)}, must be numbers"
-                f"{'' if b.scope in SHARED else ' that are the same for all threads'}"
+                f"{'' if b.scope in SHARED_SCOPES else ' that are the same for all threads'}"
             )
         memory = self._new_memory(b, (0,) * len(dims), dims)
         held = self.held[b]
@@ -315,11 +312,11 @@ def _thread_extents(func: PrimFunc, values: Mapping[Var, int], kernel: Stmt) -> 
     """The extent of each block and thread axis; all loops of the kernel over an axis must have the same extent."""
     found: dict[str, tuple[int, Var]] = {}
     for n in walk_objects(kernel):
-        if type(n) is not For or n.kind != "thread" or n.thread in VIRTUAL_TAGS:
+        if type(n) is not For or n.kind != "thread" or n.thread in VIRTUAL_AXES:
             continue
         tag = n.thread or ""
-        if tag not in THREADS:
-            raise InterpretError(f"function {func.name}: the loop {n.var} is bound to {n.thread!r}; tags are {', '.join(THREADS)}")
+        if tag not in AXES:
+            raise InterpretError(f"function {func.name}: the loop {n.var} is bound to {n.thread!r}; tags are {', '.join(AXES)}")
         if not all(v in values for v in n.extent.vars):
             raise InterpretError(
                 f"function {func.name}: the loop {n.var} is bound to {tag}, so its extent must be a number, got {n.extent}"

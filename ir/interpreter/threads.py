@@ -14,11 +14,12 @@ import numpy as np
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import VIRTUAL_AXES
 from tunesmith.ir.interpreter.interpret import match_arrays
 from tunesmith.ir.interpreter.memory import InterpretError
 from tunesmith.ir.interpreter.source import Compiler
 from tunesmith.ir.interpreter.thread_memory import Clock, CommonMemory
-from tunesmith.ir.interpreter.thread_source import VIRTUAL_TAGS, ThreadCompiler, written_buffers
+from tunesmith.ir.interpreter.thread_source import ThreadCompiler, written_buffers
 from tunesmith.ir.poly import Param, Var
 from tunesmith.ir.stmt import Allocate, For, Seq, Stmt
 from tunesmith.ir.visit import walk_objects
@@ -85,7 +86,7 @@ def run_threads(
 
 def _kernels(func: PrimFunc) -> tuple[list[Stmt], list[Buffer]]:
     """The kernels in order, and the global buffers allocated around them.  A body without bound loops is a single kernel."""
-    bound = [n for n in walk_objects(func.body) if type(n) is For and n.kind == "thread" and n.thread not in VIRTUAL_TAGS]
+    bound = [n for n in walk_objects(func.body) if type(n) is For and n.kind == "thread" and n.thread not in VIRTUAL_AXES]
     kernels: list[Stmt] = []
     allocated: list[Buffer] = []
 

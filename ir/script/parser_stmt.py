@@ -9,13 +9,14 @@ from typing import Any
 
 from tunesmith.ir.buffer import SCOPES, Buffer
 from tunesmith.ir.expr import Expr
+from tunesmith.ir.gpu import AXES
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_expr import OPERATORS, Parsed
-from tunesmith.ir.stmt import THREADS, Allocate, Annotations, BufferStore, Evaluate, For, If, Seq, Stmt, store
+from tunesmith.ir.stmt import Allocate, Annotations, BufferStore, Evaluate, For, If, Seq, Stmt, store
 from tunesmith.support import dtype as dt
 
 LOOPS = {
@@ -257,8 +258,8 @@ class StmtParser(CallParser):
         more = [] if plain else ["thread", "annotations"] if kind == "thread" else ["annotations"]
         a = self.arguments(call, names + more, len(names) + (kind == "thread"))
         thread = self.text(a["thread"], "thread") if "thread" in a else None
-        if thread is not None and thread not in THREADS:
-            self.fail(a["thread"], f"unknown thread axis {shorten(thread)!r}", f"Thread axes are {', '.join(THREADS)}.")
+        if thread is not None and thread not in AXES:
+            self.fail(a["thread"], f"unknown thread axis {shorten(thread)!r}", f"Thread axes are {', '.join(AXES)}.")
         start = self.index(a["start"]) if "start" in a else poly(0)
         extent = self._extent(a["stop"], start, e)
         return [(extent, start)], kind, thread, self.notes(a["annotations"]) if "annotations" in a else ()

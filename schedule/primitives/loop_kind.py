@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tunesmith.ir.analysis.reduction_update import reassociable_update
-from tunesmith.ir.gpu import is_block_axis, is_thread_axis
+from tunesmith.ir.gpu import AXES, is_block_axis, is_thread_axis
 from tunesmith.ir.poly import Poly, substitute
-from tunesmith.ir.stmt import THREADS, Block, For, Stmt
+from tunesmith.ir.stmt import Block, For, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.independence import check_independent
@@ -108,8 +108,8 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
     Keeps: results, because iterations touch different elements or the same values (source: TVM's bind; Halide's gpu_blocks).
     """
     target = s.loop(loop)
-    if thread not in THREADS:
-        raise s.refuse("known-thread", f"there is no thread axis {thread!r}; there are {', '.join(THREADS)}", target)
+    if thread not in AXES:
+        raise s.refuse("known-thread", f"there is no thread axis {thread!r}; there are {', '.join(AXES)}", target)
     together = is_thread_axis(thread)
     for b in blocks_under(target):
         if _used_by_reduction(b, target) and not (together and _is_combination(b, target)):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer
-from tunesmith.ir.stmt import THREADS, Block
+from tunesmith.ir.gpu import AXES
+from tunesmith.ir.stmt import Block
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
 from tunesmith.schedule.schedule import Schedule
@@ -186,7 +187,7 @@ class _StepGenerator:
         if name == "scope":
             return c.weighted({"global": 3.0, "workspace": 2.5, "register": 4.0, **{x: 0.1 for x in SCOPES[3:]}, "nowhere": 0.05})
         if name == "thread":
-            return c.one(THREADS)
+            return c.one(AXES)
         if name == "key":
             return c.one([*KEYS, "nothing"])
         if name == "buffer":
