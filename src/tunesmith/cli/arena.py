@@ -48,7 +48,7 @@ def arena(
     A POOL is a record table (parquet) or a tuning log; every workload in it is searched.  A sampler or a model may have settings:
     'evolutionary(drafting=off,keep=256)'.  With -o, replays already in the folder's journal are not repeated.
     """
-    from tunesmith.experiments.arena.contestants import split_specs
+    from tunesmith.experiments.arena.methods import split_specs
     from tunesmith.experiments.arena.run import arena as run
 
     report = run(
