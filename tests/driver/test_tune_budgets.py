@@ -191,7 +191,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert run["settings"]["early_stop"] == 50 and run["settings"]["seconds"] == 500  # type: ignore[index]
     for wrong, message in (
         (["--weight", "relu"], "expected WORKLOAD=X"),
-        (["--weight", "x=1"], "not tuned"),
+        (["--weight", "x=1"], "no tuned workload"),
         (["--allocate", "x"], "gradient"),
     ):
         refused = CliRunner().invoke(main, [*common, *wrong])

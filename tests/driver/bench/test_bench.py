@@ -46,7 +46,7 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
 
 def test_refusals(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
-    with pytest.raises(UserError, match="unknown peer 'openblass'. Did you mean 'openblas'"):
+    with pytest.raises(UserError, match="unknown baseline 'openblass'. Did you mean 'openblas'"):
         tunesmith.bench(hand.MATMUL, log, ["openblass"])
     with pytest.raises(UserError, match="matmul is not one"):
         tunesmith.bench(hand.matmul(), log)
