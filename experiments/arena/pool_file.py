@@ -27,7 +27,7 @@ def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list
         RecordError: a file cannot be read, or is damaged.
         UserError: a requested workload or its program is missing, none of its candidates ran, or there are no pools.
     """
-    wanted = list(workloads)
+    requested = list(workloads)
     pools: list[Pool] = []
     others: list[tuple[RecordTable, str, str, pd.DataFrame, PathLike]] = []
     known: dict[str, str] = {}
@@ -37,11 +37,11 @@ def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list
             digest, key = map(str, keys)
             name = str(lines["name"].iloc[0])
             known[digest] = name
-            if not wanted or digest in wanted or name in wanted:
+            if not requested or digest in requested or name in requested:
                 pools.append(_pool(table, digest, key, lines, path))
             else:
                 others.append((table, digest, key, lines, path))
-    missing = [w for w in wanted if w not in known.keys() | set(known.values())]
+    missing = [w for w in requested if w not in known.keys() | set(known.values())]
     missing = _add_by_digest(pools, others, missing) if missing else []
     if missing:
         available = ", ".join(f"{name} (digest {digest})" for digest, name in sorted(known.items(), key=lambda x: x[1]))
@@ -52,19 +52,19 @@ def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list
 
 
 def _add_by_digest(
-    pools: list[Pool], others: Sequence[tuple[RecordTable, str, str, pd.DataFrame, PathLike]], wanted: Sequence[str]
+    pools: list[Pool], others: Sequence[tuple[RecordTable, str, str, pd.DataFrame, PathLike]], requested: Sequence[str]
 ) -> list[str]:
-    """Add the other pools that have a wanted digest, and return the digests not found.  A pool must be built to compute its digest."""
+    """Add the other pools that have a requested digest, and return the digests not found.  A pool must be built to compute its digest."""
     found = {p.digest for p in pools}
     for other in others:
         try:
             pool = _pool(*other)
         except UserError:
             continue  # not requested by name
-        if pool.digest in wanted:
+        if pool.digest in requested:
             pools.append(pool)
             found.add(pool.digest)
-    return [w for w in wanted if w not in found]
+    return [w for w in requested if w not in found]
 
 
 def _pool(table: RecordTable, digest: str, key: str, lines: pd.DataFrame, path: PathLike) -> Pool:

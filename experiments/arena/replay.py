@@ -123,12 +123,12 @@ def replay(pool: Pool, sampler: Sampler, trials: int, batch: int = 32) -> list[i
     seen: set[Candidate] = set()
     trials = min(trials, len(pool))
     while len(tried) < trials:
-        wanted = min(batch, trials - len(tried))
-        candidates = proposed(type(sampler).__name__, sampler.ask(wanted), wanted)
+        count = min(batch, trials - len(tried))
+        candidates = proposed(type(sampler).__name__, sampler.ask(count), count)
         if not candidates:
             break
         results = pool.look_up(candidates)
-        check_new(type(sampler).__name__, candidates, wanted, seen)
+        check_new(type(sampler).__name__, candidates, count, seen)
         tried += [pool.index(c) for c in candidates]
         sampler.tell(results)
     return tried

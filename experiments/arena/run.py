@@ -224,15 +224,15 @@ def arena(
 class _ReplayProgress:
     """Progress on standard error, with the estimated remaining time: a bar in a terminal, else a line every few seconds."""
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, enabled: bool) -> None:
         self._console = Console(stderr=True)
-        self._wanted = wanted
+        self._enabled = enabled
         self._bar: Progress | None = None
         self._last = self._start = time.monotonic()
         self._known: int | None = None
 
     def __enter__(self) -> _ReplayProgress:
-        if self._wanted and self._console.is_terminal:
+        if self._enabled and self._console.is_terminal:
             columns = ("replays", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task("replays")
@@ -248,7 +248,7 @@ class _ReplayProgress:
             self._known, self._start = done, time.monotonic()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
-        elif self._wanted and (done == total or time.monotonic() - self._last > 5.0):
+        elif self._enabled and (done == total or time.monotonic() - self._last > 5.0):
             self._last = time.monotonic()
             pace = (self._last - self._start) / (done - self._known) if done > self._known else None
             left = f", about {clock(pace * (total - done))} left" if pace is not None and done < total else ""

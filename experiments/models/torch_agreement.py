@@ -90,9 +90,9 @@ def checked(
     return {"model": name, "source": source, "executor": executor, "tuned": log is not None, "error": error, "note": note}
 
 
-def difference(got: Any, wanted: Any) -> float:
+def difference(got: Any, expected: Any) -> float:
     """The largest difference relative to the largest element, of the worst result."""
-    pairs = zip(as_tuple(got), as_tuple(wanted), strict=True)
+    pairs = zip(as_tuple(got), as_tuple(expected), strict=True)
     return max(float(np.abs(np.asarray(g) - w.numpy()).max() / np.abs(w.numpy()).max()) for g, w in pairs)
 
 

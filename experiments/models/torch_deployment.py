@@ -82,7 +82,7 @@ def main() -> None:
     given = arguments.parse_args()
     model, inputs = get(given.model, size="full")
     with torch.no_grad():
-        (wanted, *more) = results if isinstance(results := model(*inputs), tuple) else (results,)
+        (expected, *more) = results if isinstance(results := model(*inputs), tuple) else (results,)
     if more:
         raise SystemExit("the C program supports models with one result only")
     with tempfile.TemporaryDirectory() as root:
@@ -98,9 +98,9 @@ def main() -> None:
             )
         first, second = [(f / "libmodel.so").read_bytes() for f in folders]
         assert first == second, "the libraries differ"
-        got = run_c(folders[0], [x.numpy() for x in inputs], wanted.numpy())
+        got = run_c(folders[0], [x.numpy() for x in inputs], expected.numpy())
         again = np.asarray(load_module(folders[0] / "libmodel.so")(*[x.numpy() for x in inputs]))
-        error = float(np.abs(got - wanted.numpy()).max() / np.abs(wanted.numpy()).max())
+        error = float(np.abs(got - expected.numpy()).max() / np.abs(expected.numpy()).max())
         print(f"from C: {error:.1e} of torch's largest element; equal bytes from Python: {np.array_equal(got, again)}")
         raise SystemExit(not (error <= LIMIT and np.array_equal(got, again)))
 

@@ -93,10 +93,10 @@ def compare(before: Path, after: Path) -> int:
     return 1 if different else 0
 
 
-def show(wanted: str, golden: Path) -> None:
-    """Print the artefacts of the items whose key contains `wanted`."""
+def show(pattern: str, golden: Path) -> None:
+    """Print the artefacts of the items whose key contains `pattern`."""
     for key, make in items(golden):
-        if wanted in key:
+        if pattern in key:
             for sub, artefacts in make():
                 _print(f"{key} | {sub}", artefacts)
 

@@ -152,8 +152,8 @@ class _TomlTable:
         self._data = dict(data)
         self._known: list[str] = []
 
-    def refuse(self, key: str, wanted: str, got: object) -> NoReturn:
-        raise UserError(f"{self.where}: {key} is {wanted}, got {got!r}")
+    def refuse(self, key: str, expected: str, got: object) -> NoReturn:
+        raise UserError(f"{self.where}: {key} is {expected}, got {got!r}")
 
     def take(self, key: str, default: object) -> object:
         self._known.append(key)
@@ -179,11 +179,11 @@ class _TomlTable:
             self.refuse(key, "a number", value)
         return float(value)
 
-    def listed(self, key: str, default: Sequence[object], kind: type, wanted: str) -> tuple[object, ...]:
+    def listed(self, key: str, default: Sequence[object], kind: type, expected: str) -> tuple[object, ...]:
         """A non-empty list of distinct values."""
         value = self.take(key, list(default))
         if not isinstance(value, list) or not value or any(type(x) is not kind or x == "" for x in value):
-            self.refuse(key, f"a list of {wanted}, at least one", value)
+            self.refuse(key, f"a list of {expected}, at least one", value)
         if repeated := sorted({str(x) for x in value if value.count(x) > 1}):
             raise UserError(f"{self.where}: {key} names {', '.join(repeated)} twice")
         return tuple(value)

@@ -329,18 +329,18 @@ class JsonObject:
             raise RecordError(f"{where} is {type(data).__name__}, not an object")
         self._data: dict[str, object] = data
 
-    def refuse(self, key: str, wanted: str) -> NoReturn:
+    def refuse(self, key: str, expected: str) -> NoReturn:
         """Raise the error for an invalid value of `key`."""
-        raise RecordError(f"{self.where}: {key!r} must be {wanted}, but is {str(self._data.get(key, 'missing'))[:80]!r}")
+        raise RecordError(f"{self.where}: {key!r} must be {expected}, but is {str(self._data.get(key, 'missing'))[:80]!r}")
 
     def has(self, key: str) -> bool:
         """Whether the key exists; files of earlier versions lack some."""
         return key in self._data
 
-    def take(self, key: str, wanted: str, fits: Callable[[object], bool]) -> Any:
+    def take(self, key: str, expected: str, fits: Callable[[object], bool]) -> Any:
         """The value, if it passes the check."""
         if key not in self._data or not fits(self._data[key]):
-            self.refuse(key, wanted)
+            self.refuse(key, expected)
         return self._data[key]
 
     def text(self, key: str) -> str:
@@ -349,8 +349,8 @@ class JsonObject:
 
     def integer(self, key: str, least: int | None = 0) -> int:
         """An integer value."""
-        wanted = f"an integer{'' if least is None else f', at least {least}'}, of at most {_DIGITS} digits"
-        value = self.take(key, wanted, lambda x: type(x) is int and abs(x) < 10**_DIGITS and (least is None or x >= least))
+        expected = f"an integer{'' if least is None else f', at least {least}'}, of at most {_DIGITS} digits"
+        value = self.take(key, expected, lambda x: type(x) is int and abs(x) < 10**_DIGITS and (least is None or x >= least))
         return int(value)
 
     def mapping(self, key: str) -> Json:

@@ -58,9 +58,9 @@ def main() -> None:
 def run_cases(executor: str, match: str, known: Results, note: Callable[[str, str], None]) -> None:
     """Run all cases without a result: cases to import in groups, cases to refuse one by one."""
     for table, cases in TABLES.items():
-        wanted = [c for c in cases.values() if re.search(match, c.name) and (f"{table}/{c.name}", executor) not in known]
-        groups = [[c] for c in wanted if c.refused]
-        plain = [c for c in wanted if not c.refused]
+        selected = [c for c in cases.values() if re.search(match, c.name) and (f"{table}/{c.name}", executor) not in known]
+        groups = [[c] for c in selected if c.refused]
+        plain = [c for c in selected if not c.refused]
         groups += [plain[i : i + GROUP] for i in range(0, len(plain), GROUP)]
         for group in groups:
             for name, verdict in verdicts(group, EXECUTORS[executor]).items():

@@ -15,7 +15,7 @@ from tunesmith.measure.records.record import ErrorInfo, Record
 
 def failures(hand: ModuleType) -> list[Record]:
     func = hand.matmul()
-    told = [
+    messages = [
         ("build_error", "the tile is too large\nmore"),
         ("build_error", "InternalError: the pass broke\nwhere"),
         ("build_error", "\n InternalError: the pass broke\nelsewhere"),
@@ -23,7 +23,7 @@ def failures(hand: ModuleType) -> list[Record]:
     ]
     out = [
         hand.record_of(func, sketch="tile", row=(i,), samples=(), verified=False, error=ErrorInfo(kind, text), timestamp=float(i))
-        for i, (kind, text) in enumerate(told)
+        for i, (kind, text) in enumerate(messages)
     ]
     return [*out, out[1], hand.record_of(func, timestamp=9.0)]
 

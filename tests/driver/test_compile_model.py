@@ -299,8 +299,8 @@ def test_a_library_runs_without_the_compiler(tmp_path: Path, executor: str, para
     np.save(tmp_path / "x.npy", X)
     assert in_a_new_process(LOAD, library, tmp_path / "x.npy", tmp_path / "y.npz") == "x\nFalse False\n"
     found = np.load(tmp_path / "y.npz")
-    for name, wanted in zip(found.files, made(X), strict=True):
-        np.testing.assert_array_equal(found[name], wanted)
+    for name, expected in zip(found.files, made(X), strict=True):
+        np.testing.assert_array_equal(found[name], expected)
     check(tunesmith.load_module(library))
 
 

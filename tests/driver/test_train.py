@@ -88,8 +88,8 @@ def test_a_trained_model_is_saved_evaluated_and_guides_a_search(model: str, file
     loaded = find_model(str(tmp_path / file))()
     features = data.features(loaded.inputs)
     assert np.array_equal(loaded.score(features), made.model.score(features))
-    judged = evaluate_files(str(tmp_path / file), logs)
-    assert judged.found.holdout is None and set(judged.found.values) == {"model", "analytic", "random"}
+    evaluated = evaluate_files(str(tmp_path / file), logs)
+    assert evaluated.found.holdout is None and set(evaluated.found.values) == {"model", "analytic", "random"}
     again = evaluate_files(str(tmp_path / file), logs, "task")
     assert again.found.folds == 2 and set(again.found.values) == {"model", "shuffled", "analytic", "random"}
     quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))

@@ -46,5 +46,5 @@ def eval_(model: str, tables: tuple[Path, ...], holdout: str | None, folds: int,
     """Evaluate a model on measurements, with shuffled labels, the analytic cost and random scores as controls."""
     from tunesmith.driver.train import evaluate_files
 
-    judged = evaluate_files(model, tables, holdout, folds, seed)
-    finish(judged.render(), judged.to_json(), out, True)
+    found = evaluate_files(model, tables, holdout, folds, seed)
+    finish(found.render(), found.to_json(), out, True)

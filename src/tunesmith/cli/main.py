@@ -238,10 +238,10 @@ def _weights(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _list_baselines(ctx: click.Context, wanted: bool) -> None:
+def _list_baselines(ctx: click.Context, requested: bool) -> None:
     from tunesmith.measure.baselines.registry import BASELINES
 
-    if wanted:
+    if requested:
         click.echo("\n".join(BASELINES.names()))
         ctx.exit(0)
 

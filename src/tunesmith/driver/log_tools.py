@@ -114,7 +114,7 @@ def verify(log: PathLike) -> Verdict:
     verdict = Verdict(str(log))
     reader = LineReader()
     scripts: dict[str, str] = {}
-    wanted: dict[str, list[int]] = {}
+    referenced: dict[str, list[int]] = {}
     seen: set[str] = set()
     targets: dict[int, str] = {}
     for number, value in json_lines.read(log, decode=reader.read):
@@ -129,14 +129,14 @@ def verify(log: PathLike) -> Verdict:
         verdict.records += 1
         verdict.duplicates += entry.identity in seen
         seen.add(entry.identity)
-        wanted.setdefault(entry.workload, []).append(number)
+        referenced.setdefault(entry.workload, []).append(number)
         if id(entry.target) not in targets:  # the reader interns equal targets
             targets[id(entry.target)] = _target_fault(entry)
         if reason := targets[id(entry.target)]:
             verdict.add(number, "target", reason)
         _check_trace(verdict, number, entry)
-    for digest in sorted(wanted.keys() - scripts.keys()):
-        for number in wanted[digest]:
+    for digest in sorted(referenced.keys() - scripts.keys()):
+        for number in referenced[digest]:
             verdict.add(number, "workload", f"the log has no line with the program {digest}")
     verdict.faults.sort(key=lambda f: f.line)
     return verdict

@@ -72,10 +72,10 @@ def test_a_system_is_checked_before_it_is_timed(tmp_path: Path) -> None:
     assert len(window.seconds) >= 1 and window.number > 100 and min(window.seconds) > 0
     bad = child.prepare(setting(w, tmp_path, code=wrong.artifact.code()))
     assert "elements are wrong" in bad.wrong
-    peer = BaselineSystem(create_baseline("openblas", 1))
-    assert peer.available() == ""
-    assert peer.prepare(setting(w, tmp_path)).variant.startswith("numpy")
-    assert not peer.prepare(setting(workload("exp(shape=3)"), tmp_path)).offered
+    baseline = BaselineSystem(create_baseline("openblas", 1))
+    assert baseline.available() == ""
+    assert baseline.prepare(setting(w, tmp_path)).variant.startswith("numpy")
+    assert not baseline.prepare(setting(workload("exp(shape=3)"), tmp_path)).offered
 
 
 class Wrong(System):

@@ -99,11 +99,11 @@ class Foreign(Sampler):
 
 def test_a_replay_searches_recorded_times(pools: list[Pool]) -> None:
     pool = pools[0]
-    asked = replay(pool, Method("random").make(pool.task, 3), 50, 8)
-    assert len(asked) == len(set(asked)) == 50 and all(0 <= i < len(pool) for i in asked)
-    assert asked == replay(pool, Method("random").make(pool.task, 3), 50, 8)
-    assert asked != replay(pool, Method("random").make(pool.task, 4), 50, 8)
-    assert replay(pool, Method("random").make(pool.task, 3), 10, 8)[:8] == asked[:8]
+    tried = replay(pool, Method("random").make(pool.task, 3), 50, 8)
+    assert len(tried) == len(set(tried)) == 50 and all(0 <= i < len(pool) for i in tried)
+    assert tried == replay(pool, Method("random").make(pool.task, 3), 50, 8)
+    assert tried != replay(pool, Method("random").make(pool.task, 4), 50, 8)
+    assert replay(pool, Method("random").make(pool.task, 3), 10, 8)[:8] == tried[:8]
 
 
 def test_proposals_that_break_the_contract_are_refused(pools: list[Pool]) -> None:
@@ -144,7 +144,7 @@ def test_resuming_repeats_no_replay(pools: list[Pool], tmp_path: Path, oracle: s
         pools, more, 3, ArenaSettings(20, 8), workers=0, journal=journal, progress=lambda done, total: seen.append((done, total))
     )
     assert second.resumed == 4 and seen[0] == (4, 12) and seen[-1] == (12, 12)
-    assert all(second.tried[job] == asked for job, asked in first.tried.items())
+    assert all(second.tried[job] == tried for job, tried in first.tried.items())
     text = journal.read_text()
     assert len(text.splitlines()) == 12
     third = run_arena(pools, more, 3, ArenaSettings(20, 8), workers=0, journal=journal)
@@ -201,8 +201,8 @@ def test_curves_are_padded_and_start_at_infinity(pools: list[Pool]) -> None:
     run = ArenaRun((pool,), (Method("random"),), 2, ArenaSettings(4, 4), {Job(0, 0, 1): (failed, fine)})
     assert run.curves(0, 0).tolist() == [[np.inf, *[pool.seconds[fine]] * 3]]
     slowest = pool.seconds[np.isfinite(pool.seconds)].max()
-    wanted = (np.log(slowest / pool.best) + 3 * np.log(pool.seconds[fine] / pool.best)) / 4
-    assert losses(pool, run.curves(0, 0)).tolist() == pytest.approx([wanted])
+    expected = (np.log(slowest / pool.best) + 3 * np.log(pool.seconds[fine] / pool.best)) / 4
+    assert losses(pool, run.curves(0, 0)).tolist() == pytest.approx([expected])
     assert replace(run, settings=ArenaSettings(10**6)).budget(0) == len(pool)
 
 
@@ -231,16 +231,16 @@ def test_the_verdict_agrees_with_its_test(pools: list[Pool]) -> None:
     seconds[0][:3] = 1.00e-5, 1.02e-5, 1.10e-5
     pool = replace(pool, sketches=tuple(replace(s, seconds=x) for s, x in zip(pool.sketches, seconds, strict=True)))
     others = list(range(5, 20))
-    asked = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
-    asked |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
-    run = ArenaRun((pool,), (Method("random"), Method("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
+    tried = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
+    tried |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
+    run = ArenaRun((pool,), (Method("random"), Method("evolutionary", "none")), 20, ArenaSettings(16, 4), tried)
     s = summarise(run)
     (pair,) = s.pairs
     assert pair.adjusted < 0.001 and pair.better(0.95) == 0 and pair.ratio.high < 1.0
     assert [r.method for r in s.ranking] == [1, 0] and s.ranking[1].p == 1.0
     (note,) = s.notes
     assert note.startswith("evolutionary + none has the lowest mean slowdown, but random is better in the typical replay")
-    back = summarise(replace(run, tried={Job(0, 1 - j.method, j.seed): found for j, found in asked.items()}))
+    back = summarise(replace(run, tried={Job(0, 1 - j.method, j.seed): found for j, found in tried.items()}))
     assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
 
 
@@ -338,26 +338,26 @@ def test_every_sampler_runs_unchanged(pools: list[Pool], name: str) -> None:
         sampler = Method(name, "random").make(pool.task, 0)
     except MissingExtraError as error:
         pytest.skip(str(error))
-    asked = replay(pool, sampler, 16, 8)
-    assert len(asked) == len(set(asked)) == 16
-    assert asked == replay(pool, Method(name, "random").make(pool.task, 0), 16, 8)
+    tried = replay(pool, sampler, 16, 8)
+    assert len(tried) == len(set(tried)) == 16
+    assert tried == replay(pool, Method(name, "random").make(pool.task, 0), 16, 8)
 
 
 def test_ablations_change_the_proposals(pools: list[Pool]) -> None:
     pool = pools[0]
     names = [SMALL, SMALL[:-1] + ",drafting=off)"]
-    asked = {
+    tried = {
         (name, model): replay(pool, Method(name, model).make(pool.task, 0), 48, 16)
         for name in names
         for model in ("xgb", "analytic", "none")
     }
-    assert asked[names[0], "xgb"][:16] == asked[names[0], "none"][:16]  # before the first data
-    assert len({tuple(a) for a in asked.values()}) == len(asked)
+    assert tried[names[0], "xgb"][:16] == tried[names[0], "none"][:16]  # before the first data
+    assert len({tuple(a) for a in tried.values()}) == len(tried)
     analytic = pool.task.space.sketches[0].analytic(pool.task.target)
     estimate = {pool.index(Candidate(0, tuple(r))): float(analytic.seconds(r[None])[0]) for r in pool.sketches[0].rows}
 
     def mean(name: str) -> float:
-        return float(np.mean([estimate[i] for i in asked[name, "none"][:16] if i in estimate]))
+        return float(np.mean([estimate[i] for i in tried[name, "none"][:16] if i in estimate]))
 
     assert mean(names[0]) < mean(names[1])  # the draft ranks by the analytic model
 

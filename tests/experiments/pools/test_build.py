@@ -77,7 +77,7 @@ class FakeStream:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> FakeStream:
-    fake = Made()
+    fake = FakeStream()
     monkeypatch.setattr(Measurer, "stream", lambda self, *a, **k: fake(self, *a, **k))
     return fake
 

@@ -83,9 +83,9 @@ class BenchReport:
 
     def ratio(self, workload: str) -> float | None:
         """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
-        mine = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
+        own = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
         others = [r.median for r in self.rows if r.workload == workload and r.system != OURS and r.median]
-        return min(others) / mine[0] if mine and others else None
+        return min(others) / own[0] if own and others else None
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
@@ -104,7 +104,7 @@ class BenchReport:
 
     def _table(self, workload: str) -> Table:
         rows = sorted([r for r in self.rows if r.workload == workload and r.median], key=lambda r: r.median or 0.0)
-        mine = next((r.median for r in rows if r.system == OURS), None)
+        own = next((r.median for r in rows if r.system == OURS), None)
         cells = [
             [
                 r.system,
@@ -112,7 +112,7 @@ class BenchReport:
                 microseconds(r.minimum),
                 microseconds(r.p90),
                 rate(r.gflops),
-                "-" if mine is None or r.median is None else f"{r.median / mine:.2f}",
+                "-" if own is None or r.median is None else f"{r.median / own:.2f}",
                 r.note,
             ]
             for r in rows
