@@ -1,4 +1,4 @@
-"""Budgets that keep the house readable and quick to enter: lines of a file, lines of a function, seconds of `import tunesmith`."""
+"""Limit the lines per file, the lines per function and the time of `import tunesmith`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FUNCTION_LINES = 80
 IMPORT_SECONDS = 0.3
 NOT_LOADED = ("llvmlite", "xgboost", "torch", "pandas", "ray", "optuna")
 
-LONG_FILES: dict[str, str] = {"ir/poly.py": "one normal form: its constructors call each other and the operators of the class call them"}
-"""Path -> why it may be longer than FILE_LINES."""
+LONG_FILES: dict[str, str] = {"ir/poly.py": "one normal form, whose constructors and operators call each other"}
+"""Path -> reason for exceeding FILE_LINES."""
 LONG_FUNCTIONS: dict[str, str] = {}
-"""`path:qualified.name` -> why it may be longer than FUNCTION_LINES."""
+"""`path:qualified.name` -> reason for exceeding FUNCTION_LINES."""
 
 
 def python_files() -> Iterator[Path]:
@@ -31,7 +31,7 @@ def python_files() -> Iterator[Path]:
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Qualified name and number of lines of every function, nested ones too.  Docstring and decorators are not counted."""
+    """Qualified name and line count of every function, including nested ones, without docstring and decorators."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
@@ -61,16 +61,18 @@ def long_functions(files: Iterator[Path]) -> dict[str, int]:
 
 def test_files_are_short_enough_to_read() -> None:
     found = long_files(python_files())
-    assert not {path: lines for path, lines in found.items() if path not in LONG_FILES}, f"longer than {FILE_LINES} lines: split them"
-    assert not set(LONG_FILES) - set(found), "no longer too long: take them off LONG_FILES"
+    assert not {path: lines for path, lines in found.items() if path not in LONG_FILES}, (
+        f"longer than {FILE_LINES} lines: split these files"
+    )
+    assert not set(LONG_FILES) - set(found), "short enough: remove them from LONG_FILES"
 
 
 def test_functions_fit_a_screen() -> None:
     found = long_functions(python_files())
     assert not {name: lines for name, lines in found.items() if name not in LONG_FUNCTIONS}, (
-        f"longer than {FUNCTION_LINES} lines: split them"
+        f"longer than {FUNCTION_LINES} lines: split these functions"
     )
-    assert not set(LONG_FUNCTIONS) - set(found), "no longer too long: take them off LONG_FUNCTIONS"
+    assert not set(LONG_FUNCTIONS) - set(found), "short enough: remove them from LONG_FUNCTIONS"
 
 
 def test_lines_of_functions_are_counted_without_docstring_and_decorators() -> None:
@@ -92,7 +94,7 @@ async def d(): pass
 
 
 def _import_tunesmith() -> tuple[float, list[str]]:
-    """Seconds that a fresh interpreter takes to import it, and the packages that are loaded then."""
+    """Seconds of the import in a fresh interpreter, and the packages loaded by it."""
     program = (
         "import json, sys, time\nstart = time.perf_counter()\nimport tunesmith\nseconds = time.perf_counter() - start\n"
         "print(json.dumps([seconds, sorted({name.partition('.')[0] for name in sys.modules})]))"

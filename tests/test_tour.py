@@ -1,4 +1,4 @@
-"""Documents that show code run as they stand: every Python block in order, in one namespace, with the output they quote."""
+"""Run the Python blocks of the documents in order, in one namespace, and compare their output with the quoted text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Example:
-    """A Python block, the number of its first line, and the text block that directly follows it, if one does."""
+    """A Python block, its first line number, and the text block directly after it, if any."""
 
     line: int
     source: str
@@ -36,7 +36,7 @@ def examples(text: str) -> Iterator[Example]:
 
 
 def run(example: Example, name: str, folder: Path, namespace: dict[str, Any], replace: Mapping[str, str]) -> str:
-    """What the block prints.  It stands in a file of its own, at its line, because programs are read from source."""
+    """Output of a block, which is run from a file at its line number, because programs are parsed from their source."""
     source = example.source
     for old, new in replace.items():
         source = source.replace(old, new)
@@ -49,7 +49,7 @@ def run(example: Example, name: str, folder: Path, namespace: dict[str, Any], re
 
 
 CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": "64"}
-"""README shows what a user would do; the test does the same with less work."""
+"""Replacements that reduce the work of the README's commands."""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
     ],
     ids=["tour", "ray", "gpu", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
 )
-def test_the_code_runs_and_prints_what_is_quoted(
+def test_the_code_runs_and_prints_the_quoted_output(
     path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_the_code_runs_and_prints_what_is_quoted(
     for example in found:
         printed = run(example, Path(path).stem, tmp_path, namespace, replace)
         if example.output is not None:
-            assert printed == example.output, f"{path}:{example.line} prints something else"
+            assert printed == example.output, f"{path}:{example.line} prints a different text"
 
 
 def test_blocks_and_their_output_are_found() -> None:

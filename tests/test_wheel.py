@@ -1,4 +1,4 @@
-"""The wheel holds what the tree holds, all of it under `tunesmith/`, and works without the checkout."""
+"""The wheel contains exactly the tree's files, all under `tunesmith/`, and works without the checkout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_every_python_file_of_the_tree_and_no_other(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_python_files_of_the_tree(wheel: Path) -> None:
     package = ROOT / "src" / "tunesmith"
     linked = [path for path in package.iterdir() if path.is_symlink()]
     expected = {f"tunesmith/{path.relative_to(package).as_posix()}" for path in package.rglob("*.py")}
@@ -37,22 +37,22 @@ def test_the_wheel_holds_every_python_file_of_the_tree_and_no_other(wheel: Path)
     assert "tunesmith/py.typed" in _names(wheel)
 
 
-def test_nothing_but_tunesmith_reaches_site_packages(wheel: Path) -> None:
-    """A top-level `datasets` would shadow another library for everyone who installs this."""
+def test_only_tunesmith_is_installed_in_site_packages(wheel: Path) -> None:
+    """A top-level `datasets` would shadow another library in every installation."""
     tops = {name.split("/")[0] for name in _names(wheel)}
     version = wheel.name.split("-")[1]
     assert tops == {"tunesmith", f"tunesmith-{version}.dist-info"}
     assert not [name for name in _names(wheel) if "__pycache__" in name or "/tests/" in name]
 
 
-def test_the_command_and_the_license_are_in_it(wheel: Path) -> None:
+def test_the_wheel_contains_the_command_and_the_license(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = next(name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name)
         assert "tunesmith = tunesmith.cli.main:main" in archive.read(f"{info}/entry_points.txt").decode()
         assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
 
 
-def test_the_unpacked_wheel_imports_from_its_own_place(wheel: Path, tmp_path: Path) -> None:
+def test_the_unpacked_wheel_imports_from_its_own_folder(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     program = "import tunesmith, tunesmith.support.errors as e; print(list(tunesmith.__path__), e.__file__, sep='\\n')"

@@ -1,7 +1,7 @@
-"""The journal of an arena: a line of JSON for each replay, so that what was done once is never done again.
+"""Record the replays of an arena as lines of JSON, so that a later run does not repeat them.
 
-A line is keyed by everything that a replay depends on: the contents of the pool, the texts of sampler and model and the code behind
-them, the seed, the budget and the batch.
+The key of a line contains all inputs of a replay: the contents of the pool, the texts of sampler and model and their code, the seed,
+the budget and the batch.
 """
 
 from __future__ import annotations
@@ -12,70 +12,68 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from tunesmith.experiments.arena.contestants import Method
+from tunesmith.experiments.arena.methods import Method
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.support import json_lines
 
 VERSION = 1
-"""Lines of another version are not looked at."""
+"""Lines of another version are ignored."""
 
 _KEY = ("pool", "sampler", "model", "code", "seed", "trials", "batch")
 
 
 class ReplayJournal:
-    """The replays that a file remembers.
+    """The replays recorded in a file.
 
     Args:
-        path: the file, made by the first `add`; None remembers nothing.
-        pools, entrants, trials, batch: what is being compared.
+        path: the file, created by the first `add`; None records nothing.
+        pools, methods, trials, batch: pools, methods and settings of the comparison.
     Raises:
-        RecordError: the file is there and cannot be read.  Lines that are damaged or of something else are passed over.
+        RecordError: the file exists and cannot be read.  Damaged and unrelated lines are skipped.
     """
 
-    def __init__(
-        self, path: str | PathLike[str] | None, pools: Sequence[Pool], entrants: Sequence[Method], trials: int, batch: int
-    ) -> None:
+    def __init__(self, path: str | PathLike[str] | None, pools: Sequence[Pool], methods: Sequence[Method], trials: int, batch: int) -> None:
         self._path = None if path is None else Path(path)
-        self._pools, self._entrants, self._trials, self._batch = pools, entrants, trials, batch
-        self._known: dict[str, tuple[int, ...]] = {}
-        self._took: dict[str, float] = {}
+        self._pools, self._methods, self._trials, self._batch = pools, methods, trials, batch
+        self._tried: dict[str, tuple[int, ...]] = {}
+        self._seconds: dict[str, float] = {}
         if self._path is not None and self._path.exists():
             for _, line in json_lines.read(self._path):
                 self._take(line)
 
-    def find(self, pool: int, entrant: int, seed: int) -> tuple[int, ...] | None:
-        """What was asked in that replay; None if it is not in the journal."""
-        found = self._known.get(_text(self._key(pool, entrant, seed)))
+    def find(self, pool: int, method: int, seed: int) -> tuple[int, ...] | None:
+        """The candidates tried in a replay; None if it is not in the journal."""
+        found = self._tried.get(_text(self._key(pool, method, seed)))
         if found is None or any(not 0 <= i < len(self._pools[pool]) for i in found):
             return None
         return found
 
-    def took(self, pool: int, entrant: int, seed: int) -> float | None:
-        """Seconds that the replay needed; None if the journal does not say."""
-        return self._took.get(_text(self._key(pool, entrant, seed)))
+    def seconds(self, pool: int, method: int, seed: int) -> float | None:
+        """Seconds that a replay took; None if not recorded."""
+        return self._seconds.get(_text(self._key(pool, method, seed)))
 
-    def add(self, pool: int, entrant: int, seed: int, asked: tuple[int, ...], seconds: float) -> None:
-        """Write a replay down, and how long it took.  RecordError if the file cannot be written."""
+    def add(self, pool: int, method: int, seed: int, tried: tuple[int, ...], seconds: float) -> None:
+        """Append a replay and its seconds.  Raises RecordError if the file cannot be written."""
         if self._path is not None:
-            facts = {"asked": list(asked), "seconds": round(seconds, 4)}
-            line = {"v": VERSION, "kind": "replay", **self._key(pool, entrant, seed), **facts}
+            facts = {"asked": list(tried), "seconds": round(seconds, 4)}
+            line = {"v": VERSION, "kind": "replay", **self._key(pool, method, seed), **facts}
             json_lines.append(self._path, [line])
 
-    def _key(self, pool: int, entrant: int, seed: int) -> dict[str, object]:
-        e = self._entrants[entrant]
+    def _key(self, pool: int, method: int, seed: int) -> dict[str, object]:
+        e = self._methods[method]
         values = (self._pools[pool].digest, e.sampler, e.model, e.code, seed, self._trials, self._batch)
         return dict(zip(_KEY, values, strict=True))
 
     def _take(self, line: object) -> None:
         if not isinstance(line, dict) or line.get("v") != VERSION or line.get("kind") != "replay" or any(k not in line for k in _KEY):
             return
-        asked = line.get("asked")
-        if isinstance(asked, list) and all(type(i) is int for i in asked):
+        tried = line.get("asked")
+        if isinstance(tried, list) and all(type(i) is int for i in tried):
             key = _text({k: line[k] for k in _KEY})
-            self._known[key] = tuple(asked)
+            self._tried[key] = tuple(tried)
             seconds = line.get("seconds")
             if isinstance(seconds, float) and math.isfinite(seconds):
-                self._took[key] = seconds
+                self._seconds[key] = seconds
 
 
 def _text(key: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Plots of an arena as SVG: the median curves of each pool with their intervals, and the ranking.  Equal data give equal files."""
+"""Plot an arena as SVG: median curves of each pool with intervals, and the ranking.  Equal data give equal files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
     """Draw `curves-<number>-<pool>.svg` for each pool, and `ranking.svg`.
 
     Args:
-        summary: see `arena_report.summarise`.
-        folder: made if it is not there.
+        summary: the result of `report.summarise`.
+        folder: folder of the files; created if missing.
     Returns:
-        The files.
+        The paths of the files.
     Raises:
         MissingExtraError: matplotlib is not installed.
         UserError: a file cannot be written.
@@ -64,7 +64,7 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
 
 
 def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
-    """Best so far over the pool's best, against trials."""
+    """Plot best so far over the pool's best, against trials."""
     from matplotlib.ticker import LogFormatter
 
     pool = summary.run.pools[at]
@@ -72,15 +72,15 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
         if s.pool != at:
             continue
         median, low, high = (np.where(np.isfinite(c), c / pool.best, np.nan) for c in s.curve)
-        color = f"C{s.entrant % 10}"
-        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.entrant // 10 % 3], label=escaped(summary.labels[s.entrant]))
+        color = f"C{s.method % 10}"
+        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.method // 10 % 3], label=escaped(summary.labels[s.method]))
         axes.fill_between(s.trials, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))  # plain numbers, where there is room for them
+        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))  # plain numbers where they fit
     axes.set_xlabel("trials")
     axes.set_ylabel("best so far / best of the pool")
     axes.set_title(f"{escaped(pool.name)}\nmedians of {summary.run.seeds} seeds, {summary.level:.0%} intervals", fontsize="medium")
@@ -88,13 +88,13 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
 
 
 def _ranking(axes: Any, summary: ArenaSummary) -> None:
-    """Geometric mean slowdowns with intervals, the best on top."""
+    """Plot geometric mean slowdowns with intervals, best on top."""
     places = np.arange(len(summary.ranking))
     for place, r in zip(places, summary.ranking, strict=True):
-        color = f"C{r.entrant % 10}"
+        color = f"C{r.method % 10}"
         axes.plot([r.slowdown.low, r.slowdown.high], [place, place], color=color, linewidth=3, alpha=0.4)
         axes.plot([r.slowdown.value], [place], "o", color=color)
-    axes.set_yticks(places, [escaped(summary.labels[r.entrant]) for r in summary.ranking])
+    axes.set_yticks(places, [escaped(summary.labels[r.method]) for r in summary.ranking])
     axes.invert_yaxis()
     axes.set_xlabel(f"geometric mean slowdown along the search, {summary.level:.0%} intervals")
     axes.set_title(f"ranking over {len(summary.run.pools)} {'pool' if len(summary.run.pools) == 1 else 'pools'}", fontsize="medium")

@@ -1,7 +1,7 @@
-"""A pool: candidates of one workload on one target that were all measured, as plain data, and the task that is made of them.
+"""Build tabular benchmarks: pools of measured candidates of one workload on one target, and their tasks.
 
-A pool is read from a tuning log or from a record table.  Every row has one number, its seconds, infinite if it failed; with it
-any search can be replayed without the machine (`arena`).
+A pool is read from a tuning log or a record table.  Each configuration has one time in seconds, infinite if it failed, so that any
+search can be replayed on it without hardware.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.datasets.record_columns import template
 from tunesmith.experiments.arena.pool_space import PoolSketch, PoolTask
+from tunesmith.experiments.arena.statistics import FloatArray
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var, poly
@@ -36,18 +36,16 @@ from tunesmith.search.space.rules_table import generate
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.support.errors import BuildError, RecordError, UserError
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One line of what a pool is made of.
+    """One measurement of a pool.
 
     Attributes:
-        sketch: its name.
-        trace: the steps as JSON data; decisions in it are not looked at.
-        row: the candidate, of Python's integers.
-        seconds: a median; infinite if the candidate failed.
+        sketch: name of the sketch.
+        trace: the steps as JSON data; its decisions are ignored.
+        row: the configuration, as Python integers.
+        seconds: median time; infinite if the candidate failed.
     """
 
     sketch: str
@@ -58,7 +56,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuredSketch:
-    """The measured rows of one sketch.
+    """The measured configurations of one sketch.
 
     Attributes:
         name: unique in the pool.
@@ -70,19 +68,19 @@ class MeasuredSketch:
     name: str
     trace: str
     rows: Rows = field(repr=False, compare=False)
-    seconds: Floats = field(repr=False, compare=False)
+    seconds: FloatArray = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Measured candidates of one workload on one target; made by `make_pool` and `load_pools`.  Processes may send it to each other.
+    """A tabular benchmark: measured candidates of one workload on one target; see `make_pool` and `load_pools`.  Picklable.
 
     Attributes:
-        name: what people call the workload.
+        name: display name of the workload.
         script: the workload's program as text.
-        target: plain JSON.
-        sketches: sorted by name, each with at least one row.
-        skipped: measurements that could not be used: of schedules without a sketch, or rows that do not fit theirs.
+        target: the target as plain JSON.
+        sketches: sorted by name, each with at least one configuration.
+        skipped: number of unusable measurements: schedules without a sketch, or configurations that do not match theirs.
     """
 
     name: str
@@ -92,11 +90,11 @@ class Pool:
     skipped: int = 0
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the task: machine code and tables stay in their process."""
+        """Pickle without the task: compiled code and tables are not transferable."""
         return {name: getattr(self, name) for name in ("name", "script", "target", "sketches", "skipped")}
 
     def __len__(self) -> int:
-        """Number of candidates, failures included."""
+        """Number of candidates, including failures."""
         return sum(len(s.rows) for s in self.sketches)
 
     def renamed(self, name: str) -> Pool:
@@ -110,7 +108,7 @@ class Pool:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of the contents: equal for the same measurements, in whatever order and file they were."""
+        """Digest of the contents: equal for equal measurements, independent of order and file."""
         h = blake2b(digest_size=16)
         for text in (self.workload, json.dumps(self.target, sort_keys=True)):
             h.update(text.encode())
@@ -121,7 +119,7 @@ class Pool:
         return h.hexdigest()
 
     @cached_property
-    def seconds(self) -> Floats:
+    def seconds(self) -> FloatArray:
         """Seconds of all candidates, sketch after sketch, [len(self)]."""
         return np.concatenate([s.seconds for s in self.sketches])
 
@@ -132,10 +130,10 @@ class Pool:
 
     @cached_property
     def task(self) -> PoolTask:
-        """The task of finding the best of them; made at the first use, which takes as long as making the workload's space.
+        """The search task on the pool; the first use creates the workload's space.
 
-        A sketch of the rules is taken where name, steps and rows agree with what was measured, with its real space behind the
-        pool's; any other sketch is replayed from its trace, and its real space is the product of the values that the pool has.
+        A sketch of the rules is used if its name, steps and configurations match the measurements, with its original space as the real
+        space; any other sketch is replayed from its trace, and its real space is the product of the values in the pool.
 
         Raises:
             RecordError: a trace cannot be applied to the workload.
@@ -143,24 +141,24 @@ class Pool:
         func, target = self._func, Target.from_json(self.target)
         try:
             known = {s.name: s for s in generate(func, target).sketches}
-        except BuildError:  # no rule knows such a workload: it was scheduled by hand, or by rules of the user's own
+        except BuildError:  # no rule matches: the workload was scheduled by hand or by user-defined rules
             known = {}
         sketches = [_pool_sketch(s, known.get(s.name), func) for s in self.sketches]
         return PoolTask(self.name, func, target, sketches=tuple(sketches))
 
     def index(self, candidate: Candidate) -> int:
-        """Where a candidate stands in `seconds`.
+        """The index of a candidate in `seconds`.
 
         Raises:
-            UserError: the pool does not hold it.
+            UserError: the candidate is not in the pool.
         """
         try:
-            return self._places[candidate]
+            return self._indices[candidate]
         except (KeyError, TypeError):
             raise UserError(self._unknown(candidate)) from None
 
     def look_up(self, candidates: Sequence[Candidate]) -> list[Result]:
-        """What each candidate measured.  UserError as for `index`."""
+        """The measured result of each candidate.  Raises UserError as `index` does."""
         seconds = [float(self.seconds[self.index(c)]) for c in candidates]
         return [Result(c, s if math.isfinite(s) else None) for c, s in zip(candidates, seconds, strict=True)]
 
@@ -169,37 +167,37 @@ class Pool:
         return parse_function(self.script)
 
     @cached_property
-    def _places(self) -> dict[Candidate, int]:
+    def _indices(self) -> dict[Candidate, int]:
         every = ((k, row) for k, s in enumerate(self.sketches) for row in s.rows.tolist())
         return {Candidate(k, tuple(row)): i for i, (k, row) in enumerate(every)}
 
     def _unknown(self, candidate: object) -> str:
         k = getattr(candidate, "sketch", None)
         if not isinstance(candidate, Candidate):
-            what = f"{candidate!r}, which is no Candidate"
+            what = f"{candidate!r}, which is not a Candidate"
         elif not isinstance(k, int) or not 0 <= k < len(self.sketches):
             what = f"sketch {k!r}; the pool has {len(self.sketches)} sketches"
         else:
             what = f"the row {list(candidate.row)} of the sketch {self.sketches[k].name!r}"
         return (
-            f"not in the pool of {self.name}: {what}. A pool holds only what was measured: a sampler reaches candidates through "
+            f"not in the pool of {self.name}: {what}. A pool holds measured candidates only, which a sampler obtains through "
             f"the methods of its sketches' space ({METHODS})"
         )
 
 
 def make_pool(name: str, script: str, target: Mapping[str, object], measurements: Iterable[Measurement]) -> Pool:
-    """The pool of these measurements.
+    """Build a pool from measurements.
 
-    A candidate that was measured several times gets the median, where a failure counts as infinitely slow.
+    A candidate measured several times gets the median, where a failure counts as infinitely slow.
 
     Args:
-        name: of the workload, for people.
-        script: its program.
-        target: plain JSON, with all its facts if they are known: the analytic model reads them.
-        measurements: in any order.
+        name: display name of the workload.
+        script: program of the workload.
+        target: the target as plain JSON, with its machine rates if known, which the analytic model uses.
+        measurements: measurements in any order.
     Raises:
-        UserError: no candidate among them ran.
-        RecordError: a trace is none.
+        UserError: no candidate ran.
+        RecordError: a trace is invalid.
     """
     groups: dict[tuple[str, str], dict[tuple[int, ...], list[float]]] = {}
     columns: dict[str, int] = {}
@@ -223,18 +221,18 @@ def make_pool(name: str, script: str, target: Mapping[str, object], measurements
     if not sketches or not math.isfinite(pool.best):
         raise UserError(
             f"the pool of {name} holds {len(pool)} candidates, and none of them ran ({skipped} records have no sketch, or a row that "
-            "does not fit it). An arena needs measurements of a search"
+            "does not match it). An arena needs measurements of a search"
         )
     return pool
 
 
 def _columns(trace: Trace) -> int:
-    """How many values the trace samples."""
+    """Number of values sampled by the trace."""
     return sum(len(i.outputs) for i in trace.instructions if i.kind.startswith("sample_"))
 
 
 def _pool_sketch(measured: MeasuredSketch, known: Sketch | None, func: PrimFunc) -> PoolSketch:
-    """The sketch of the rules that was measured, or else the one that the trace gives."""
+    """The measured sketch of the rules if it matches, otherwise the sketch rebuilt from the trace."""
     rows = measured.rows
     steps = json.loads(measured.trace)
     if known is not None and json.loads(json.dumps(template(known.trace.to_json()))) == steps and known.space.admissible(rows).all():
@@ -250,7 +248,7 @@ def _pool_sketch(measured: MeasuredSketch, known: Sketch | None, func: PrimFunc)
 
 
 def _with_domains(measured: MeasuredSketch, trace: Trace, schedule: Schedule) -> PoolSketch:
-    """The sketch with Params whose domains are the values in the pool: a trace does not say what they were."""
+    """The sketch with Params whose domains are the values in the pool, because a trace does not contain the domains."""
     rows = measured.rows
     params = tuple([Param(p.name, rows[:, i].tolist()) for i, p in enumerate(schedule.params)])
     values: dict[Var, Poly] = {old: poly(new) for old, new in zip(schedule.params, params, strict=True)}

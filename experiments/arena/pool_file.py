@@ -1,4 +1,4 @@
-"""Pools out of files: every workload and target of a record table or a tuning log is one."""
+"""Load tabular benchmarks from files: one pool per workload and target of a record table or a tuning log."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PathLike = str | os.PathLike[str]
 
 
 def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list[Pool]:
-    """The pools of all tasks (workload and target) of these files, in the order of the files.
+    """The pools of all tasks (workload and target) of the files, in the order of the files.
 
     Args:
         paths: record tables (parquet) or tuning logs (JSON lines).
-        workloads: only these, by name, by digest of the workload, or by digest of the pool, as an arena's report has it; all by default.
+        workloads: names, workload digests or pool digests (as in an arena's report) to load; all by default.
     Raises:
         RecordError: a file cannot be read, or is damaged.
-        UserError: a wanted workload is in none of them, a workload's program is missing, nothing of it ran, or there are no pools.
+        UserError: a requested workload or its program is missing, none of its candidates ran, or there are no pools.
     """
-    wanted = list(workloads)
+    requested = list(workloads)
     pools: list[Pool] = []
     others: list[tuple[RecordTable, str, str, pd.DataFrame, PathLike]] = []
     known: dict[str, str] = {}
@@ -37,45 +37,45 @@ def load_pools(paths: Sequence[PathLike], workloads: Iterable[str] = ()) -> list
             digest, key = map(str, keys)
             name = str(lines["name"].iloc[0])
             known[digest] = name
-            if not wanted or digest in wanted or name in wanted:
+            if not requested or digest in requested or name in requested:
                 pools.append(_pool(table, digest, key, lines, path))
             else:
                 others.append((table, digest, key, lines, path))
-    missing = [w for w in wanted if w not in known.keys() | set(known.values())]
+    missing = [w for w in requested if w not in known.keys() | set(known.values())]
     missing = _add_by_digest(pools, others, missing) if missing else []
     if missing:
-        there = ", ".join(f"{name} (digest {digest})" for digest, name in sorted(known.items(), key=lambda x: x[1]))
-        raise UserError(f"no pool of {missing[0]!r} in {_named(paths)}; there are: {there or 'none'}")
+        available = ", ".join(f"{name} (digest {digest})" for digest, name in sorted(known.items(), key=lambda x: x[1]))
+        raise UserError(f"no pool of {missing[0]!r} in {_named(paths)}; available: {available or 'none'}")
     if not pools:
         raise UserError(f"there are no measurements in {_named(paths)}. A pool is a record table or a tuning log")
     return _distinct(pools)
 
 
 def _add_by_digest(
-    pools: list[Pool], others: Sequence[tuple[RecordTable, str, str, pd.DataFrame, PathLike]], wanted: Sequence[str]
+    pools: list[Pool], others: Sequence[tuple[RecordTable, str, str, pd.DataFrame, PathLike]], requested: Sequence[str]
 ) -> list[str]:
-    """Add those of the others whose pools have a wanted digest; what is wanted still.  Pools have to be made to be asked for it."""
+    """Add the other pools that have a requested digest, and return the digests not found.  A pool must be built to compute its digest."""
     found = {p.digest for p in pools}
     for other in others:
         try:
             pool = _pool(*other)
         except UserError:
-            continue  # nobody asked for it by name
-        if pool.digest in wanted:
+            continue  # not requested by name
+        if pool.digest in requested:
             pools.append(pool)
             found.add(pool.digest)
-    return [w for w in wanted if w not in found]
+    return [w for w in requested if w not in found]
 
 
 def _pool(table: RecordTable, digest: str, key: str, lines: pd.DataFrame, path: PathLike) -> Pool:
     program = table.workloads.get(digest)
     if program is None:
         raise UserError(
-            f"{os.fspath(path)} has measurements of the workload {digest} and not its program, so that no space can be made of it. "
+            f"{os.fspath(path)} has measurements of the workload {digest} but not its program, which is needed for the search space. "
             "Merge it with the log that has the program's line"
         )
     if structural.digest(parse_function(program.script)) != digest:
-        raise RecordError(f"{os.fspath(path)}: the program of {program.name} is not the one that was measured: its digest is not {digest}")
+        raise RecordError(f"{os.fspath(path)}: the program of {program.name} is not the measured one: its digest is not {digest}")
     return make_pool(program.name, program.script, table.targets[key], _measurements(lines))
 
 
@@ -86,7 +86,7 @@ def _measurements(lines: pd.DataFrame) -> Iterator[Measurement]:
 
 
 def _distinct(pools: Sequence[Pool]) -> list[Pool]:
-    """The pools with names of their own: what two of them share is told apart by the digest."""
+    """The pools with unique names: duplicate names get the digest as a suffix."""
     out: dict[str, Pool] = {}
     names = [p.name for p in pools]
     for p in pools:

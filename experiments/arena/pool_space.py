@@ -1,8 +1,7 @@
-"""The space of a measured pool: the methods of a ParamSpace, but no row exists that was not measured.
+"""Restrict a search space to the configurations of a tabular benchmark.
 
-Mutation and crossover act in the real space, where a step means something, and their children are replaced by the nearest
-rows of the pool.  So a sampler that reaches candidates through its space's methods searches a table exactly as it searches a
-machine.
+Mutation and crossover act in the real space, where steps are meaningful, and their children are replaced by the nearest configurations
+of the pool.  A sampler that uses the methods of its space therefore searches a table exactly as it searches a machine.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ Indices = npt.NDArray[np.int64]
 
 
 class PoolSpace(ParamSpace):
-    """The rows of a pool as a space with one group of columns, whose table is the pool.
+    """The configurations of a pool as a space with one group of columns, whose table is the pool.
 
-    It is never changed by its methods, so that searches may share it.
+    Its methods do not modify it, so searches may share it.
 
     Args:
-        real: the space that the rows are from; `mutate` and `crossover` act in it.
+        real: the original space of the configurations; `mutate` and `crossover` act in it.
         rows: [N, P], distinct, in lexicographic order.
     """
 
@@ -40,22 +39,22 @@ class PoolSpace(ParamSpace):
 
     @property
     def rows(self) -> Rows:
-        """The pool's rows, [N, P]."""
+        """The pool's configurations, [N, P]."""
         return self.tables[0]
 
     def indices(self, rows: Rows) -> Indices:
-        """Where each row stands in the pool; -1 where it does not, as rows of broken numbers never do."""
+        """The index of each row in the pool; -1 for rows outside it, including rows with fractions."""
         whole = np.ascontiguousarray(rows, np.int64)
         out = np.array([self._at.get(r.tobytes(), -1) for r in whole], np.int64)
         out[(whole != rows).any(axis=1)] = -1
         return out
 
     def snap(self, rows: Rows, other_than: Indices | None = None) -> Indices:
-        """The index of the pool's row that is nearest to each row, see `NearestLines`; a row of the pool is its own.
+        """The index of the pool's row nearest to each row, see `NearestLines`; a row of the pool maps to itself.
 
         Args:
             rows: [M, P], any numbers.
-            other_than: [M], an index that is not to be the answer, or -1; ignored where the pool has no other row.
+            other_than: [M], an index to exclude, or -1; ignored if the pool has no other row.
         """
         out = self.indices(rows)
         avoid = np.full(len(rows), -1, np.int64) if other_than is None else other_than
@@ -65,17 +64,17 @@ class PoolSpace(ParamSpace):
         return out
 
     def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows were measured."""
+        """Which rows are in the pool."""
         return self.indices(rows) >= 0
 
     def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """For each row of numbers the nearest one of the pool, see `snap`; nothing is drawn."""
+        """The nearest row of the pool for each row, see `snap`; deterministic."""
         return np.asarray(self.rows[self.snap(rows)])
 
     def mutate(self, rows: Rows, rng: np.random.Generator, tries: int = 4) -> Rows:
-        """Mutants of the real space, each replaced by the nearest row of the pool that is not its parent.
+        """Mutants of the real space, each replaced by the nearest row of the pool other than its parent.
 
-        With the parent among the answers, most mutants in a thin pool would fall back on it.
+        If the parent were allowed, most mutants in a sparse pool would map back to it.
         """
         out = self.nearest(rows, rng)
         mutants = self.real.mutate(rows, rng, tries)
@@ -90,11 +89,11 @@ class PoolSpace(ParamSpace):
 
 @dataclass(frozen=True)
 class PoolSketch(Sketch):
-    """A sketch of which only the rows of a pool exist.
+    """A sketch restricted to the configurations of a pool.
 
     Attributes:
-        real: its space before that.
-        rows: of the pool, see `PoolSpace`.
+        real: its unrestricted space.
+        rows: configurations of the pool, see `PoolSpace`.
     """
 
     real: ParamSpace = field(repr=False, compare=False)
@@ -102,17 +101,17 @@ class PoolSketch(Sketch):
 
     @cached_property
     def space(self) -> ParamSpace:
-        """The measured rows."""
+        """The space of the measured configurations."""
         return PoolSpace(self.real, self.rows)
 
 
 @dataclass(frozen=True)
 class PoolTask(Task):
-    """A task whose candidates are those of a pool.  It knows no measured time."""
+    """A task whose candidates are those of a pool.  It holds no measured times."""
 
     sketches: Sequence[PoolSketch] = ()
 
     @cached_property
     def space(self) -> Space:
-        """The sketches that have measured rows."""
+        """The space of the sketches with measured configurations."""
         return Space(tuple(self.sketches))

@@ -1,4 +1,4 @@
-"""What an arena found, as data: trials to a goal on each pool, curves with intervals, and a ranking over pools with its significance."""
+"""Summarise an arena as data: trials to a goal per pool, curves with intervals, and a ranking over pools with significance."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.replay import ArenaRun
 from tunesmith.experiments.arena.statistics import (
     RESAMPLES,
+    FloatArray,
     Interval,
     ahead,
     bootstrap_medians,
@@ -27,26 +28,24 @@ from tunesmith.experiments.arena.statistics import (
 )
 from tunesmith.search.samplers.proposals import asked_once
 
-Floats = npt.NDArray[np.float64]
-
 SHARES = (0.90, 0.95, 0.99)
-"""Goals: shares of the throughput of the pool's best candidate."""
+"""Goals, as fractions of the throughput of the pool's best candidate."""
 FEW_SEEDS = 10
-"""With fewer seeds, intervals and tests say little; rankings settle with about twice as many."""
+"""With fewer seeds, intervals and tests are weak; rankings become stable with about twice as many."""
 POOLS_TO_GENERALISE = 6
-"""From so many pools on the tests are over pools, and can reach 5 %; below, over single replays, and say nothing about other pools."""
+"""With at least this many pools the tests are over pools and can reach 5 %; otherwise over replays, valid for these pools only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How soon an entrant found candidates that are good enough.
+    """Trials until a method found sufficiently good candidates.
 
     Attributes:
-        share: of the throughput of the pool's best.
-        trials: median over seeds, with its interval; infinite: not reached.
-        reached: share of the seeds that got there.
-        chance: trials that an order by chance needs, as a median, exactly.
-        candidates: of the pool, those that are good enough.
+        share: fraction of the throughput of the pool's best.
+        trials: median over seeds, with its interval; infinite if not reached.
+        reached: fraction of seeds that reached the goal.
+        chance: exact median trials of a random order.
+        candidates: candidates of the pool that reach the goal.
     """
 
     share: float
@@ -57,46 +56,46 @@ class Goal:
 
     @property
     def of_chance(self) -> float:
-        """Trials as a share of what chance needs."""
+        """Trials as a fraction of those of a random order."""
         return self.trials.value / self.chance
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One entrant on one pool.
+    """Results of one method on one pool.
 
     Attributes:
-        pool, entrant: positions in the run.
-        runs: seeds that ended well.
-        goals: for each of `SHARES`.
+        pool, method: indices in the run.
+        runs: completed seeds.
+        goals: a goal for each of `SHARES`.
         slowdown: best seconds at the end over the pool's best: median and interval.
         trials: points of the curve.
-        curve: best seconds there, median and interval, three arrays.
+        curve: best seconds at these points: median and interval, three arrays.
     """
 
     pool: int
-    entrant: int
+    method: int
     runs: int
     goals: tuple[Goal, ...]
     slowdown: Interval
     trials: npt.NDArray[np.int64]
-    curve: tuple[Floats, Floats, Floats]
+    curve: tuple[FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One entrant over all pools.
+    """Results of one method over all pools.
 
     Attributes:
-        entrant: position in the run.
+        method: index in the run.
         rank: mean rank over the blocks.
-        slowdown: geometric mean, over pools, seeds and trials, of the best so far over the pool's best: how much is lost to the search if
-            it may be stopped at any trial.
-        p: that it is no worse than the first of the ranking; adjusted for all pairs, 1 for the first itself and where the test points
-            the other way, which `ArenaSummary.notes` says then.
+        slowdown: geometric mean, over pools, seeds and trials, of the best so far over the pool's best: the expected loss of a search that
+            may be stopped at any trial.
+        p: p-value that the method is no worse than the first of the ranking, adjusted for all pairs; 1 for the first itself and if the
+            test points the other way, which `ArenaSummary.notes` then reports.
     """
 
-    entrant: int
+    method: int
     rank: float
     slowdown: Interval
     p: float
@@ -104,13 +103,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two entrants.  Ratio, direction and p come from one statistic, the signed ranks of the paired differences.
+    """Comparison of two methods.  Ratio, direction and p-value come from one statistic, the signed ranks of the paired differences.
 
     Attributes:
-        first, second: positions in the run.
-        ratio: of their slowdowns, first by second, of a typical pair: the pseudomedian, with its interval.
-        p, adjusted: of the signed-rank test, and that adjusted for all pairs (Holm).
-        ahead: -1 where the ranks say that the first loses less, 1 the second, 0 neither.
+        first, second: indices in the run.
+        ratio: ratio of their slowdowns, first over second, of a typical pair: the pseudomedian, with its interval.
+        p, adjusted: p-value of the signed-rank test, and its adjustment for all pairs (Holm).
+        ahead: -1 if by the ranks the first loses less, 1 if the second does, 0 if neither.
     """
 
     first: int
@@ -121,7 +120,7 @@ class Pair:
     ahead: int
 
     def better(self, level: float) -> int | None:
-        """The entrant that loses less, None where the adjusted p does not show it, or ties leave no typical difference."""
+        """The method that loses less; None if the adjusted p-value is not significant, or ties leave no typical difference."""
         if self.adjusted > 1.0 - level or not self.ahead or (self.ratio.value - 1.0) * self.ahead <= 0.0:
             return None
         return self.first if self.ahead < 0 else self.second
@@ -129,15 +128,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ArenaSummary:
-    """The comparison.
+    """Comparison of the methods of a run.
 
     Attributes:
         run: the replays.
-        standings: pool by pool, entrant by entrant; who never ended well on a pool is missing.
-        ranking: best first; only entrants whose replays all ended well.
-        pairs: of them.
-        unit: what a block of the tests is: "pool" or "replay".
-        level: of confidence.
+        standings: by pool and method; a method without a completed replay on a pool is missing.
+        ranking: best first; only methods whose replays all completed.
+        pairs: pairs of these methods.
+        unit: block of the tests: "pool" or "replay".
+        level: confidence level.
     """
 
     run: ArenaRun
@@ -149,46 +148,46 @@ class ArenaSummary:
 
     @property
     def notes(self) -> list[str]:
-        """What bears on believing the numbers."""
+        """Caveats about the numbers."""
         run, out = self.run, list[str]()
         if run.seeds < FEW_SEEDS:
-            out.append(f"few seeds ({run.seeds}): intervals and tests say little below {FEW_SEEDS}, and rankings settle with about 20")
+            out.append(f"few seeds ({run.seeds}): intervals and tests are weak below {FEW_SEEDS}, and rankings become stable with about 20")
         if run.settings.batch >= run.settings.trials:
             out.append(asked_once(run.settings.batch, run.settings.trials))
-        first, labels = (self.ranking[0].entrant, self.labels) if self.ranking else (-1, [])
+        first, labels = (self.ranking[0].method, self.labels) if self.ranking else (-1, [])
         for pair in self.pairs:
             better = pair.better(self.level)
             if better is not None and better != first and first in (pair.first, pair.second):
                 out.append(
-                    f"{labels[first]} has the lowest mean slowdown, and {labels[better]} is better in the typical {self.unit} "
-                    f"(p {pair.adjusted:.3g}): a few large losses decide the mean, and the verdict of the pair goes by the ranks"
+                    f"{labels[first]} has the lowest mean slowdown, but {labels[better]} is better in the typical {self.unit} "
+                    f"(p {pair.adjusted:.3g}): a few large losses dominate the mean, and the verdict of the pair uses the ranks"
                 )
         return out
 
-    def seconds_of(self, entrant: int) -> float | None:
-        """Median seconds of a replay of an entrant; None where no replay's are known."""
-        mine = [s for job, s in self.run.took.items() if job.entrant == entrant]
-        return float(np.median(mine)) if mine else None
+    def seconds_of(self, method: int) -> float | None:
+        """Median seconds of a replay of a method; None if unknown."""
+        known = [s for job, s in self.run.seconds.items() if job.method == method]
+        return float(np.median(known)) if known else None
 
     @property
     def labels(self) -> list[str]:
-        """Names of the entrants; two that differ in folders only have their whole text."""
-        short = [e.label for e in self.run.entrants]
-        return [n if short.count(n) == 1 else f"{e.sampler} + {e.model}" for n, e in zip(short, self.run.entrants, strict=True)]
+        """Names of the methods; methods that differ only in folders have their full text."""
+        short = [e.label for e in self.run.methods]
+        return [n if short.count(n) == 1 else f"{e.sampler} + {e.model}" for n, e in zip(short, self.run.methods, strict=True)]
 
     def to_json(self) -> dict[str, object]:
-        """Everything as plain data; times in microseconds, None for what was not reached."""
+        """Everything as plain data; times in microseconds, None for goals not reached."""
         run = self.run
         labels = self.labels
         return {
             "notes": self.notes,
             "settings": {"trials": run.settings.trials, "batch": run.settings.batch, "seeds": run.seeds, "level": self.level},
             "pools": [_pool_json(p, run.budget(i)) for i, p in enumerate(run.pools)],
-            "entrants": [{"label": n, "sampler": e.sampler, "model": e.model or None} for n, e in zip(labels, run.entrants, strict=True)],
+            "entrants": [{"label": n, "sampler": e.sampler, "model": e.model or None} for n, e in zip(labels, run.methods, strict=True)],
             "standings": [_standing_json(s, run.pools, labels) for s in self.standings],
             "unit": self.unit,
             "ranking": [
-                {"entrant": labels[r.entrant], "rank": r.rank, "slowdown": r.slowdown.to_json(), "p_vs_first": r.p} for r in self.ranking
+                {"entrant": labels[r.method], "rank": r.rank, "slowdown": r.slowdown.to_json(), "p_vs_first": r.p} for r in self.ranking
             ],
             "pairs": [
                 {
@@ -202,27 +201,27 @@ class ArenaSummary:
                 for p in self.pairs
             ],
             "failures": [
-                {"pool": run.pools[f.job.pool].name, "entrant": labels[f.job.entrant], "seed": f.job.seed, "message": f.message}
+                {"pool": run.pools[f.job.pool].name, "entrant": labels[f.job.method], "seed": f.job.seed, "message": f.message}
                 for f in run.failures
             ],
         }
 
 
 def summarise(run: ArenaRun, level: float = 0.95, resamples: int = RESAMPLES) -> ArenaSummary:
-    """The comparison of a run's entrants.  Equal runs give equal numbers.
+    """Compare the methods of a run.  Equal runs give equal numbers.
 
     Args:
-        run: see `arena.run_arena`.
-        level: of confidence.
-        resamples: of the bootstrap.
+        run: see `replay.run_arena`.
+        level: confidence level.
+        resamples: number of bootstrap resamples.
     """
     standings = []
     for p in range(len(run.pools)):
-        for e in range(len(run.entrants)):
+        for e in range(len(run.methods)):
             curves = run.curves(p, e)
             if len(curves):
                 standings.append(_standing(run.pools[p], p, e, curves, level, resamples))
-    complete = [e for e in range(len(run.entrants)) if all(len(run.curves(p, e)) == run.seeds for p in range(len(run.pools)))]
+    complete = [e for e in range(len(run.methods)) if all(len(run.curves(p, e)) == run.seeds for p in range(len(run.pools)))]
     scores = {e: [losses(run.pools[p], run.curves(p, e)) for p in range(len(run.pools))] for e in complete}
     unit = "pool" if len(run.pools) >= POOLS_TO_GENERALISE else "replay"
     blocks = {e: np.array([g.mean() for g in s]) if unit == "pool" else np.concatenate(s) for e, s in scores.items()}
@@ -230,14 +229,14 @@ def summarise(run: ArenaRun, level: float = 0.95, resamples: int = RESAMPLES) ->
     return ArenaSummary(run, tuple(standings), _ranking(complete, scores, blocks, pairs, level, resamples), pairs, unit, level)
 
 
-def losses(pool: Pool, curves: Floats) -> Floats:
-    """For each curve the mean over its trials of log(best so far / best of the pool), [runs]; before the first success, the slowest of the
-    pool stands for the best so far."""
+def losses(pool: Pool, curves: FloatArray) -> FloatArray:
+    """Mean over the trials of each curve of log(best so far / best of the pool), [runs]; before the first success the best so far is the
+    slowest time of the pool."""
     slowest = pool.seconds[np.isfinite(pool.seconds)].max()
     return np.asarray(np.log(np.minimum(curves, slowest) / pool.best).mean(axis=1))
 
 
-def _standing(pool: Pool, p: int, e: int, curves: Floats, level: float, resamples: int) -> Standing:
+def _standing(pool: Pool, p: int, e: int, curves: FloatArray, level: float, resamples: int) -> Standing:
     goals = []
     for share in SHARES:
         goal = pool.best / share
@@ -251,10 +250,10 @@ def _standing(pool: Pool, p: int, e: int, curves: Floats, level: float, resample
     return Standing(p, e, len(curves), tuple(goals), end, points, curve)
 
 
-def _pairs(entrants: Sequence[int], blocks: Mapping[int, Floats], level: float) -> tuple[Pair, ...]:
+def _pairs(methods: Sequence[int], blocks: Mapping[int, FloatArray], level: float) -> tuple[Pair, ...]:
     found = []
-    for i, a in enumerate(entrants):
-        for b in entrants[i + 1 :]:
+    for i, a in enumerate(methods):
+        for b in methods[i + 1 :]:
             apart = blocks[a] - blocks[b]
             found.append((a, b, _exp(pseudomedian(apart, level)), signed_rank(apart), ahead(apart)))
     adjusted = holm([p for *_, p, _ in found])
@@ -262,18 +261,18 @@ def _pairs(entrants: Sequence[int], blocks: Mapping[int, Floats], level: float) 
 
 
 def _ranking(
-    entrants: Sequence[int],
-    scores: Mapping[int, Sequence[Floats]],
-    blocks: Mapping[int, Floats],
+    methods: Sequence[int],
+    scores: Mapping[int, Sequence[FloatArray]],
+    blocks: Mapping[int, FloatArray],
     pairs: Sequence[Pair],
     level: float,
     resamples: int,
 ) -> tuple[Rank, ...]:
-    if not entrants:
+    if not methods:
         return ()
-    ranks = dict(zip(entrants, mean_ranks(np.stack([blocks[e] for e in entrants], axis=1)).tolist(), strict=True))
-    slowdowns = {e: _exp(mean_interval(scores[e], level, resamples=resamples)) for e in entrants}
-    order = sorted(entrants, key=lambda e: (slowdowns[e].value, e))
+    ranks = dict(zip(methods, mean_ranks(np.stack([blocks[e] for e in methods], axis=1)).tolist(), strict=True))
+    slowdowns = {e: _exp(mean_interval(scores[e], level, resamples=resamples)) for e in methods}
+    order = sorted(methods, key=lambda e: (slowdowns[e].value, e))
     against_first = {}
     for p in pairs:
         if order[0] in (p.first, p.second):
@@ -303,7 +302,7 @@ def _standing_json(s: Standing, pools: Sequence[Pool], labels: Sequence[str]) ->
     names = ("median", "low", "high")
     return {
         "pool": pools[s.pool].name,
-        "entrant": labels[s.entrant],
+        "entrant": labels[s.method],
         "runs": s.runs,
         "slowdown": s.slowdown.to_json(),
         "goals": [

@@ -1,4 +1,4 @@
-"""arena: replay samplers and models on measured pools, and report who found what how soon; no hardware is used."""
+"""Replay samplers and models on tabular benchmarks, and report their search efficiency; no hardware is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from tunesmith.display.progress import clock
 from tunesmith.display.tables import as_text, microseconds, plain_table, plural, printable
-from tunesmith.experiments.arena.contestants import line_up, parse_spec
+from tunesmith.experiments.arena.methods import line_up, parse_spec
 from tunesmith.experiments.arena.plots import plot_arena
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.pool_file import load_pools
@@ -31,12 +31,12 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import names_a_file
 
 JOURNAL = "replays.jsonl"
-"""In the folder of a run: what was replayed."""
+"""File of completed replays in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaReport:
-    """What an arena found.
+    """Result of an arena.
 
     Attributes:
         summary: all numbers.
@@ -46,7 +46,7 @@ class ArenaReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all replays ended well."""
+        """Whether all replays completed."""
         return not self.summary.run.failures
 
     def to_json(self) -> dict[str, object]:
@@ -54,15 +54,15 @@ class ArenaReport:
         return self.summary.to_json()
 
     def render(self) -> RenderableType:
-        """Tables for a terminal: one for each pool, the ranking, all pairs, notes, and what failed."""
+        """Tables for a terminal: one per pool, the ranking, all pairs, notes, and failures."""
         run = self.summary.run
         parts: list[RenderableType] = [self._pool_table(i) for i in range(len(run.pools))]
         parts += [self._ranking_table()] if self.summary.ranking else []
         parts += [self._pairs_table()] if self.summary.pairs else []
         parts += [printable(f"! {note}", style="yellow") for note in self.summary.notes]
         for f in run.failures[:5]:
-            why = "\n".join([f.message, *self._place(f)])
-            parts.append(plain_table("", ["failed", "why"], [[self._who(f), why]], left=["why"]))
+            why = "\n".join([f.message, *self._location(f)])
+            parts.append(plain_table("", ["failed", "why"], [[self._replay_name(f), why]], left=["why"]))
         if len(run.failures) > 5:
             parts.append(f"... and {len(run.failures) - 5} more failures")
         return Group(*parts)
@@ -70,40 +70,40 @@ class ArenaReport:
     def __str__(self) -> str:
         return as_text(self.render())
 
-    def _who(self, f: Failure) -> str:
+    def _replay_name(self, f: Failure) -> str:
         run = self.summary.run
-        return f"{self.summary.labels[f.job.entrant]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
+        return f"{self.summary.labels[f.job.method]} on {run.pools[f.job.pool].name}, seed {f.job.seed}"
 
-    def _place(self, f: Failure) -> list[str]:
-        """Where it was raised: the last line of the traceback that is in a file of the entrant's, if it names one; nothing otherwise."""
-        entrant = self.summary.run.entrants[f.job.entrant]
-        named = [parse_spec(spec)[0] for spec in (entrant.sampler, entrant.model) if spec]
+    def _location(self, f: Failure) -> list[str]:
+        """The last line of the traceback that is in a file of the method; empty if there is none."""
+        method = self.summary.run.methods[f.job.method]
+        named = [parse_spec(spec)[0] for spec in (method.sampler, method.model) if spec]
         files = {Path(name.rpartition(":")[0]).name for name in named if names_a_file(name)}
         frames = re.findall(r'^  File "([^"]+)", line (\d+), in (.+)\n(?:    (.+))?', f.detail, re.MULTILINE)
-        mine = [frame for frame in frames if Path(frame[0]).name in files]
-        return [f"{path}, line {line}, in {name}: {code}" for path, line, name, code in mine[-1:]]
+        own = [frame for frame in frames if Path(frame[0]).name in files]
+        return [f"{path}, line {line}, in {name}: {code}" for path, line, name, code in own[-1:]]
 
     def _pool_table(self, at: int) -> RenderableType:
         s, pool = self.summary, self.summary.run.pools[at]
         budget = s.run.budget(at)
         columns = [
-            "entrant",
+            "method",
             *(f"to {share:.0%}" for share in SHARES),
             f"of chance to {SHARES[1]:.0%}",
             "median slowdown at the end",
             "seeds",
         ]
-        mine = [x for x in s.standings if x.pool == at]
+        standings = [x for x in s.standings if x.pool == at]
         rows = [
-            [s.labels[x.entrant], *[_trials(g, budget) for g in x.goals], _share(x.goals[1]), _interval(x.slowdown), str(x.runs)]
-            for x in mine
+            [s.labels[x.method], *[_trials(g, budget) for g in x.goals], _share(x.goals[1]), _interval(x.slowdown), str(x.runs)]
+            for x in standings
         ]
-        if mine:
-            rows.append(["(order by chance)", *[str(g.chance) for g in mine[0].goals], "100 %", "", ""])
-            rows.append(["(candidates that good)", *[str(g.candidates) for g in mine[0].goals], "", "", ""])
+        if standings:
+            rows.append(["(random order)", *[str(g.chance) for g in standings[0].goals], "100 %", "", ""])
+            rows.append(["(candidates of the goal)", *[str(g.candidates) for g in standings[0].goals], "", "", ""])
         title = (
             f"{pool.name}: {len(pool)} candidates, best {microseconds(pool.best)} us, {budget} trials; "
-            f"median trials to a share of the best throughput, {s.level:.0%} intervals"
+            f"median trials to a fraction of the best throughput, {s.level:.0%} intervals"
         )
         return plain_table(title, columns, rows)
 
@@ -112,10 +112,10 @@ class ArenaReport:
         title = f"ranking over {plural(len(s.run.pools), 'pool')} by mean slowdown along the search. {self._meaning()}"
         rows = []
         for i, r in enumerate(s.ranking):
-            seconds = s.seconds_of(r.entrant)
+            seconds = s.seconds_of(r.method)
             cost = "-" if seconds is None else f"{seconds:.2f}"
-            rows.append([s.labels[r.entrant], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p), cost])
-        return plain_table(title, ["entrant", "mean slowdown", "mean rank", "p against the first", "s a replay"], rows)
+            rows.append([s.labels[r.method], _interval(r.slowdown), f"{r.rank:.2f}", "" if i == 0 else _p(r.p), cost])
+        return plain_table(title, ["method", "mean slowdown", "mean rank", "p against the first", "s per replay"], rows)
 
     def _pairs_table(self) -> RenderableType:
         s = self.summary
@@ -126,23 +126,23 @@ class ArenaReport:
             rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
         columns = ["A", "B", "typical slowdown A/B", "p (Holm)", "verdict"]
         return plain_table(
-            "all pairs; the verdict goes by p: ratio, p and direction are of one signed-rank test",
+            "all pairs; the verdict uses p: ratio, p and direction come from one signed-rank test",
             columns,
             rows,
             left=["B", "verdict"],
         )
 
     def _meaning(self) -> str:
-        """Of what the p-values speak."""
+        """The scope of the p-values."""
         s = self.summary
         if s.unit == "pool":
-            return "The p-values are over pools, and speak of workloads like these"
+            return "The p-values are over pools, and generalise to workloads like these"
         these = "this pool" if len(s.run.pools) == 1 else f"these {len(s.run.pools)} pools"
-        return f"The p-values concern {these} only; {POOLS_TO_GENERALISE} or more are needed to speak of other workloads"
+        return f"The p-values concern {these} only; {POOLS_TO_GENERALISE} or more are needed to generalise to other workloads"
 
     def write(self, folder: str | PathLike[str]) -> list[Path]:
-        """Write `report.txt`, what the terminal shows, `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`; where
-        replays failed `failures.txt`, with their tracebacks.
+        """Write `report.txt` (the terminal output), `arena.json`, `standings.csv`, `curves.csv`, `ranking.csv` and `pairs.csv`, and
+        `failures.txt` with the tracebacks of failed replays.
 
         Raises:
             UserError: a file cannot be written.
@@ -153,7 +153,7 @@ class ArenaReport:
         texts = {"report.txt": str(self), "arena.json": json.dumps(data, indent=1)}
         failures = self.summary.run.failures
         if failures:
-            texts["failures.txt"] = "\n\n".join(f"{self._who(f)}: {f.message}\n{f.detail}" for f in failures)
+            texts["failures.txt"] = "\n\n".join(f"{self._replay_name(f)}: {f.message}\n{f.detail}" for f in failures)
         paths = [*(out / name for name in texts), *(out / f"{name}.csv" for name in tables)]
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class ArenaReport:
         return paths
 
     def plot(self, folder: str | PathLike[str]) -> list[Path]:
-        """Draw the curves of each pool and the ranking as SVG.
+        """Plot the curves of each pool and the ranking as SVG.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
@@ -190,21 +190,21 @@ def arena(
     folder: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> ArenaReport:
-    """Replay samplers with models on measured pools.
+    """Replay samplers with models on tabular benchmarks.
 
     Args:
         pools: record tables (parquet), tuning logs, or pools; every workload and target of a file is a pool.
         samplers: names, or `path.py:Class`; with settings, as in `evolutionary(drafting=off,keep=256)`.
-        models: cost models for the samplers that take one, the same way; `none` turns the sampler's learning off.
+        models: likewise, cost models for the samplers that take one; `none` disables the sampler's learning.
         seeds: replays of each sampler with each model on each pool.
-        trials: budget of a search; a smaller pool's size.
-        batch: candidates that a sampler is asked for at once.
-        workers: processes; by default one for each core, 0 for none.  The results do not depend on it.
-        workloads: of the files, only these, by name or digest, of the workload or of the pool.
-        folder: keeps a journal of replays there, and does not do again what it holds.
-        progress: show on standard error how far it is.
+        trials: trials per search; limited by the size of the pool.
+        batch: candidates per sampler call.
+        workers: processes; by default one per core, 0 for none.  The results do not depend on it.
+        workloads: workloads of the files to use, by name, workload digest or pool digest; all by default.
+        folder: folder of a journal of replays, which are not repeated.
+        progress: show progress on standard error.
     Raises:
-        UserError: an argument makes no sense, or a file holds no pool.
+        UserError: an argument is invalid, or a file contains no pool.
         RecordError: a file cannot be read.
     """
     given = list(pools)
@@ -212,27 +212,27 @@ def arena(
     files = [p for p in given if not isinstance(p, Pool)]
     if files or not found:
         found += load_pools(files, workloads)
-    entrants = line_up(samplers, models)
+    methods = line_up(samplers, models)
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     settings = ArenaSettings(trials, batch)
     journal = None if folder is None else Path(folder) / JOURNAL
-    with _Shown(progress) as shown:
-        run = run_arena(found, entrants, seeds, settings, workers=count, journal=journal, progress=shown)
+    with _ReplayProgress(progress) as shown:
+        run = run_arena(found, methods, seeds, settings, workers=count, journal=journal, progress=shown)
     return ArenaReport(summarise(run))
 
 
-class _Shown:
-    """Progress on standard error, with an estimate of the rest: a bar in a terminal, a line every few seconds anywhere else."""
+class _ReplayProgress:
+    """Progress on standard error, with the estimated remaining time: a bar in a terminal, else a line every few seconds."""
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, enabled: bool) -> None:
         self._console = Console(stderr=True)
-        self._wanted = wanted
+        self._enabled = enabled
         self._bar: Progress | None = None
         self._last = self._start = time.monotonic()
         self._known: int | None = None
 
-    def __enter__(self) -> _Shown:
-        if self._wanted and self._console.is_terminal:
+    def __enter__(self) -> _ReplayProgress:
+        if self._enabled and self._console.is_terminal:
             columns = ("replays", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task("replays")
@@ -244,11 +244,11 @@ class _Shown:
             self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        if self._known is None:  # the first call tells what the journal had
+        if self._known is None:  # the first call passes the number of journalled replays
             self._known, self._start = done, time.monotonic()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
-        elif self._wanted and (done == total or time.monotonic() - self._last > 5.0):
+        elif self._enabled and (done == total or time.monotonic() - self._last > 5.0):
             self._last = time.monotonic()
             pace = (self._last - self._start) / (done - self._known) if done > self._known else None
             left = f", about {clock(pace * (total - done))} left" if pace is not None and done < total else ""
@@ -256,20 +256,20 @@ class _Shown:
 
 
 def _tables(s: ArenaSummary) -> dict[str, list[list[object]]]:
-    """The files' rows, headings first; empty cells for what was not reached."""
+    """Rows of the CSV files, with a header; cells of goals not reached are empty."""
     labels, pools = s.labels, [p.name for p in s.run.pools]
     of_goals = ("trials", "trials_low", "trials_high", "reached", "chance_trials", "candidates")
     goals = [f"{what}_{share:.0%}" for share in SHARES for what in of_goals]
     standings: list[list[object]] = [["pool", "entrant", "runs", *_columns("slowdown_end"), *goals]]
     curves: list[list[object]] = [["pool", "entrant", "trial", "median_us", "low_us", "high_us"]]
     for x in s.standings:
-        who: list[object] = [pools[x.pool], labels[x.entrant]]
+        who: list[object] = [pools[x.pool], labels[x.method]]
         found = [y for g in x.goals for y in (*g.trials.to_json(), g.reached, g.chance, g.candidates)]
         standings.append([*who, x.runs, *x.slowdown.to_json(), *found])
         for i, trial in enumerate(x.trials.tolist()):
             curves.append([*who, trial, *[y * 1e6 if math.isfinite(y := float(c[i])) else None for c in x.curve]])
     ranking: list[list[object]] = [["entrant", *_columns("slowdown_mean"), "mean_rank", "p_vs_first"]]
-    ranking += [[labels[r.entrant], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
+    ranking += [[labels[r.method], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
     pairs: list[list[object]] = [["first", "second", *_columns("ratio"), "p", "p_holm", "better"]]
     for p in s.pairs:
         better = p.better(s.level)
@@ -282,7 +282,7 @@ def _columns(name: str) -> list[str]:
 
 
 def _trials(goal: Goal, budget: int) -> str:
-    """`41 (33..60)`; `>256` where half of the searches did not get there."""
+    """`41 (33..60)`; `>256` if half of the searches did not reach the goal."""
     shown = [f"{x:g}" if math.isfinite(x) else f">{budget}" for x in (goal.trials.value, goal.trials.low, goal.trials.high)]
     return f"{shown[0]} ({shown[1]}..{shown[2]})"
 

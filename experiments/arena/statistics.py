@@ -1,7 +1,7 @@
-"""What can be said about curves of searches: intervals by the bootstrap, trials to a goal, paired tests, and what chance would do.
+"""Compute statistics of search curves: bootstrap intervals, trials to a goal, paired tests, and the expectation by chance.
 
-Everything takes and gives arrays, and draws from named streams only.  Infinity stands for a goal that was not reached, and orders and
-medians treat it as what it is: more than any number.
+All functions take and return arrays, and draw from named random streams only.  Infinity marks a goal that was not reached and is ordered
+above every number.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy.typing as npt
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 
-Floats = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 _CHUNK = 1 << 22
-"""Numbers that are resampled at once."""
+"""Numbers resampled at once."""
 _EXACT = 200
-"""Up to so many pairs the distribution of the signed-rank statistic is counted out."""
+"""Maximum number of pairs for which the distribution of the signed-rank statistic is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and the confidence interval around it; infinite where searches did not reach the goal."""
+    """An estimate with its confidence interval; infinite if searches did not reach the goal."""
 
     value: float
     low: float
@@ -39,28 +39,30 @@ class Interval:
         return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
 
 
-def medians(values: Floats) -> Floats:
-    """Medians over the first axis; of an even number of values the mean of the middle two, which is infinite if the upper one is."""
+def medians(values: FloatArray) -> FloatArray:
+    """Medians over the first axis; for an even count the mean of the middle two, infinite if the upper one is."""
     ordered = np.sort(values, axis=0)
     n = len(ordered)
     return np.asarray((ordered[(n - 1) // 2] + ordered[n // 2]) / 2.0)
 
 
-def bootstrap_medians(values: Floats, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats, Floats]:
-    """Medians over the first axis, and the ends of their percentile intervals (Efron and Tibshirani, An Introduction to the Bootstrap,
-    1993, chapter 13).  The whole of the other axes is resampled together, so that of curves the runs are drawn and not the points.
+def bootstrap_medians(
+    values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Medians over the first axis, with percentile intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13).
+    The other axes are resampled together: for curves, runs are drawn and not points.
 
     Args:
-        values: [runs, ...]; inf where a run did not reach its goal.
-        level: of confidence.
-        seed: of the draws; equal shapes get equal draws.
-        resamples: so many.
+        values: [runs, ...]; inf if a run did not reach its goal.
+        level: confidence level.
+        seed: seed of the draws; equal shapes get equal draws.
+        resamples: number of resamples.
     Raises:
         UserError: there are no runs.
     """
     runs = len(values)
     if not runs:
-        raise UserError("a median of no runs is asked for: all replays failed")
+        raise UserError("cannot compute a median of no runs: all replays failed")
     draws = stream(seed, "bootstrap", runs, resamples).integers(runs, size=(resamples, runs))
     flat = values.reshape(runs, -1)
     step = max(_CHUNK // (resamples * runs), 1)
@@ -72,18 +74,18 @@ def bootstrap_medians(values: Floats, level: float = 0.95, seed: int = 0, resamp
     return medians(values), low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
-def median_interval(values: Floats, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The median of [runs] values and its interval, see `bootstrap_medians`."""
+def median_interval(values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The median of [runs] values with its interval, see `bootstrap_medians`."""
     value, low, high = bootstrap_medians(np.asarray(values, np.float64), level, seed, resamples)
     return Interval(float(value), float(low), float(high))
 
 
-def mean_interval(groups: Sequence[Floats], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The mean of the groups' means and its percentile interval, where runs are drawn within each group (stratified bootstrap, as in
+def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """The mean of the groups' means with its percentile interval, where runs are drawn within each group (stratified bootstrap, as in
     Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021).
 
     Args:
-        groups: of each group (pool) the values of its runs.
+        groups: values of the runs of each group (pool).
         level, seed, resamples: as for `bootstrap_medians`.
     """
     total = np.zeros(resamples)
@@ -94,16 +96,16 @@ def mean_interval(groups: Sequence[Floats], level: float = 0.95, seed: int = 0, 
     return Interval(float(np.mean([g.mean() for g in groups])), float(low), float(high))
 
 
-def _ends(found: Floats, level: float) -> tuple[Floats, Floats]:
-    """Quantiles over the first axis that are values of it: between two of them one might be infinite."""
+def _ends(found: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
+    """Quantiles over the first axis without interpolation, which could give infinity."""
     tail = (1.0 - level) / 2.0
     ordered = np.sort(found, axis=0)
     n = len(ordered)
     return ordered[max(math.ceil(tail * n) - 1, 0)], ordered[min(math.ceil((1.0 - tail) * n) - 1, n - 1)]
 
 
-def trials_to(curves: Floats, goal: float) -> Floats:
-    """The trial, counted from 1, at which each curve has come down to `goal` seconds, [runs]; inf for those that never do.
+def trials_to(curves: FloatArray, goal: float) -> FloatArray:
+    """The trial, from 1, at which each curve reaches `goal` seconds, [runs]; inf for curves that do not.
 
     Args:
         curves: best seconds after each trial, [runs, trials], never rising.
@@ -114,34 +116,34 @@ def trials_to(curves: Floats, goal: float) -> Floats:
 
 
 def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
-    """Trials after which one who draws from a pool without putting back has drawn a good candidate, with this probability at least.
+    """Trials after which drawing without replacement from a pool has found a good candidate with at least this probability.
 
     The number of draws to the first success is distributed negative-hypergeometrically (Johnson, Kemp and Kotz, Univariate Discrete
     Distributions, 3rd edition, section 6.2.2): P(T > t) = C(size - good, t) / C(size, t).
 
     Args:
-        size: of the pool.
-        good: candidates in it that reach the goal, at least 1.
+        size: size of the pool.
+        good: number of candidates that reach the goal, at least 1.
         quantile: 0.5 for the median.
     """
     if not 1 <= good <= size:
-        raise UserError(f"of a pool of {size} candidates 1 to {size} can be good, not {good}")
+        raise UserError(f"the number of good candidates in a pool of {size} must be 1 to {size}, got {good}")
     t = np.arange(size - good + 1)
     # P(T > t + 1) = P(T > t) (size - good - t) / (size - t)
     survival = np.concatenate([[1.0], np.cumprod((size - good - t) / (size - t))])
     return int(np.argmax(survival <= 1.0 - quantile + 1e-12))
 
 
-def signed_rank(differences: Floats) -> float:
-    """Two-sided p-value of Wilcoxon's signed-rank test: are the differences of pairs around 0?  (Wilcoxon, Biometrics Bulletin 1945.)
+def signed_rank(differences: FloatArray) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test: are paired differences centred at 0?  (Wilcoxon, Biometrics Bulletin 1945.)
 
-    Zeros are left out and equal sizes share their mean rank; the distribution of the statistic under random signs of these very ranks is
-    counted out, which is exact with ties too.  Beyond 200 pairs it is the normal approximation with the continuity correction.
+    Zeros are dropped and equal sizes share their mean rank.  The distribution of the statistic under random signs of these ranks is
+    enumerated, which is exact with ties.  Beyond 200 pairs the normal approximation with continuity correction is used.
 
     Args:
         differences: [pairs], finite.
     Returns:
-        1.0 where all are 0.
+        The p-value; 1.0 if all differences are 0.
     """
     d = np.asarray(differences, np.float64)
     d = d[d != 0.0]
@@ -153,7 +155,7 @@ def signed_rank(differences: Floats) -> float:
     smaller = min(int(doubled[d > 0].sum()), int(doubled[d < 0].sum()))
     if n > _EXACT:
         deviation = math.sqrt(float((doubled.astype(np.float64) ** 2).sum())) / 2.0
-        z = max(total / 2.0 - smaller - 1.0, 0.0) / deviation  # ranks are doubled, and so is the correction of 1/2
+        z = max(total / 2.0 - smaller - 1.0, 0.0) / deviation  # doubled ranks, so the correction of 1/2 is doubled
         return math.erfc(z / math.sqrt(2.0))
     share = np.zeros(total + 1)
     share[0] = 1.0
@@ -164,16 +166,16 @@ def signed_rank(differences: Floats) -> float:
     return min(1.0, 2.0 * float(share[: smaller + 1].sum()))
 
 
-def pseudomedian(differences: Floats, level: float = 0.95) -> Interval:
-    """The estimate that belongs to `signed_rank`: the median of the means of any two pairs, and the interval of all shifts that the
-    test does not reject (Hodges and Lehmann, Annals of Mathematical Statistics 1963).
+def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
+    """The estimate of `signed_rank`: the median of the means of any two pairs, with the interval of all shifts that the test does not
+    reject (Hodges and Lehmann, Annals of Mathematical Statistics 1963).
 
-    Without ties it is positive exactly where the positive ranks of the test weigh more, so that direction, size, interval and
-    significance cannot contradict each other.  The interval is infinite where so few pairs can reject nothing at this level.
+    Without ties it is positive exactly if the positive ranks of the test weigh more, so direction, size, interval and significance are
+    consistent.  The interval is infinite if the number of pairs is too small to reject anything at this level.
 
     Args:
         differences: [pairs], at least one, finite.
-        level: of confidence.
+        level: confidence level.
     """
     d = np.asarray(differences, np.float64)
     n = len(d)
@@ -183,15 +185,15 @@ def pseudomedian(differences: Floats, level: float = 0.95) -> Interval:
     return Interval(float(np.median(walsh)), float(low), float(high))
 
 
-def ahead(differences: Floats) -> int:
-    """The direction of `signed_rank`: 1 where the positive differences have the larger sum of ranks, -1 the negative ones, 0 neither."""
+def ahead(differences: FloatArray) -> int:
+    """The direction of `signed_rank`: 1 if the positive differences have the larger rank sum, -1 if the negative ones, 0 if neither."""
     d = np.asarray(differences, np.float64)
     d = d[d != 0.0]
     return int(np.sign((_doubled_ranks(np.abs(d)) * np.sign(d)).sum())) if len(d) else 0
 
 
 def _rejected(n: int, risk: float) -> int:
-    """How many values the rank sum of `n` pairs without ties can have, from 0 on, that are rejected on one side at half this risk."""
+    """Number of values, from 0, of the rank sum of `n` pairs without ties that are rejected on one side at half this risk."""
     if n > _EXACT:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         z = NormalDist().inv_cdf(1.0 - risk / 2)
@@ -205,8 +207,8 @@ def _rejected(n: int, risk: float) -> int:
     return int(np.searchsorted(np.cumsum(share), risk / 2, side="right"))
 
 
-def _doubled_ranks(sizes: Floats) -> npt.NDArray[np.int64]:
-    """Twice the ranks from 1; equal sizes share their mean rank, so that twice of it is an integer."""
+def _doubled_ranks(sizes: FloatArray) -> npt.NDArray[np.int64]:
+    """Twice the ranks from 1; equal sizes share their mean rank, so twice the rank is an integer."""
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     first = last - counts + 1
@@ -214,21 +216,21 @@ def _doubled_ranks(sizes: Floats) -> npt.NDArray[np.int64]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number: rejecting all below a level keeps the chance of any false rejection below it (Holm,
+    """p-values adjusted for multiple testing: rejecting all below a level bounds the chance of any false rejection by it (Holm,
     Scandinavian Journal of Statistics 1979)."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     out = [0.0] * len(p_values)
     worst = 0.0
-    for place, i in enumerate(order):
-        worst = max(worst, min(1.0, (len(order) - place) * p_values[i]))
+    for position, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - position) * p_values[i]))
         out[i] = worst
     return out
 
 
-def mean_ranks(scores: Floats) -> Floats:
-    """Mean rank of each column over the rows, 1 for the lowest; equal scores share theirs (as Demsar, JMLR 2006, compares learners).
+def mean_ranks(scores: FloatArray) -> FloatArray:
+    """Mean rank of each column over the rows, 1 for the lowest; equal scores share a rank (as Demsar, JMLR 2006, compares learners).
 
     Args:
-        scores: [blocks, entrants].
+        scores: [blocks, methods].
     """
     return np.asarray([_doubled_ranks(line) / 2.0 for line in scores]).mean(axis=0)

@@ -1,1 +1,1 @@
-"""Check a GPU: correctness, tuning and a comparison with torch."""
+"""Check a GPU: correctness, tuning and comparison with torch."""

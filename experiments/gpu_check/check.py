@@ -1,4 +1,4 @@
-"""The sections of a check in their order, and the table at the end."""
+"""Run the sections of a GPU check in order, and print the table of results."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tunesmith.measure.calibration.gpu import RATES, device_rates
 from tunesmith.support.worker_pool import WorkerPool
 
 SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "tuning": 1.0, "peers": 1.0}
-"""The sections, and what part of the run's time each may take; never more than what is left."""
-_LEAST_FOR_PEERS = 0.18
-"""Of the run's time; tuning plans to leave more, and is cut off here."""
+"""The sections, with the maximum fraction of the run's time for each; also limited by the remaining time."""
+_LEAST_FOR_BASELINES = 0.18
+"""Minimum fraction of the run's time for the comparison; tuning reserves more, and is stopped here."""
 _ROUNDS = 9
-_PEERS = "tunesmith.experiments.gpu_check.torch_peers:Baselines"
+_BASELINES = "tunesmith.experiments.gpu_check.torch_baselines:Baselines"
 _START_S = 90.0
-"""Until torch is imported and the device is open."""
+"""Time limit for importing torch and opening the device."""
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run what was asked for; 0 if nothing failed."""
+    """Run the requested sections; returns 0 if nothing failed."""
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "output.txt").write_text("", encoding="utf-8")
     session = Session(given.kind, given.out, given.seconds, given.trials, tuple(given.workloads or ()))
@@ -38,7 +38,7 @@ def main(given: argparse.Namespace) -> int:
         "calibration": calibration,
         "conformance": conformance,
         "tuning": tune_all,
-        "peers": peers,
+        "peers": baselines,
     }
     interrupted = False
     try:
@@ -46,11 +46,11 @@ def main(given: argparse.Namespace) -> int:
             if name != "machine" and session.left() < 5:
                 session.failures[name] = "no time was left"
                 continue
-            kept = _LEAST_FOR_PEERS * session.seconds if name == "tuning" and "peers" in given.only else 0.0
-            session.section(name, work[name], min(SHARES[name] * session.seconds, session.left() - kept))
+            reserved = _LEAST_FOR_BASELINES * session.seconds if name == "tuning" and "peers" in given.only else 0.0
+            session.section(name, work[name], min(SHARES[name] * session.seconds, session.left() - reserved))
     except KeyboardInterrupt:
         interrupted = True
-        session.say("interrupted; what there is:")
+        session.say("interrupted; results so far:")
     session.save()
     rates = session.results.get("calibration", {}).get("rates") or _rates(session)
     text = table(session.results, rates, session.failures)
@@ -63,7 +63,7 @@ def main(given: argparse.Namespace) -> int:
 
 
 def machine(session: Session, found: dict[str, Any]) -> None:
-    """What runs here."""
+    """Record the software, the device and the target."""
     found["python"] = platform.python_version()
     found["gpu"] = gpu_state.describe() if session.kind == "cuda" else []
     for line in found["gpu"]:
@@ -76,8 +76,8 @@ def machine(session: Session, found: dict[str, Any]) -> None:
 
 
 def calibration(session: Session, found: dict[str, Any]) -> None:
-    """Rates of the device, which the target has from now on; those of shared memory are only told."""
-    session.target = target = session.detected()  # with estimates, if nothing else comes
+    """Measure the rates of the device and set them in the target; rates of shared memory are only recorded."""
+    session.target = target = session.detected()  # estimates, in case the measurement fails
     rates = device_rates(target, refresh=True, progress=session.say)
     session.target = target = target.with_attributes(**rates.facts())
     found |= {"rates": rates.facts(), "copies": rates.copies, "notes": rates.notes}
@@ -92,16 +92,16 @@ def calibration(session: Session, found: dict[str, Any]) -> None:
         return
     found["lds_128_cycles"] = cycles_by_pattern(target)
     for name, cycles in found["lds_128_cycles"].items():
-        session.say(f"  a warp's load of 128 bits from shared memory, {name}: {cycles:.2f} cycles, {512 / cycles:.0f} B asked for a cycle")
+        session.say(f"  a warp's load of 128 bits from shared memory, {name}: {cycles:.2f} cycles, {512 / cycles:.0f} B requested a cycle")
 
 
-def peers(session: Session, found: dict[str, Any]) -> None:
-    """Our best programs and torch's ways on the same GPU, in turns."""
+def baselines(session: Session, found: dict[str, Any]) -> None:
+    """Time the best programs and torch's implementations on the same GPU, interleaved."""
     found["tasks"] = {}
     programs = best_programs(session)
     for text, program in programs.items():
         if isinstance(program, str):
-            session.say(f"  {text}: no program of ours: {program}")
+            session.say(f"  {text}: no tuned program: {program}")
     pool = _spawn(session)
     try:
         (facts,) = pool.run([("facts", ())], timeout=60.0)
@@ -116,7 +116,7 @@ def peers(session: Session, found: dict[str, Any]) -> None:
                 session.failures["peers"] = f"no time was left from {text} on"
                 break
             entry = found["tasks"].setdefault(text, {})
-            # A second time without the compiler, if that may be what took too long or broke the process: the others are not lost with it.
+            # Retry without torch.compile if it may have timed out or broken the process, to keep the other results.
             for with_compiler in (True, False) if compiler else (False,):
                 done, corrupted = _compare(session, pool, text, programs[text], limit, with_compiler, entry)
                 session.save()
@@ -130,11 +130,11 @@ def peers(session: Session, found: dict[str, Any]) -> None:
 
 
 def _spawn(session: Session) -> WorkerPool:
-    return WorkerPool(_PEERS, 1, (session.kind,), start_timeout=_START_S)
+    return WorkerPool(_BASELINES, 1, (session.kind,), start_timeout=_START_S)
 
 
 def _graph_launch(session: Session, pool: WorkerPool, found: dict[str, Any]) -> None:
-    """What a kernel costs within a CUDA graph, by an empty one."""
+    """Measure the cost of a kernel in a CUDA graph with an empty kernel."""
     (result,) = pool.run([("graph_launch_us", (session.target.arch,))], timeout=60.0)
     found["graph_launch_us"] = result.value
     shown = f"{result.value:.2f} us" if result.error is None else f"not measured: {result.error}: {result.message[:300]}"
@@ -142,7 +142,7 @@ def _graph_launch(session: Session, pool: WorkerPool, found: dict[str, Any]) -> 
 
 
 def _compiler_works(session: Session, pool: WorkerPool, found: dict[str, Any]) -> bool:
-    """Whether torch.compile works here; it takes its time for the first function."""
+    """Whether torch.compile works here; its first function takes a while."""
     (tried,) = pool.run([("try_compiler", ())], timeout=max(10.0, min(60.0, session.left() / 2)))
     found["compiler"] = tried.value if tried.error is None else f"{tried.error}: {tried.message.strip()[-1500:]}"
     session.say(f"  torch.compile, its first function: {f'{tried.value:.1f} s' if tried.error is None else found['compiler']}")
@@ -152,7 +152,7 @@ def _compiler_works(session: Session, pool: WorkerPool, found: dict[str, Any]) -
 def _compare(
     session: Session, pool: WorkerPool, text: str, program: Any, limit: float, compiler: bool, entry: dict[str, Any]
 ) -> tuple[bool, bool]:
-    """(there is a result, the process of the peers had better not be used any more) of one workload; the result is in `entry`."""
+    """Compare one workload in `entry`; returns whether there is a result, and whether the baselines' process must be replaced."""
     data = None
     left_out: dict[str, str] = entry.setdefault("left_out", {})
     if isinstance(program, str):
@@ -168,24 +168,24 @@ def _compare(
     if result.error is not None:
         left_out["torch.compile" if compiler else "all"] = f"{result.error}: {result.message}"
         session.say(f"  {text}: FAILED{' with torch.compile' if compiler else ''}: {result.error}: {result.message}")
-        return False, result.error == "error"  # in all other cases the process is gone already
+        return False, result.error == "error"  # in all other cases the process has already ended
     value: Any = result.value
     left_out |= value.pop("left_out")
     entry |= value
-    shown = ", ".join([f"{who} {sorted(t)[len(t) // 2] * 1e6:.2f} us" for who, t in value["times"].items() if t])
+    shown = ", ".join([f"{system} {sorted(t)[len(t) // 2] * 1e6:.2f} us" for system, t in value["times"].items() if t])
     session.say(f"  {text}: {shown} ({time.monotonic() - start:.1f} s)")
-    for who, why in left_out.items():
-        session.say(f"    {who} left out: {why.strip().splitlines()[-1][:300] if why.strip() else why}")
-    for who, why in value["not_captured"].items():
-        session.say(f"    {who} could not be captured into a graph, so that starting calls from Python is part of its time: {why[:300]}")
+    for system, why in left_out.items():
+        session.say(f"    {system} skipped: {why.strip().splitlines()[-1][:300] if why.strip() else why}")
+    for system, why in value["not_captured"].items():
+        session.say(f"    {system} could not be captured into a graph, so its time includes the launch from Python: {why[:300]}")
     if session.kind == "cuda":
         state = [f"{when} {gpu_state.GpuState(**value[when])}" for when in ("before", "after")]
-        session.say(f"    {', '.join(state)}; {value['retaken']} samples taken again; calls {value['calls']}")
+        session.say(f"    {', '.join(state)}; {value['retaken']} samples repeated; calls {value['calls']}")
     return True, bool(value["tainted"])
 
 
 def _rates(session: Session) -> dict[str, float]:
-    """Of the target as it is, if it is known."""
+    """Rates of the current target, if known."""
     try:
         return {name: float(getattr(session.target, name)) for name in RATES}
     except Exception:

@@ -1,4 +1,4 @@
-"""Is what runs right: the driver's conformance tests, and rows of every sketch on the device, compared with numpy."""
+"""Check correctness on the device: the driver's conformance tests, and configurations of every sketch against numpy."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tunesmith.testing.gpu_rows import HALVES, WORKLOADS, bfloat16_program, rows
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = MeasurePolicy(race=RacePolicy(min_repeat_ms=0.0, repeats=1, patience_s=0.0), verify="always", law_every=1_000_000)
 TESTS = {"opencl": ("tests/runtime/test_opencl_device.py",)}
-"""Of the driver, where they have no marker; those for CUDA are marked `gpu`."""
+"""Unmarked tests of a driver; those for CUDA have the marker `gpu`."""
 
 
 def conformance(session: Session, found: dict[str, Any]) -> None:
-    """Both; the tests may take half of the section's time."""
+    """Run both checks; the tests may take half of the section's time."""
     limit = min(0.2 * session.seconds, session.left())
     until = time.monotonic() + limit
     _tests(session, found, limit / 2)
     session.save()
     _rows(session, found, until)
     wrong = found["rows_wrong"]
-    session.say(f"sketches: {found['rows_right']} rows right, {len(wrong)} wrong, {found['rows_left']} not tried")
+    session.say(f"sketches: {found['rows_right']} rows correct, {len(wrong)} wrong, {found['rows_left']} not tried")
     for line in wrong[:12]:
         session.say(f"  WRONG {line}")
 
 
 def _tests(session: Session, found: dict[str, Any], limit: float) -> None:
-    """In a process of its own: the suite provokes errors that may end a process's work with the device."""
+    """Run the driver's tests in a separate process, because they provoke errors that may make the device unusable for a process."""
     files = _files(session.kind)
     if not files:
         found["tests"] = "there are no tests here (not a checkout of the repository)"
@@ -55,7 +55,7 @@ def _tests(session: Session, found: dict[str, Any], limit: float) -> None:
         lines = [line for line in (done.stdout + done.stderr).strip().splitlines() if line.strip()]
         code = done.returncode
     except subprocess.TimeoutExpired:
-        lines, code = [f"no end after {limit:.0f} s"], -1
+        lines, code = [f"not finished after {limit:.0f} s"], -1
     (session.out / "driver_tests.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     found["tests"], found["tests_ok"] = (lines or ["no output"])[-1], code == 0
     session.say(f"driver: {found['tests']}")
@@ -72,7 +72,7 @@ def _files(kind: str) -> list[str]:
 
 
 def _rows(session: Session, found: dict[str, Any], until: float) -> None:
-    """Rows of every sketch, through the builders and the runner that a search uses."""
+    """Check configurations of every sketch with the builders and the runner of a search."""
     target = session.target
     found |= {"rows_right": 0, "rows_left": 0, "rows_wrong": []}
     with LocalBuilder() as builder, LocalRunner(1) as runner, Measurer(target, builder, runner, ONCE) as measurer:

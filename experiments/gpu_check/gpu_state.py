@@ -1,4 +1,4 @@
-"""Clock, power and temperature of an NVIDIA GPU: by the driver's library NVML where it can be loaded, else by `nvidia-smi`."""
+"""Read clock, power and temperature of an NVIDIA GPU, with the library NVML if it can be loaded, else with `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from functools import cache
 
 _SM_CLOCK, _GPU_TEMPERATURE = 1, 0
-"""NVML's numbers for what is asked for."""
+"""NVML constants."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What the driver says now; None where it says nothing.
+    """State reported by the driver; None for unknown values.
 
     Attributes:
-        clock_mhz: of the multiprocessors.
-        power_w, temperature_c: of the board.
+        clock_mhz: clock of the multiprocessors.
+        power_w, temperature_c: power and temperature of the board.
         source: `nvml`, `nvidia-smi`, or empty.
     """
 
@@ -28,7 +28,7 @@ class GpuState:
     source: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Plain data."""
+        """The state as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -37,18 +37,18 @@ class GpuState:
 
 
 def gpu_state() -> GpuState:
-    """The state of the first GPU that CUDA shows; takes a millisecond with NVML, and much longer with `nvidia-smi`."""
+    """The state of CUDA's first GPU; takes a millisecond with NVML, and much longer with `nvidia-smi`."""
     return _by_nvml() or _by_command() or GpuState()
 
 
 def quick_clock() -> float | None:
-    """MHz of the multiprocessors, only if that can be had in a millisecond."""
+    """Clock of the multiprocessors in MHz; None if it cannot be read in a millisecond."""
     found = _by_nvml()
     return None if found is None else found.clock_mhz
 
 
 def describe() -> list[str]:
-    """Lines of `nvidia-smi` about the GPU, for people; none without it."""
+    """Lines of `nvidia-smi` about the GPU; empty without it."""
     fields = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu,memory.used,memory.total"
     answer = _query(fields)
     return [f"{name.strip()}: {value.strip()}" for name, value in zip(fields.split(","), answer.split(","), strict=False)] if answer else []
@@ -72,7 +72,7 @@ def _handle() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 
 def _first() -> str:
-    """The GPU that CUDA calls number 0."""
+    """Index or UUID of CUDA's device 0."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
@@ -82,16 +82,16 @@ def _by_nvml() -> GpuState | None:
         return None
     nvml, handle = found
 
-    def ask(name: str, *what: int) -> float | None:
+    def query(name: str, *options: int) -> float | None:
         value = ctypes.c_uint()
         try:
-            failed = getattr(nvml, name)(handle, *[ctypes.c_int(x) for x in what], ctypes.byref(value))
+            failed = getattr(nvml, name)(handle, *[ctypes.c_int(x) for x in options], ctypes.byref(value))
         except AttributeError:
             return None
         return None if failed else float(value.value)
 
-    power = ask("nvmlDeviceGetPowerUsage")
-    clock, temperature = ask("nvmlDeviceGetClockInfo", _SM_CLOCK), ask("nvmlDeviceGetTemperature", _GPU_TEMPERATURE)
+    power = query("nvmlDeviceGetPowerUsage")
+    clock, temperature = query("nvmlDeviceGetClockInfo", _SM_CLOCK), query("nvmlDeviceGetTemperature", _GPU_TEMPERATURE)
     return GpuState(clock, None if power is None else power * 1e-3, temperature, "nvml")
 
 
@@ -109,7 +109,7 @@ def _by_command() -> GpuState | None:
 
 
 def _query(fields: str, units: bool = True) -> str:
-    """The first line of an answer; empty where there is none."""
+    """The first line of the answer of `nvidia-smi`; empty on failure."""
     command = ["nvidia-smi", f"--id={_first()}", f"--query-gpu={fields}", "--format=csv,noheader" + ("" if units else ",nounits")]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout

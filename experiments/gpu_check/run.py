@@ -1,7 +1,7 @@
-"""Is everything right on this GPU, and how fast: `python experiments/gpu_check/run.py [--kind cuda] [--seconds 460] [--only peers]`.
+"""Check correctness and speed on this GPU: `python experiments/gpu_check/run.py [--kind cuda] [--seconds 460] [--only peers]`.
 
-Prints lines as it goes and its table last; writes results.json, records.jsonl, output.txt and table.md.  What is missing is said before
-anything runs.
+Prints progress, and the table at the end; writes results.json, records.jsonl, output.txt and table.md.  Missing packages are reported
+before anything runs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ NEEDED = {
     "click": "click",
     "filelock": "filelock",
 }
-"""Modules and the packages that bring them."""
+"""Modules, and the packages that contain them."""
 OF_KIND = {"cuda": {"cuda.bindings": "cuda-bindings", "torch": "torch"}, "opencl": {"pyopencl": "pyopencl"}}
 OF_TESTS = {"pytest": "pytest", "hypothesis": "hypothesis"}
 
 
 def main() -> int:
-    """Parse, look for packages, and run."""
+    """Parse the arguments, check for missing packages, and run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument(
-        "--kind", choices=sorted(OF_KIND), default="cuda", help="opencl takes small sizes, for trying without an NVIDIA GPU"
+        "--kind", choices=sorted(OF_KIND), default="cuda", help="opencl uses small sizes, to try the check without an NVIDIA GPU"
     )
-    parser.add_argument("--seconds", type=float, default=460.0, help="for everything")
-    parser.add_argument("--trials", type=int, default=128, help="for each workload")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), help="folder for results; records of the run before are kept")
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections; peers without tuning takes the records of the run before")
-    parser.add_argument("--workloads", nargs="+", metavar="TEXT", help="in place of the usual ones")
+    parser.add_argument("--seconds", type=float, default=460.0, help="time limit of the run")
+    parser.add_argument("--trials", type=int, default=128, help="trials per workload")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), help="folder for results; records of the previous run are kept")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections; peers without tuning uses the records of the previous run")
+    parser.add_argument("--workloads", nargs="+", metavar="TEXT", help="workloads instead of the default ones")
     given = parser.parse_args()
     given.only = [name.strip() for name in given.only.split(",") if name.strip()]
     unknown = sorted(set(given.only) - set(SECTIONS))
@@ -49,9 +49,9 @@ def main() -> int:
     missing = missing_packages(given.kind, given.only)
     if missing:
         print(
-            f"{sys.executable} lacks what this needs: {' '.join(missing)}\n"
-            f"Install it:  {sys.executable} -m pip install {' '.join(missing)}\n"
-            "(or put folders that hold it on PYTHONPATH, or let `make gpu-check` without GPU_PYTHON set up an environment)",
+            f"{sys.executable} lacks required packages: {' '.join(missing)}\n"
+            f"Install them:  {sys.executable} -m pip install {' '.join(missing)}\n"
+            "(or add their folders to PYTHONPATH, or use `make gpu-check` without GPU_PYTHON to create an environment)",
             file=sys.stderr,
         )
         return 2
@@ -61,15 +61,15 @@ def main() -> int:
 
 
 def missing_packages(kind: str, sections: list[str]) -> list[str]:
-    """Packages that sections need and that are not installed; looked up, not imported."""
+    """Packages that the sections need and that are not installed; modules are looked up, not imported."""
     needed = {**NEEDED, **OF_KIND[kind], **(OF_TESTS if "conformance" in sections else {})}
     if not {"peers", "calibration"} & set(sections):
         needed.pop("torch", None)
-    missing = [package for module, package in needed.items() if not _there(module)]
-    return missing if _there("tunesmith") else ["tunesmith", *missing]
+    missing = [package for module, package in needed.items() if not _is_installed(module)]
+    return missing if _is_installed("tunesmith") else ["tunesmith", *missing]
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""What the sections of a check share: the device, the clock, the log, and results that reach the disk as they come."""
+"""Share device, time limits, log and results between the sections of a check; results are saved as they complete."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tunesmith.runtime.device.device import Device, DeviceAttributes
 from tunesmith.support.errors import BuildError, TunesmithError
 
 _LINES = 8
-"""Of a traceback."""
+"""Maximum number of displayed traceback lines."""
 _GRACE_S = 15.0
-"""A section that is this late is cut off."""
+"""Time over its limit after which a section is aborted."""
 
 
 class OutOfTime(Exception):
-    """A section took longer than it may."""
+    """A section exceeded its time limit."""
 
 
 @dataclass
 class Session:
-    """One run.
+    """State of one run.
 
     Attributes:
-        kind: of the device.
-        out: folder for what is written.
-        seconds: the run may take.
-        trials: for each workload.
-        workloads: own ones in place of those of the check.
-        results: by section; plain data.
-        failures: why sections failed.
+        kind: kind of the device.
+        out: folder of the output files.
+        seconds: time limit of the run.
+        trials: trials per workload.
+        workloads: replace the default workloads of the check.
+        results: results by section, as plain data.
+        failures: reasons of failed sections.
     """
 
     kind: str
@@ -54,26 +54,26 @@ class Session:
     _target: Target | None = None
 
     def say(self, text: str) -> None:
-        """Print a line, and keep it."""
+        """Print a line, and append it to output.txt."""
         line = f"[{time.monotonic() - self.begun:6.1f} s] {text}"
         print(line, flush=True)
         with (self.out / "output.txt").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def left(self) -> float:
-        """Seconds of the run that are left."""
+        """Remaining seconds of the run."""
         return self.seconds - (time.monotonic() - self.begun)
 
     def save(self) -> None:
-        """Write the results down."""
+        """Write results.json atomically."""
         content = {"kind": self.kind, "trials": self.trials, "failures": self.failures, **self.results}
         draft = self.out / "results.json.tmp"
         draft.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
         draft.replace(self.out / "results.json")
 
     def section(self, name: str, work: Callable[[Session, dict[str, Any]], None], limit: float) -> None:
-        """Run a section, which fills the dictionary that it is given; what it raises is reported, and the run goes on."""
-        self.say(f"== {name} ({limit:.0f} s at most, {self.left():.0f} s are left)")
+        """Run a section, which fills the passed dictionary; its exceptions are reported, and the run continues."""
+        self.say(f"== {name} ({limit:.0f} s at most, {self.left():.0f} s left)")
         found: dict[str, Any] = self.results.setdefault(name, {})
         start = time.monotonic()
         try:
@@ -89,29 +89,29 @@ class Session:
 
     @property
     def attributes(self) -> DeviceAttributes:
-        """Facts about the device.  Raises RunError when there is none."""
+        """Attributes of the device.  Raises RunError without a device."""
         return Device(self.kind).api.attributes(0)
 
     def detected(self) -> Target:
-        """The device as a target, with estimates for rates."""
+        """The device as a target, with estimated rates."""
         try:
             return detect_device(self.kind)
         except TunesmithError as error:
             facts = self.attributes
             if self.kind != "cuda" or facts.compute_version is None or facts.compute_units is None:
                 raise
-            # Without nvidia-smi, or a card that no table has.
-            self.say(f"the driver's own words stand in for detection: {error}")
+            # nvidia-smi is missing, or the card is in no table.
+            self.say(f"using the attributes reported by the driver: {error}")
             card = card_of_driver_name(facts.name or "")
             named: dict[str, object] = {"model": card} if card else {"arch": "sm_" + facts.compute_version.replace(".", "")}
             return Target({"kind": "cuda", "num_cores": facts.compute_units, **named})
 
     @property
     def target(self) -> Target:
-        """What is tuned for, with measured rates."""
+        """The target of tuning, with measured rates."""
         if self._target is None:
             if not Device(self.kind).api.count():
-                raise BuildError(f"there is no {self.kind} device here: `tunesmith doctor` lists what there is")
+                raise BuildError(f"there is no {self.kind} device here: `tunesmith doctor` lists the devices")
             self._target = calibrated_device(self.detected(), self.say)
         return self._target
 
@@ -122,10 +122,10 @@ class Session:
 
 @contextmanager
 def _cut_off(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in this thread, the main one, if what is inside takes longer."""
+    """Raise OutOfTime in the main thread if the body takes longer."""
 
     def late(*_: object) -> None:
-        raise OutOfTime(f"cut off after {seconds:.0f} s")
+        raise OutOfTime(f"aborted after {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, max(1.0, seconds))

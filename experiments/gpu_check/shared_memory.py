@@ -1,7 +1,7 @@
-"""Cycles that an instruction of 128 bits on shared memory occupies a multiprocessor for, by which addresses the lanes of a warp ask for.
+"""Measure the cycles that a 128-bit shared-memory load occupies a multiprocessor, by the address pattern of the warp.
 
-One wavefront serves 128 bytes: 32 lanes with words of their own take four cycles.  How far lanes that ask for the same words are merged
-decides what the fragments of a matrix product cost, and is not documented.
+One wavefront serves 128 bytes, so 32 lanes with distinct words take four cycles.  How lanes with equal words are merged determines the
+cost of loading the fragments of a matrix product, and is not documented.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATTERNS = {
     "4 words, by lane / 8": "lane / 8",
     "4 words, by lane % 4": "lane % 4",
 }
-"""Which of the vectors of 16 bytes each lane reads."""
+"""Index of the 16-byte vector that each lane reads."""
 
 _LOADS = 32
 _KERNEL = """
@@ -51,17 +51,17 @@ _LOAD = (
     ': "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p)); x += v.x; }}'
 )
 _BLOCKS = 4
-"""Of each multiprocessor, so that latencies overlap."""
+"""Blocks per multiprocessor, to overlap latencies."""
 
 
 def source() -> str:
-    """A kernel for each pattern, in CUDA C."""
+    """CUDA C source with one kernel per pattern."""
     body = "\n    ".join([_LOAD.format(offset=16 * i).replace("{{", "{").replace("}}", "}") for i in range(_LOADS)])
     return "".join([_KERNEL.format(number=i, loads=_LOADS, pattern=p, body=body) for i, p in enumerate(PATTERNS.values())])
 
 
 def cycles_by_pattern(target: Target) -> dict[str, float]:
-    """Cycles of a multiprocessor for one instruction of a warp, for each of `PATTERNS`.
+    """Cycles of a multiprocessor per warp instruction, for each of `PATTERNS`.
 
     Args:
         target: kind cuda, the first device.
@@ -76,7 +76,7 @@ def cycles_by_pattern(target: Target) -> dict[str, float]:
             start = partial(probe.launch, f"lds_{i}", [plan, out, times], blocks)
             start()
             seconds = min(probe.seconds(start)[0] for _ in range(5))
-            # By the counters of blocks, which all run at once: from the first to the last of one, less what it began late.
+            # From the clock counters of the blocks, which run concurrently: the median of end minus start of each block.
             cycles = float(np.median(np.asarray(probe.read(times, np.int64), np.float64)))
             instructions = _BLOCKS * (THREADS // 32) * rounds * _LOADS
             found[name] = (cycles or seconds * target.clock_ghz * 1e9) / instructions

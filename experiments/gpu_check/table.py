@@ -1,4 +1,4 @@
-"""The table of a check, and the marks that it was made for."""
+"""Format the results of a check as a table, and evaluate its target marks."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from tunesmith.ops.workload import workload
 
 GEMM_MARK, MEMORY_MARK, TRIALS_MARK = 0.80, 0.90, 3.0
 DIFFERS = 1e-3
-"""Outputs further apart than this, by the root mean square, are not the same result: less precise arithmetic, or an error."""
+"""Outputs whose difference exceeds this fraction of the root mean square are different results: lower precision, or an error."""
 
-_HEAD = ("task", "ours us", "peers us", "peer/ours", "rate", "of peak", "sketch", "regs", "spill", "errors")
+_HEAD = ("task", "ours us", "baselines us", "baseline/ours", "rate", "of peak", "sketch", "regs", "spill", "errors")
 
 
 def table(results: Mapping[str, Any], rates: Mapping[str, float], failures: Mapping[str, str]) -> str:
-    """Everything that was found, as text of fixed columns in Markdown.
+    """The results as a Markdown table with aligned columns, with notes and marks.
 
     Args:
-        results: by section, as a session has them.
-        rates: of the device: peak_gflops, dram_gbs.
-        failures: why sections failed.
+        results: results by section, as in a session.
+        rates: rates of the device: peak_gflops, dram_gbs.
+        failures: reasons of failed sections.
     """
-    tasks, peers = results.get("tuning", {}).get("tasks", {}), results.get("peers", {}).get("tasks", {})
-    rows = [_row(text, tasks.get(text, {}), peers.get(text, {}), rates) for text in dict.fromkeys([*tasks, *peers])]
+    tasks, baselines = results.get("tuning", {}).get("tasks", {}), results.get("peers", {}).get("tasks", {})
+    rows = [_row(text, tasks.get(text, {}), baselines.get(text, {}), rates) for text in dict.fromkeys([*tasks, *baselines])]
     lines = _aligned([_HEAD, *rows]) if rows else ["no workload was tuned or compared"]
     notes = [f"{name} failed: {why.splitlines()[0][:300]}" for name, why in failures.items()]
     notes += [
-        f"{text}: {who} left out: {why.strip().splitlines()[-1][:200]}"
-        for text, p in peers.items()
-        for who, why in p.get("left_out", {}).items()
+        f"{text}: {system} skipped: {why.strip().splitlines()[-1][:200]}"
+        for text, p in baselines.items()
+        for system, why in p.get("left_out", {}).items()
     ]
-    for text, p in peers.items():
-        notes += [f"{text}: {who} DIFFERS from ours by {d:.1e}" for who, d in p.get("differences", {}).items() if not d <= DIFFERS]
-        notes += [f"{text}: {who} is timed with its start from Python: it could not be captured" for who in p.get("not_captured", {})]
+    for text, p in baselines.items():
+        notes += [f"{text}: {system} DIFFERS from ours by {d:.1e}" for system, d in p.get("differences", {}).items() if not d <= DIFFERS]
+        notes += [f"{text}: {system} was not captured: its time includes the launch from Python" for system in p.get("not_captured", {})]
     return "\n".join([*lines, *[f"! {note}" for note in notes], "", *marks(results)])
 
 
 def marks(results: Mapping[str, Any]) -> list[str]:
     """The three marks: reached, not reached, or not measured."""
-    peers = results.get("peers", {}).get("tasks", {})
-    gemm = {t: _ratio(p, "cuBLAS") for t, p in peers.items() if t.startswith("matmul(")}
-    memory = {t: _ratio(p, "torch.compile") for t, p in peers.items() if t.partition("(")[0] not in COMPUTE}
+    baselines = results.get("peers", {}).get("tasks", {})
+    gemm = {t: _ratio(p, "cuBLAS") for t, p in baselines.items() if t.startswith("matmul(")}
+    memory = {t: _ratio(p, "torch.compile") for t, p in baselines.items() if t.partition("(")[0] not in COMPUTE}
     rate = results.get("tuning", {}).get("trials_per_s")
     return [
         _mark(f"GEMM, each at least {GEMM_MARK:.2f} of cuBLAS", gemm, GEMM_MARK),
@@ -63,17 +63,17 @@ def _mark(what: str, ratios: Mapping[str, float | None], least: float) -> str:
     return f"mark: {what}: {state} ({shown})"
 
 
-def _ratio(p: Mapping[str, Any], peer: str) -> float | None:
-    """Time of a peer by ours; None unless both were timed and agree."""
-    times, wrong = p.get("times", {}), p.get("differences", {}).get(peer, 0.0)
-    if not times.get("ours") or not times.get(peer) or not wrong <= DIFFERS:
+def _ratio(p: Mapping[str, Any], baseline: str) -> float | None:
+    """Time of a baseline over ours; None unless both were timed and agree."""
+    times, wrong = p.get("times", {}), p.get("differences", {}).get(baseline, 0.0)
+    if not times.get("ours") or not times.get(baseline) or not wrong <= DIFFERS:
         return None
-    return statistics.median(times[peer]) / statistics.median(times["ours"])
+    return statistics.median(times[baseline]) / statistics.median(times["ours"])
 
 
 def _row(text: str, task: Mapping[str, Any], p: Mapping[str, Any], rates: Mapping[str, float]) -> tuple[str, ...]:
     w = workload(text)
-    times = {who: statistics.median(t) for who, t in p.get("times", {}).items() if t}
+    times = {system: statistics.median(t) for system, t in p.get("times", {}).items() if t}
     ours = times.pop("ours", None)
     seconds = ours if ours is not None else task["best_us"] * 1e-6 if task.get("best_us") else None
     rate, share = "-", "-"
@@ -86,7 +86,7 @@ def _row(text: str, task: Mapping[str, Any], p: Mapping[str, Any], rates: Mappin
     return (
         text,
         "-" if seconds is None else f"{seconds * 1e6:.2f}" + ("" if ours is not None else " (search)"),
-        ", ".join([f"{who} {t * 1e6:.2f}" for who, t in times.items()]) or "-",
+        ", ".join([f"{system} {t * 1e6:.2f}" for system, t in times.items()]) or "-",
         ", ".join([f"{t / ours:.2f}" for t in times.values()]) if ours and times else "-",
         rate,
         share,

@@ -1,4 +1,4 @@
-"""Searches on the device, and the programs that they end with."""
+"""Tune the workloads of a check on the device, and load the best programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunesmith.ops.workload import Workload, workload
 from tunesmith.search.tuner import Progress
 
 COMPUTE = ("matmul", "batch_matmul", "dense", "conv2d")
-"""Operators that arithmetic limits; the others are limited by memory, and timed on data that is in no cache."""
+"""Compute-bound operators; all others are memory-bound and timed on data that is not cached."""
 LARGE = (
     "matmul(m=1024,n=1024,k=1024)",
     "matmul(m=2048,n=2048,k=2048)",
@@ -42,29 +42,29 @@ SMALL = (
     "sum(shape=256x256,axis=1)",
     "relu(shape=256x256)",
 )
-"""For processors."""
-PEERS_SHARE = 0.27
-"""Of a run's time that stays for the comparison."""
+"""Workloads for processors."""
+BASELINES_SHARE = 0.27
+"""Fraction of a run's time reserved for the comparison."""
 _BATCH = 32
 
 
 def names(session: Session) -> tuple[str, ...]:
-    """The workloads of a run, in their canonical spelling."""
+    """The workloads of a run, as canonical text."""
     return tuple([workload(text).text for text in session.workloads or (LARGE if session.kind == "cuda" else SMALL)])
 
 
 def is_cold(session: Session, text: str) -> int:
-    """Bytes that a workload's data is taken from in turns: three times the L2 cache, for what memory limits."""
+    """Bytes from which a workload's data is taken in rotation: three times the L2 cache for memory-bound workloads, else 0."""
     return 0 if text.partition("(")[0] in COMPUTE else 3 * session.target.l2_bytes
 
 
 def tune_all(session: Session, found: dict[str, Any]) -> None:
-    """All workloads, those that arithmetic limits first; time is shared by their number."""
+    """Tune all workloads, compute-bound ones first; each gets an equal share of the time."""
     log = session.out / "records.jsonl"
     if log.exists():
         os.replace(log, log.with_name("records.before.jsonl"))
     texts, target = names(session), session.target
-    reserve = PEERS_SHARE * session.seconds
+    reserve = BASELINES_SHARE * session.seconds
     found |= {"tasks": {}, "trials": 0, "wall": 0.0}
     groups = [[t for t in texts if is_cold(session, t) == cold] for cold in sorted({is_cold(session, t) for t in texts})]
     remaining = len(texts)
@@ -81,7 +81,7 @@ def tune_all(session: Session, found: dict[str, Any]) -> None:
 
 
 def _tune_group(session: Session, found: dict[str, Any], group: Sequence[str], seconds: float, cold: int) -> None:
-    """In one search with turns; if that breaks down, each of those without a result in a search of its own."""
+    """Tune a group in one search; if that fails, each workload without a result in a separate search."""
     session.say(f"tuning {len(group)} workloads, {session.trials} trials each, {seconds:.0f} s at most")
     until = time.monotonic() + seconds
     try:
@@ -89,7 +89,7 @@ def _tune_group(session: Session, found: dict[str, Any], group: Sequence[str], s
     except OutOfTime:
         raise
     except Exception as error:
-        session.say(f"the search broke down: {type(error).__name__}: {error}. Now one by one")
+        session.say(f"the search failed: {type(error).__name__}: {error}. Continuing one by one")
         found["broken"] = f"{type(error).__name__}: {error}"
         for i, text in enumerate(group):
             each = (until - time.monotonic()) / (len(group) - i)
@@ -109,7 +109,7 @@ def _tune(session: Session, found: dict[str, Any], group: Sequence[str], seconds
     def show(p: Progress) -> None:
         if p.trials and shown.get(p.task.name) != p.trials:
             shown[p.task.name] = p.trials
-            # What stands in the table if the search does not come to its end.
+            # For the table, in case the search does not finish.
             seconds, sketch = (None, None) if p.best is None else (p.best.seconds * 1e6, p.best.sketch)
             found["tasks"][p.task.name] = {"trials": p.trials, "errors": dict(p.errors), "best_us": seconds, "sketch": sketch}
             best = "-" if p.best is None else f"{p.best.seconds * 1e6:.1f} us, {p.best.sketch}"
@@ -118,7 +118,7 @@ def _tune(session: Session, found: dict[str, Any], group: Sequence[str], seconds
     policy = MeasurePolicy(race=RacePolicy(flush_bytes=cold))
     start = time.monotonic()
     try:
-        # Leaders are ranked after the time is up: that takes about a second a workload.
+        # Leaders are measured again after the time limit, about a second per workload.
         report = tunesmith.tune(
             list(group),
             session.target,
@@ -149,7 +149,7 @@ def _summary(task: TaskReport) -> dict[str, Any]:
 
 
 def best_programs(session: Session) -> dict[str, tuple[Record, Artifact] | str]:
-    """For each workload its best record and that program, compiled again; or why there is none."""
+    """For each workload its best record with the recompiled program, or the reason why there is none."""
     log = session.out / "records.jsonl"
     database = Database.from_log(log) if log.exists() else Database()
     programs: dict[str, tuple[Record, Artifact] | str] = {}

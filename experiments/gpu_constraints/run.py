@@ -1,4 +1,4 @@
-"""Do the constraints of GPU sketches say of rows what lowering says?  `python experiments/gpu_constraints/run.py [--rows 10000]`"""
+"""Compare the constraints of GPU sketches with the result of lowering: `python experiments/gpu_constraints/run.py [--rows 10000]`"""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TARGETS = ("nvidia/h200", "nvidia/l4", "opencl")
 
 
 def main() -> int:
-    """Print a line for each sketch; status 1 if one row is judged differently."""
+    """Print a line per sketch; returns 1 if any configuration is classified differently."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000, help="rows in all")
+    parser.add_argument("--rows", type=int, default=10_000, help="total number of configurations")
     total = parser.parse_args().rows
     cases = [(w, t, s) for w in WORKLOADS for t in map(Target, TARGETS) for s in generate(workload(w).func, t).sketches]
     each = -(-total // len(cases))
@@ -41,10 +41,10 @@ def main() -> int:
             flush=True,
         )
         for row in v.wrongly_refused[:3]:
-            print(f"  refused, and legal: {row}", flush=True)
+            print(f"  refused, but legal: {row}", flush=True)
         for row, why in v.wrongly_accepted[:3]:
-            print(f"  let through: {row}: {why}", flush=True)
-    print(f"{sum(sums)} rows: {sums[0]} legal, {sums[1]} illegal, {sums[2]} legal ones refused, {sums[3]} illegal ones let through")
+            print(f"  accepted, but illegal: {row}: {why}", flush=True)
+    print(f"{sum(sums)} rows: {sums[0]} legal, {sums[1]} illegal, {sums[2]} legal refused, {sums[3]} illegal accepted")
     return int(sums[2] + sums[3] > 0)
 
 

@@ -1,8 +1,8 @@
-"""Whole models against their peers: `python experiments/models/run.py resnet18 --log runs/models.jsonl --trials 1000`.
+"""Compare whole models with baselines: `python experiments/models/run.py resnet18 --log runs/models.jsonl --trials 1000`.
 
-A model is imported from torch, its tasks are tuned up to so many trials (those of the log included), and it is compiled from the log.
-Then every system runs it in a process of its own, in turns; outputs are compared with torch's first.  Printed are medians over rounds,
-the ratio to the fastest peer, and where our time goes.
+A model is imported from torch, its tasks are tuned up to a number of trials (including those in the log), and it is compiled with the log.
+Each system runs it in a separate process, in turns; outputs are compared with torch's first.  Prints medians over rounds, the ratio to
+the fastest baseline, and our profile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BASELINES = ("torch", "torch_compile", "onnxruntime")
 
 
 def main() -> None:
-    """Tune, compile and compare the models that are named."""
+    """Tune, compile and compare the given models."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("models", nargs="+")
     arguments.add_argument("--log", type=Path, required=True)
-    arguments.add_argument("--trials", type=int, default=0, help="of all tasks of a model together; 0 only compiles")
+    arguments.add_argument("--trials", type=int, default=0, help="total trials of all tasks of a model; 0 only compiles")
     arguments.add_argument("--against", default=",".join(BASELINES))
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
-    """One model: tuned, compiled, timed; printed as it comes."""
+    """Tune, compile and time one model, and print the results."""
     model, inputs = get(name, size="full")
     module = from_torch(model, inputs)
     if given.trials:
@@ -59,51 +59,51 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
         library = compiled.export_library(Path(folder, "model.so"))
         times = timed(name, str(library), ["ours", *given.against.split(",")], given.rounds, given.threads)
     ours = statistics.median(times["ours"])
-    peers = {system: statistics.median(t) for system, t in times.items() if system != "ours"}
+    baselines = {system: statistics.median(t) for system, t in times.items() if system != "ours"}
     for system, t in times.items():
         print(f"  {system:20s} {statistics.median(t) * 1e3:8.3f} ms   {min(t) * 1e3:.3f} .. {max(t) * 1e3:.3f}")
-    if peers:
-        best = min(peers, key=lambda s: peers[s])
-        print(f"  {best} / ours = {peers[best] / ours:.3f}", flush=True)
+    if baselines:
+        best = min(baselines, key=lambda s: baselines[s])
+        print(f"  {best} / ours = {baselines[best] / ours:.3f}", flush=True)
     print(compiled.profile(*[x.numpy() for x in inputs], repeats=20))
     return {"compile_s": seconds, "covered": covered, "functions": len(compiled.coverage), "seconds": times}
 
 
 def timed(name: str, library: str, systems: list[str], rounds: int, threads: int) -> dict[str, list[float]]:
-    """Seconds of each round for each system that can be prepared and agrees with torch."""
+    """Seconds of each round, for each system that can be prepared."""
     reference: list[np.ndarray] | None = None
-    crews: dict[str, WorkerPool] = {}
+    pools: dict[str, WorkerPool] = {}
     try:
         for system in systems:
             env = pin_threads(threads) if system == "ours" else {"OMP_NUM_THREADS": str(threads)}
-            crew = WorkerPool("torch_onnxruntime_contestants:Contestant", 1, (system, name, library, threads), env=env, start_timeout=600)
+            pool = WorkerPool("torch_onnxruntime_systems:System", 1, (system, name, library, threads), env=env, start_timeout=600)
             try:
-                outputs = answer(crew, "outputs")
+                outputs = request(pool, "outputs")
             except TunesmithError as error:
-                print(f"  {system}: left out: {error}")
+                print(f"  {system}: skipped: {error}")
                 continue
-            crews[system] = crew
+            pools[system] = pool
             if reference is None:
                 reference = outputs
             wrong = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(outputs, reference, strict=True))
             print(f"  {system}: differs from {systems[0]} by {wrong:.1e} of the largest element", flush=True)
-        return _rounds(crews, rounds)
+        return _rounds(pools, rounds)
     finally:
-        for crew in crews.values():
-            crew.close()
+        for pool in pools.values():
+            pool.close()
 
 
-def _rounds(crews: dict[str, WorkerPool], rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {system: [] for system in crews}
+def _rounds(pools: dict[str, WorkerPool], rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {system: [] for system in pools}
     for _ in range(rounds):
-        for system, crew in crews.items():
-            times[system].append(answer(crew, "time"))
+        for system, pool in pools.items():
+            times[system].append(request(pool, "time"))
     return times
 
 
-def answer(crew: WorkerPool, order: str) -> Any:
-    """What a contestant answers.  RunError if it fails."""
-    result = crew.run([order])[0]
+def request(pool: WorkerPool, job: str) -> Any:
+    """Run a job in a system's process.  Raises RunError if it fails."""
+    result = pool.run([job])[0]
     if result.error is not None:
         raise RunError(f"{result.message}")
     return result.value

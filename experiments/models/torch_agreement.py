@@ -1,8 +1,8 @@
-"""Whether models give torch's numbers: `python experiments/models/torch_agreement.py [MODEL...] [--log LOG] [--json OUT]`.
+"""Compare models with torch's results: `python experiments/models/torch_agreement.py [MODEL...] [--log LOG] [--json OUT]`.
 
-Each model is imported from torch and from the ONNX file that torch writes, and run by every executor; with a log also as tuned.  The
-language model is imported with a dynamic length besides, for the virtual machine.  Printed is the largest difference over the largest
-element, the worst of all results.
+Each model is imported from torch and from the ONNX file that torch writes, and run by every executor; with a log also with its records.
+The language model is also imported with a dynamic length, for the virtual machine.  Prints the largest difference relative to the largest
+element, over all results.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ LIMIT = 1e-4
 
 
 def main() -> None:
-    """Print one line for each way to run a model, and fail if one is wrong."""
+    """Print a line for each way to run a model; fails if one is wrong."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("models", nargs="*", default=MODELS)
     arguments.add_argument("--log", type=Path)
-    arguments.add_argument("--only-tuned", action="store_true", help="with a log, leave out what has no records")
+    arguments.add_argument("--only-tuned", action="store_true", help="with a log, skip the runs without records")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
     found = [line for name in given.models for line in lines(name, given.log, given.only_tuned)]
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def lines(name: str, log: Path | None, only_tuned: bool) -> Iterator[dict[str, Any]]:
-    """What was found for one model."""
+    """Results of one model."""
     model, inputs = get(name, size="full")
     for source, module in sources(model, inputs, None):
         for records in [log] if only_tuned else [None, log] if log else [None]:
@@ -63,7 +63,7 @@ def lines(name: str, log: Path | None, only_tuned: bool) -> Iterator[dict[str, A
 
 
 def sources(model: Any, inputs: Sequence[Any], dynamic: Any) -> Iterator[tuple[str, IRModule]]:
-    """The model as the importers see it."""
+    """The model from each importer."""
     yield "torch", from_torch(model, tuple(inputs), dynamic)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,7 +75,7 @@ def sources(model: Any, inputs: Sequence[Any], dynamic: Any) -> Iterator[tuple[s
 def checked(
     name: str, source: str, module: IRModule, executor: str, log: Path | None, model: Callable[..., Any], calls: Sequence[Sequence[Any]]
 ) -> dict[str, Any]:
-    """Compile, run and compare."""
+    """Compile, run and compare one model."""
     start = time.perf_counter()
     error, note = float("nan"), ""
     try:
@@ -90,14 +90,14 @@ def checked(
     return {"model": name, "source": source, "executor": executor, "tuned": log is not None, "error": error, "note": note}
 
 
-def difference(got: Any, wanted: Any) -> float:
-    """The largest difference over the largest element, of the worst result."""
-    pairs = zip(as_tuple(got), as_tuple(wanted), strict=True)
+def difference(got: Any, expected: Any) -> float:
+    """The largest difference relative to the largest element, of the worst result."""
+    pairs = zip(as_tuple(got), as_tuple(expected), strict=True)
     return max(float(np.abs(np.asarray(g) - w.numpy()).max() / np.abs(w.numpy()).max()) for g, w in pairs)
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
-    """Results of a call, also of one that has a single one."""
+    """The results of a call as a tuple."""
     return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
 

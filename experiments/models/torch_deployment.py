@@ -1,7 +1,7 @@
-"""A model from a log to a C program: `python experiments/models/torch_deployment.py MODEL --log LOG`.
+"""Deploy a model from a log to a C program: `python experiments/models/torch_deployment.py MODEL --log LOG`.
 
-Two fresh processes compile the model ahead of time from the log, without a search; their libraries must have the same bytes.  A program
-in C calls the library; what it writes must be torch's numbers within 1e-4 of the largest element, and our own from Python exactly.
+Two new processes compile the model ahead of time with the log, without a search; their libraries must have equal bytes.  A C program
+calls the library; its output must match torch's within 1e-4 of the largest element, and the output from Python exactly.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ int main(void)
 
 
 def main() -> None:
-    """Compile twice, compare, run from C, compare."""
+    """Compile twice and compare the libraries, then run from C and compare the outputs."""
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("model")
     arguments.add_argument("--log", required=True)
     given = arguments.parse_args()
     model, inputs = get(given.model, size="full")
     with torch.no_grad():
-        (wanted, *more) = results if isinstance(results := model(*inputs), tuple) else (results,)
+        (expected, *more) = results if isinstance(results := model(*inputs), tuple) else (results,)
     if more:
-        raise SystemExit("the C program is written for models with one result")
+        raise SystemExit("the C program supports models with one result only")
     with tempfile.TemporaryDirectory() as root:
         folders = [Path(root, name) for name in ("first", "second")]
         for folder in folders:
@@ -98,15 +98,15 @@ def main() -> None:
             )
         first, second = [(f / "libmodel.so").read_bytes() for f in folders]
         assert first == second, "the libraries differ"
-        got = run_c(folders[0], [x.numpy() for x in inputs], wanted.numpy())
+        got = run_c(folders[0], [x.numpy() for x in inputs], expected.numpy())
         again = np.asarray(load_module(folders[0] / "libmodel.so")(*[x.numpy() for x in inputs]))
-        error = float(np.abs(got - wanted.numpy()).max() / np.abs(wanted.numpy()).max())
-        print(f"from C: {error:.1e} of torch's largest element; the same bytes as from Python: {np.array_equal(got, again)}")
+        error = float(np.abs(got - expected.numpy()).max() / np.abs(expected.numpy()).max())
+        print(f"from C: {error:.1e} of torch's largest element; equal bytes from Python: {np.array_equal(got, again)}")
         raise SystemExit(not (error <= LIMIT and np.array_equal(got, again)))
 
 
 def run_c(folder: Path, inputs: list[np.ndarray], like: np.ndarray) -> np.ndarray:
-    """What the C program writes for these inputs."""
+    """The output of the C program for these inputs."""
     for i, array in enumerate(inputs):
         array.tofile(folder / f"input{i}")
     (folder / "main.c").write_text(MAIN)

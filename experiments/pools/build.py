@@ -1,7 +1,7 @@
-"""dataset build: pools of measured candidates for research, one for each workload, in a log as they come and in a table at the end.
+"""Measure tabular benchmarks of workloads, logged during the run and written as a record table at the end.
 
-Unlike a search, which drops a candidate that is clearly behind, every candidate gets a fair time and its output is compared with the
-reference.  A run with a log that is there already measures only what is missing; `dataset_pool` says what is measured.
+Unlike in a search, which stops timing clearly slower candidates, every candidate gets a comparable time and its output is compared with
+the reference.  A run with an existing log measures only the missing candidates; `plan` selects them.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from tunesmith.search.tuner import Callback, Progress
 from tunesmith.support.errors import TunesmithError, UserError
 
 POOL_POLICY = MeasurePolicy(race=RacePolicy(give_up=math.inf, patience_s=0.5), verify="always")
-"""Every candidate is timed to the end, whatever the best, with patience for quiet samples, and verified."""
+"""Measuring policy: every candidate is timed completely, with patience for quiet samples, and verified."""
 
 PART = "pool_part"
-"""Where a record's `extra` says for which part of the pool it was drawn."""
+"""Key in a record's `extra` for the part of the pool that it was drawn for."""
 
 
 @dataclass(frozen=True)
 class PoolReport:
-    """One workload of a run.
+    """Result for one workload of a run.
 
     Attributes:
-        progress: counts, errors, the best.
-        wanted: candidates wanted.
-        exhausted: there are fewer, because the space has no more, or none that chance found.
-        failure: why the pool is not what was asked for; empty if all is well.
+        progress: counts, errors and the best record.
+        wanted: requested number of candidates.
+        exhausted: the pool is smaller, because the space is exhausted or sampling found nothing new.
+        failure: why the pool is incomplete; empty on success.
     """
 
     progress: Progress
@@ -63,7 +63,7 @@ class PoolReport:
     failure: str
 
     def to_json(self) -> dict[str, object]:
-        """As plain data."""
+        """The report as plain data."""
         p = self.progress
         return {
             "workload": p.task.name,
@@ -81,13 +81,13 @@ class PoolReport:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a run has measured.
+    """Result of a run.
 
     Attributes:
-        pools: a report for each workload.
-        table: the pools of all of them.
-        path: where the table was written.
-        interrupted: it was ended by Ctrl-C.
+        pools: a report per workload.
+        table: the candidates of all pools.
+        path: path of the table.
+        interrupted: Ctrl-C ended the run.
     """
 
     pools: tuple[PoolReport, ...]
@@ -101,11 +101,11 @@ class BuildReport:
         return not any(p.failure for p in self.pools)
 
     def to_json(self) -> dict[str, object]:
-        """As `tunesmith dataset build --json` writes it."""
+        """The data written by `tunesmith dataset build --json`."""
         return {"table": self.path, "records": len(self.table), "interrupted": self.interrupted, "tasks": [p.to_json() for p in self.pools]}
 
     def render(self) -> RenderableType:
-        """For a terminal."""
+        """The report as a table for a terminal."""
         cells = []
         for p in self.pools:
             best = p.progress.best
@@ -119,11 +119,11 @@ class BuildReport:
                     counted(p.progress.errors) or "none",
                 ]
             )
-        columns = ["workload", "candidates", "of them known", "best us", "GFLOP/s", "errors"]
+        columns = ["workload", "candidates", "from the log", "best us", "GFLOP/s", "errors"]
         parts: list[RenderableType] = [plain_table(f"{self.path}: {len(self.table)} records", columns, cells, left=["errors"])]
         parts += [printable(f"! {p.progress.task.name}: {p.failure}", style="yellow") for p in self.pools if p.failure]
         if self.interrupted:
-            parts.append(printable("interrupted: what was measured is kept; run again to go on"))
+            parts.append(printable("interrupted: all measurements are kept; run again to resume"))
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -145,32 +145,34 @@ def build(
     retake: bool = False,
     progress: bool = True,
 ) -> BuildReport:
-    """Measure a pool of candidates of each workload, and write them as a record table.
+    """Measure a tabular benchmark of each workload and write all as a record table.
 
     Args:
-        workloads: one or several, as `tune` takes them; `suite:NAME` for a suite.
-        per_task: candidates of each.  A larger number with the same log adds to what is there.
-        out: the table to write; replaced if it is there.
-        log: records, read first, then appended to.
-        target: where they run, which is here; by default this machine.
-        seed: of the choice of candidates.
-        batch: candidates of a workload before the next has its turn.
-        workers: processes that compile; by default one for each core.  0 compiles and runs in this process.
-        rules: of the space; by default those of the target.
-        policy: how candidates are measured; it must not give up on any, as such times are no fair ones.
-        retake: measure candidates again, once, whose times were disturbed by other processes.
-        progress: show on standard error what goes on.
+        workloads: one or several, as in `tune`; `suite:NAME` for a suite.
+        per_task: candidates per workload.  A larger number with the same log extends the pools.
+        out: the table to write; an existing file is replaced.
+        log: log of records: read first, then appended to.
+        target: target of the programs, which must run here; by default this machine.
+        seed: seed of the candidate selection.
+        batch: candidates per turn of a workload.
+        workers: compiling processes; by default one per core.  0 compiles and runs in this process.
+        rules: rules of the space; by default those of the target.
+        policy: how candidates are measured; it must not stop slow candidates early, because such times are not comparable.
+        retake: measure candidates again, once, if other processes disturbed their times.
+        progress: show progress on standard error.
     Returns:
-        The table, and a report for each workload.  Ctrl-C ends the run early, keeps everything, and is no error.
+        The table, and a report per workload.  Ctrl-C ends the run early, keeps all measurements, and is not an error.
     Raises:
-        UserError: an argument makes no sense; nothing was measured then.
+        UserError: an argument is invalid; raised before any measurement.
         RecordError: the log or the table cannot be read or written.
         BuildError: the target's code cannot run here.
     """
     if per_task < 1 or batch < 1 or (workers is not None and workers < 0):
-        raise UserError(f"per_task and batch count from 1, workers from 0; got per_task={per_task}, batch={batch}, workers={workers}")
+        raise UserError(
+            f"per_task and batch must be at least 1, workers at least 0; got per_task={per_task}, batch={batch}, workers={workers}"
+        )
     if policy.race.give_up != math.inf:
-        raise UserError(f"a pool needs fair times: give_up must be inf in its policy, and is {policy.race.give_up:g}")
+        raise UserError(f"a pool needs comparable times: give_up must be inf in its policy, but is {policy.race.give_up:g}")
     subjects = find_subjects(workloads)
     machine = _target_here(target)
     tasks = [s.task(machine, rules) for s in subjects]
@@ -196,16 +198,16 @@ def build(
 
 
 class TaskPool:
-    """The pool of one task under way, a batch at a time, so that several can take turns.
+    """The pool of one task during a run, measured in batches so that several tasks can alternate.
 
     Args:
-        task: whose pool.
+        task: task of the pool.
         measurer: builds, runs and logs.
-        size: candidates wanted.
-        known: the log as it was.
-        seed: of the choice.
-        batch: candidates a step.
-        retake: measure disturbed candidates again, once, when nothing is missing.
+        size: requested number of candidates.
+        known: contents of the log at the start.
+        seed: seed of the candidate selection.
+        batch: candidates per step.
+        retake: measure disturbed candidates again, once, after all others.
     """
 
     def __init__(self, task: Task, measurer: Measurer, size: int, known: LogContents, seed: int, batch: int, retake: bool = False) -> None:
@@ -219,10 +221,10 @@ class TaskPool:
         self._failure = ""
 
     def step(self, show: Callback | None = None) -> bool:
-        """Measure a batch, and show it; False when nothing is missing any more, or the task has failed."""
+        """Measure a batch, and show progress; False when the pool is complete or the task has failed."""
         start = time.perf_counter()
         try:
-            plan = self._begun()
+            plan = self._initial_plan()
             chosen = plan.next(self._batch)
             self._count_known(plan)
             if chosen:
@@ -240,20 +242,20 @@ class TaskPool:
 
     @property
     def records(self) -> list[Record]:
-        """The fair measurements of the candidates chosen so far."""
+        """The comparable measurements of the candidates selected so far."""
         chosen = () if self._plan is None else self._plan.chosen
         return [self._records[c] for c in chosen if c in self._records]
 
     def report(self, interrupted: bool) -> PoolReport:
-        """How far it came; the best and the errors are those of the measurements that count in the end."""
+        """The report; its best record and errors use the representative measurements."""
         right = [r for r in self.records if r.verified]
         self.progress.best = min(right, key=lambda r: r.seconds, default=None)
         self.progress.errors = dict(Counter([r.error.kind for r in self.records if r.error is not None]))
         exhausted = self.progress.trials < self._size and not self._failure and not interrupted
         return PoolReport(self.progress, self._size, exhausted, self._failure)
 
-    def _begun(self) -> PoolPlan:
-        """Made at the first step: what is known of the task in the log is read against its space."""
+    def _initial_plan(self) -> PoolPlan:
+        """The plan, created at the first step from the records of the task in the log."""
         if self._plan is None:
             self._records = fair_records(self._task, self._known.records)
             known = {c: (_seconds(r), _part(r, self._seed)) for c, r in self._records.items()}
@@ -261,7 +263,7 @@ class TaskPool:
         return self._plan
 
     def _count_known(self, plan: PoolPlan) -> None:
-        """Candidates that the plan has chosen since and the log had already."""
+        """Count newly selected candidates that were already in the log."""
         for c in plan.chosen[self.progress.trials :]:
             if c in self._records:
                 self.progress.add(self._records[c])
@@ -275,7 +277,7 @@ class TaskPool:
             self.progress.add(record)
 
     def _measure_again(self, plan: PoolPlan) -> list[tuple[Candidate, str]]:
-        """A batch of the disturbed ones; each has its turn once."""
+        """Measure a batch of disturbed candidates again, each once."""
         if self._again is None:
             self._again = [c for c in plan.chosen if not self._records[c].clean]
         batch, self._again = self._again[: self._batch], self._again[self._batch :]
@@ -298,17 +300,17 @@ class TaskPool:
 
 
 def fair_records(task: Task, records: Iterable[Record]) -> dict[Candidate, Record]:
-    """The measurement of each candidate of a task's space that counts, of those that were timed to the end or failed.
+    """The representative measurement of each candidate of a task's space, among those timed completely or failed.
 
-    A record belongs to the space as `known_records` defines it.  A wrong result counts before a time, a time before another failure, a
-    quiet time before a disturbed one, then the latest in the log.
+    A record belongs to the space as defined by `known_records`.  Order of preference: a wrong result, a time, another failure; a quiet
+    time before a disturbed one; then the latest in the log.
     """
     fair = [r for r in records if not gave_up(r)]
     return dict(known_records(task, sorted(fair, key=_weight)))
 
 
 def _table(pools: Sequence[TaskPool], log: LogContents) -> RecordTable:
-    """The pools as they are in the log, where the programs are too."""
+    """The record table of the pools, with the programs in the log."""
     records = [r for p in pools for r in p.records]
     targets: Mapping[str, Target] = {p.progress.task.target.key: p.progress.task.target for p in pools}
     return RecordTable.from_records(records, log.workloads.values(), targets.values(), log.report)
@@ -319,13 +321,13 @@ def _seconds(record: Record) -> float:
 
 
 def _weight(record: Record) -> tuple[bool, bool, bool]:
-    """Of several records of a candidate the one with the greatest weight counts, see `fair_records`."""
+    """Precedence among the records of a candidate, see `fair_records`."""
     wrong = record.error is not None and record.error.kind == "wrong_result"
     return wrong, record.error is None, record.clean
 
 
 def _part(record: Record, seed: int) -> str:
-    """The part that a record was drawn for by this seed."""
+    """The part for which a record was drawn with this seed."""
     return str(record.extra.get(PART, "")) if record.seed == seed else ""
 
 

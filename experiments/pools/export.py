@@ -1,7 +1,7 @@
-"""dataset export: a record table with the features of every candidate as named columns, for models and tools from elsewhere.
+"""Export a record table with the features of every candidate as named columns, for other models and tools.
 
-A candidate's features follow from the script of its workload, the steps of its trace and its target with all facts: all of them are in the
-table, so that an export needs neither the machine nor the rules that made the space.
+A candidate's features follow from the script of its workload, the steps of its trace and its target with machine rates.  The table
+contains all of them, so an export needs neither the machine nor the rules of the space.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, TunesmithError, UserError
 
 PREFIX = "feature."
-"""Of the names of feature columns; what follows are the names of `FeatureProgram.program_names`."""
+"""Prefix of feature columns, followed by a name of `FeatureProgram.program_names`."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A table with features.
+    """A table with feature columns.
 
     Attributes:
-        table: lines in the order they had, feature columns behind the others; NaN where a candidate has no features.
-        without: so many lines have none, and why: reason -> lines.
+        table: lines in their original order, with feature columns after the others; NaN for candidates without features.
+        without: number of lines without features, by reason.
     """
 
     table: RecordTable
@@ -46,10 +46,10 @@ class Exported:
 
 
 def with_features(table: RecordTable) -> Exported:
-    """The table with a column for each feature of a program's vector, the analytic cost and its terms among them.
+    """Add a column for each feature of a program's vector, including the analytic cost and its terms.
 
     Args:
-        table: with programs and targets.
+        table: table with programs and targets.
     Raises:
         UserError: no line has features.
         RecordError: a line is damaged.
@@ -69,9 +69,7 @@ def with_features(table: RecordTable) -> Exported:
             names = program.program_names
             values = np.full((len(table), len(names)), np.nan, np.float32)
         elif names != program.program_names:
-            raise UserError(
-                "the table has targets whose programs have other features: export the targets one by one (`dataset split --by target`)"
-            )
+            raise UserError("the targets of the table have different features: export them one by one (`dataset split --by target`)")
         values[lines] = program.program(rows)
     if not names:
         raise UserError(f"no line of the table has features: {'; '.join(without) or 'it is empty'}")
@@ -86,7 +84,7 @@ def with_features(table: RecordTable) -> Exported:
 
 
 def _groups(table: RecordTable) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
-    """The lines of each workload, target and steps.  A sketch's name alone would not do: another version may have meant other steps."""
+    """The lines of each workload, target and steps.  A sketch name is not enough, because other versions may use it for other steps."""
     steps = [json.dumps(template(_steps(at, text))) for at, text in enumerate(table.frame["trace"])]
     keys = pd.DataFrame({"workload": table.frame["workload"], "target": table.frame["target"], "steps": steps})
     return groups(keys, list(keys.columns))
@@ -95,7 +93,7 @@ def _groups(table: RecordTable) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
 def _steps(line: int, text: str) -> list[object]:
     steps = json_lines.parse(text.encode())
     if not isinstance(steps, list):
-        raise RecordError(f"line {line} of the table: its trace is no list of steps")
+        raise RecordError(f"line {line} of the table: its trace is not a list of steps")
     return steps
 
 
@@ -108,11 +106,11 @@ def _feature_program(table: RecordTable, digest: str, key: str, steps: str) -> F
 
 
 def sketch_of(func: PrimFunc, trace: Trace) -> Sketch:
-    """The sketch that steps make of a function, their decisions left open.
+    """The sketch of a function and steps, with undecided parameters.
 
     Raises:
         ScheduleError: a step refuses.
-        RecordError: a step is no primitive's.
+        RecordError: a step is not a known primitive.
     """
 
     def replay(schedule: Schedule) -> None:
@@ -125,5 +123,5 @@ def sketch_of(func: PrimFunc, trace: Trace) -> Sketch:
 def _rows(table: RecordTable, lines: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
     rows = table.frame["row"].iloc[lines].tolist()
     if any(len(r) != width for r in rows):
-        raise UserError(f"rows have other than {width} values, which is what the sketch samples")
+        raise UserError(f"some rows do not have the {width} values that the sketch samples")
     return np.array(rows, np.int64).reshape(len(rows), width)

@@ -1,8 +1,8 @@
-"""The pool of a task: which candidates a data set measures, so that it shows both the whole space and its fast corner.
+"""Select the candidates of a tabular benchmark, covering both the whole space and its fast region.
 
-Half are drawn at random, from all sketches alike: what a model must know of the space.  A quarter come from the upper part of the analytic
-ranking of large draws, and a quarter are neighbours of the fastest measured so far, in two rounds: what a search meets on its way.  All
-draws are seeded; the first two parts depend on nothing but the seed and the task, the neighbours also on what was measured.
+Half are drawn at random from all sketches equally, to represent the space.  A quarter come from the upper part of the analytic ranking of
+large draws, and a quarter are neighbours of the fastest measured so far, in two rounds, to represent the path of a search.  All draws are
+seeded; the first two parts depend only on the seed and the task, the neighbours also on the measurements.
 """
 
 from __future__ import annotations
@@ -17,38 +17,37 @@ from tunesmith.search.task import Task
 from tunesmith.support.seeds import stream
 
 STAGES = (("random", 0.5), ("ranked", 0.75), ("near-1", 0.875), ("near-2", 1.0))
-"""The parts in order, and the share of the pool that is measured when each is done; what one cannot fill is left to the next, and the rest
-to `random` again."""
+"""The parts in order, with the cumulative share of the pool.  A shortfall of one part is passed to the next, and the rest to `random`."""
 
 _CHUNK = 64
-"""Rows of each sketch in a draw of `random`."""
+"""Configurations per sketch in a draw of `random`."""
 _DRAW = 16384
 _UPPER = 1 / 16
-"""Part of a draw whose analytic rank is good enough for `ranked`."""
+"""Fraction of a draw, by analytic rank, that is used for `ranked`."""
 _PARENTS = 1 / 16
-"""Of the measured candidates, how many have neighbours; eight at least."""
+"""Fraction of the measured candidates whose neighbours are drawn; at least eight candidates."""
 _PATIENCE = 8
-"""After so many draws in a row without anything new, a part is exhausted."""
+"""A part is exhausted after this number of consecutive draws without a new candidate."""
 
 
 class PoolDraw:
-    """Draws the candidates of one task, part by part, each in an order that does not depend on how many are wanted.
+    """Draws the candidates of one task by part, each in an order that is independent of the requested number.
 
     Args:
-        task: whose candidates.
-        seed: of the draws.
+        task: task of the candidates.
+        seed: seed of the draws.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.seed = task, seed
-        self.drafter = ProposalGenerator(task)
+        self.proposals = ProposalGenerator(task)
 
     def part(self, stage: str, known: Mapping[Candidate, float]) -> Iterator[Candidate]:
-        """The candidates of a part, each once, until there is nothing new for a while.
+        """The candidates of a part, each once, until draws stop giving new ones.
 
         Args:
             stage: one of `STAGES`.
-            known: measured candidates with their seconds, inf for failures; those near the fastest are the neighbours.
+            known: measured candidates with their seconds, inf for failures; neighbours of the fastest are drawn.
         """
         seen: set[Candidate] = set()
         idle = chunk = 0
@@ -66,35 +65,35 @@ class PoolDraw:
         return self._ranked(rng) if stage == "ranked" else self._near(rng, known)
 
     def _random(self, rng: np.random.Generator) -> list[Candidate]:
-        """Rows of all sketches in turn."""
-        rows = [s.space.sample(_CHUNK, rng).tolist() for s in self.drafter.sketches]
+        """Random configurations, with the sketches in turn."""
+        rows = [s.space.sample(_CHUNK, rng).tolist() for s in self.proposals.sketches]
         return [Candidate(k, tuple(rows[k][i])) for i in range(_CHUNK) for k in range(len(rows))]
 
     def _ranked(self, rng: np.random.Generator) -> list[Candidate]:
-        """The upper part of a large draw, in any order: its very top would be many copies of one idea."""
-        drawn = self.drafter.draw(_DRAW, rng)
+        """The upper part of a large draw, shuffled: its top alone would contain many near-duplicates."""
+        drawn = self.proposals.draw(_DRAW, rng)
         upper = [c for _, c in drawn.best(max(8, int(len(drawn) * _UPPER)))]
         return [upper[i] for i in rng.permutation(len(upper))]
 
     def _near(self, rng: np.random.Generator, known: Mapping[Candidate, float]) -> list[Candidate]:
-        """Mutations of the fastest, each parent once in a round."""
+        """Mutations of the fastest candidates, each parent once per round."""
         ran = sorted((s, c) for c, s in known.items() if np.isfinite(s))
         parents = [c for _, c in ran[: max(8, int(len(ran) * _PARENTS))]]
         out: list[Candidate] = []
         for k in sorted({c.sketch for c in parents}):
             rows = np.array([c.row for c in parents if c.sketch == k], np.int64)
-            out += [Candidate(k, tuple(r)) for r in self.drafter.sketches[k].space.mutate(rows, rng).tolist()]
+            out += [Candidate(k, tuple(r)) for r in self.proposals.sketches[k].space.mutate(rows, rng).tolist()]
         return [out[i] for i in rng.permutation(len(out))]
 
 
 class PoolPlan:
-    """The pool of one task as it grows: what is measured already, and what comes next.
+    """The pool of one task during its construction: measured candidates and the next ones.
 
     Args:
-        task: whose pool.
-        size: candidates wanted.
-        seed: of the draws.
-        measured: seconds of candidates measured before, inf for failures, and the part that each was drawn for; empty for others' records.
+        task: task of the pool.
+        size: requested number of candidates.
+        seed: seed of the draws.
+        measured: seconds of earlier measurements, inf for failures, and the part each was drawn for; empty for records of other runs.
     """
 
     def __init__(self, task: Task, size: int, seed: int, measured: Mapping[Candidate, tuple[float, str]]) -> None:
@@ -106,13 +105,13 @@ class PoolPlan:
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:
-        """The candidates of the pool so far, in order, those measured before included."""
+        """The candidates of the pool so far, in order, including those measured before."""
         return tuple(self._chosen)
 
     def next(self, n: int) -> list[tuple[Candidate, str]]:
-        """At most n candidates that must be measured, each with its part; all of one part.  None are left when it is empty.
+        """At most n candidates to measure, all of one part, each with its part; empty when the pool is complete.
 
-        Those given before must have been told: a part may depend on the times of the one before.
+        Earlier candidates must have been reported with `tell`: a part may depend on the times of the previous one.
         """
         out: list[tuple[Candidate, str]] = []
         while len(out) < n:
@@ -127,17 +126,17 @@ class PoolPlan:
         return out
 
     def tell(self, candidate: Candidate, seconds: float, stage: str) -> None:
-        """A candidate was measured; inf if it failed."""
+        """Report the measured seconds of a candidate; inf if it failed."""
         self._measured[candidate] = (seconds, stage)
 
     def _plan(self) -> Iterator[tuple[Candidate, str] | None]:
-        """What is missing, part after part, None at the end of each."""
+        """The missing candidates by part, with None at the end of each part."""
         for stage, share in (*STAGES, ("random", 1.0)):
             quota = round(self.size * share)
             known = {c: self._measured[c][0] for c in self._chosen}
-            if stage.startswith("near"):  # they depended on what was known when they were drawn: a later run takes them as they are
-                mine = [c for c, (_, drawn_for) in self._measured.items() if drawn_for == stage and c not in self._chosen]
-                self._chosen.update(dict.fromkeys(mine[: max(0, quota - len(self._chosen))]))
+            if stage.startswith("near"):  # drawn from the times known then, so a resumed run reuses them
+                drawn = [c for c, (_, drawn_for) in self._measured.items() if drawn_for == stage and c not in self._chosen]
+                self._chosen.update(dict.fromkeys(drawn[: max(0, quota - len(self._chosen))]))
             if len(self._chosen) < quota:
                 yield from self._missing(stage, quota, known)
                 yield None

@@ -1,4 +1,4 @@
-"""dataset stats --plots: pictures of a record table: how the times of each task lie, what became of its candidates, how noisy times are."""
+"""Plot a record table: slowdowns of the candidates of each task, outcomes, and noise of the times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png")
 MOST_TASKS = 20
-"""Tasks of a picture; of more, those with the most records are shown."""
+"""Maximum number of tasks in a plot; those with the most records are used."""
 
 _COLOURS = {"ran": "#4c9f70", "noisy": "#a8cfb5", "censored": "#d9c86c"} | dict(
     zip(ERROR_KINDS, ("#8d6a9f", "#d98e4a", "#b23a48", "#5f6c7b", "#e05a47", "#7a4a3a"), strict=True)
@@ -31,39 +31,45 @@ _COLOURS = {"ran": "#4c9f70", "noisy": "#a8cfb5", "censored": "#d9c86c"} | dict(
 
 
 def plot(table: RecordTable, folder: str | PathLike[str], kind: str = "svg") -> list[Path]:
-    """Draw a table.
+    """Plot a table.
 
     Args:
-        table: what to draw.
-        folder: made when missing; `slowdown`, `outcomes` and `noise` are written in it.
+        table: the record table.
+        folder: folder of the files `slowdown`, `outcomes` and `noise`; created if missing.
         kind: svg or png.
     Returns:
-        The files.  Equal tables give equal files.
+        The paths of the files.  Equal tables give equal files.
     Raises:
         UserError: an unknown format, an empty table, or a folder that cannot be written.
         MissingExtraError: matplotlib is not installed.
     """
     if kind not in FORMATS:
-        raise UserError(f"pictures are {' or '.join(FORMATS)}, not {kind!r}")
+        raise UserError(f"plots are {' or '.join(FORMATS)}, not {kind!r}")
     if not len(table):
-        raise UserError("there is nothing to draw: the table is empty")
+        raise UserError("there is nothing to plot: the table is empty")
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return [_saved(draw, table, folder / f"{name}.{kind}") for name, draw in _PICTURES.items()]
     except OSError as error:
-        raise UserError(f"cannot write pictures to {folder}: {error.strerror or error}. Check the path and its permissions") from error
+        raise UserError(f"cannot write plots to {folder}: {error.strerror or error}. Check the path and its permissions") from error
 
 
 def slowdown(table: RecordTable) -> Figure:
-    """For each task, the share of candidates that take at most so many times the best: how rare good ones are."""
+    """For each task, the cumulative share of candidates over their time relative to the best."""
     figure, axes = _figure()
     for name, lines in _tasks(table):
         seconds = table.frame["seconds"].to_numpy()[lines]
         ran = np.sort(seconds[np.isfinite(seconds)])
         if len(ran):
             axes.step(ran / ran[0], np.arange(1, len(ran) + 1) / len(seconds), where="post", label=name, linewidth=1.2)
-    axes.set(xscale="log", xlabel="times the best of the task", ylabel="share of candidates", ylim=(0, 1), title="How the times lie")
+    axes.set(
+        xscale="log",
+        xlabel="time / best of the task",
+        ylabel="share of candidates",
+        ylim=(0, 1),
+        title="Distribution of slowdowns",
+    )
     _legend(axes)
     return figure
 
@@ -83,13 +89,13 @@ def outcomes(table: RecordTable) -> Figure:
             axes.barh([name for name, _ in tasks], shares, left=left, color=colour, label=outcome)
             left += shares
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1), xlabel="share of candidates", title="What became of them")
+    axes.set(xlim=(0, 1), xlabel="share of candidates", title="Outcomes")
     _legend(axes)
     return figure
 
 
 def noise(table: RecordTable) -> Figure:
-    """How far the samples of a candidate lie apart: the share of candidates whose quartiles do so by at most so many percent."""
+    """Cumulative share of candidates over the relative distance of the quartiles of their samples."""
     figure, axes = _figure()
     frame = table.frame
     for label, mask in (("quiet", frame["clean"]), ("disturbed", ~frame["clean"])):
@@ -97,7 +103,7 @@ def noise(table: RecordTable) -> Figure:
         if len(spread):
             axes.step(100 * spread, np.arange(1, len(spread) + 1) / len(spread), where="post", label=f"{label} ({len(spread)})")
     axes.set(xscale="symlog", xlabel="distance of the quartiles, % of the median", ylabel="share of candidates", ylim=(0, 1))
-    axes.set_title("How noisy the times are")
+    axes.set_title("Noise of the times")
     _legend(axes)
     return figure
 
@@ -106,7 +112,7 @@ _PICTURES = {"slowdown": slowdown, "outcomes": outcomes, "noise": noise}
 
 
 def _tasks(table: RecordTable) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    """The tasks with the most records, by name; of several targets, the processor is told too."""
+    """The tasks with the most records, by name; with several targets, the processor is appended."""
     several = table.frame["target"].nunique() > 1
     found = []
     for (name, _, target), lines in groups(table.frame, ["name", "workload", "target"]).items():
@@ -124,7 +130,7 @@ def _figure(height: float = 4.5) -> tuple[Figure, Axes]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "drawing a data set") from None
+        raise MissingExtraError("matplotlib", "plot", "plotting a data set") from None
     figure = Figure(figsize=(9, max(height, 2.5)), layout="constrained")
     return figure, figure.subplots()
 
@@ -139,9 +145,9 @@ def _saved(draw: Callable[[RecordTable], Figure], table: RecordTable, path: Path
     try:
         import matplotlib
     except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "drawing a data set") from None
+        raise MissingExtraError("matplotlib", "plot", "plotting a data set") from None
 
-    # No date and no random names of clip paths: the same table draws the same bytes.  Names come from logs, and are no formulas.
+    # No date and no random names of clip paths, for reproducible bytes.  Names of logs must not be parsed as formulas.
     with matplotlib.rc_context({"svg.hashsalt": "tunesmith", "text.parse_math": False}), atomic_file.replacing(path) as file:
         kind = path.suffix.removeprefix(".")
         draw(table).savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)

@@ -11,14 +11,14 @@ from tunesmith.testing.program_fuzz.campaign import Campaign, Totals, table
 
 
 def main() -> int:
-    """Run a campaign; returns 1 when something failed."""
+    """Run a campaign; returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:1000", help="first:end")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--schedules", type=int, default=6, help="of each program; the first is none at all")
+    parser.add_argument("--schedules", type=int, default=6, help="schedules per program; the first is empty")
     parser.add_argument("--out", type=Path, default=Path("runs/program_fuzz"))
-    parser.add_argument("--keep", type=int, default=2, help="failures of each kind that are made small and written")
-    parser.add_argument("--minimise-seconds", type=float, default=30.0, help="for each of them")
+    parser.add_argument("--keep", type=int, default=2, help="failures of each kind to minimise and write")
+    parser.add_argument("--minimise-seconds", type=float, default=30.0, help="time limit per minimised failure")
     given = parser.parse_args()
     first, end = map(int, given.seeds.split(":"))
     campaign = Campaign(given.out, given.workers, given.schedules, given.keep, given.minimise_seconds)
@@ -36,7 +36,7 @@ def main() -> int:
         if given.keep:
             campaign.reproduce(lambda text: print(text, flush=True))
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
     text = table(campaign.totals)
     (given.out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     print(text)

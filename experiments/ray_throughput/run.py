@@ -1,8 +1,8 @@
-"""Trials a second on local processes and on Ray actors, in turns: `python experiments/ray_throughput/run.py [--workers N] [WORKLOAD]`.
+"""Compare trials per second of local processes and Ray actors: `python experiments/ray_throughput/run.py [--workers N] [WORKLOAD]`.
 
-Both sides stay open, have as many builders and one runner, and measure the same random candidates, other ones in each round; who begins
-changes from round to round.  The ratio of a round compares neighbours in time, so that a load which comes and goes disturbs it little; what
-is wanted of the median is 0.9 with two workers on one machine.  Building alone is shown too: that is where most messages go.
+Both sides stay open, have equal numbers of builders and one runner, and measure the same random candidates, new ones each round; the order
+alternates.  The ratio of a round compares adjacent times, so that a varying load has little effect.  The goal for the median is 0.9 with
+two workers on one machine.  Builds alone are timed too, because they exchange most of the messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tunesmith.search.task import Task
 
 
 class Side:
-    """Builders and a runner of one kind, and how many trials a second they did in each round."""
+    """Builders and a runner of one kind, with their trials per second in each round."""
 
     def __init__(self, name: str, target: Target, builder: Builder, runner: Runner, stack: contextlib.ExitStack) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Side:
         self.build_rates: list[float] = []
 
     def round(self, task: Task, candidates: list[tuple[int, tuple[int, ...]]]) -> None:
-        """Measure the candidates, then build them once more without running them."""
+        """Measure the candidates, then build them again without running them."""
         start = time.perf_counter()
         self._measurer.measure(task.measured, candidates)
         middle = time.perf_counter()
@@ -50,11 +50,11 @@ class Side:
 
 
 def main() -> None:
-    """Print a line for each round, and the medians."""
+    """Print a line per round, and the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", nargs="?", default="matmul(m=256,n=256,k=256)")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--trials", type=int, default=32, help="in a round")
+    parser.add_argument("--trials", type=int, default=32, help="trials per round")
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
     target, w = Target("llvm"), workload(given.workload)
@@ -66,7 +66,7 @@ def main() -> None:
             Side("local", target, LocalBuilder(given.workers), LocalRunner(target.num_cores), stack),
             Side("ray", target, RayBuilder(cluster, given.workers), RayRunner(cluster, target, 1), stack),
         ]
-        for k in range(-1, given.rounds):  # the first one starts processes and fills what they remember
+        for k in range(-1, given.rounds):  # round -1 starts processes and fills caches
             candidates = [(c.sketch, c.row) for c in sampler.ask(given.trials)]
             for side in sides if k % 2 else sides[::-1]:
                 side.round(task, candidates)

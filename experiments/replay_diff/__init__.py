@@ -1,1 +1,1 @@
-"""Compare what two versions of the sources make of a fixed corpus."""
+"""Compare the compiler output of two source versions on a fixed corpus."""

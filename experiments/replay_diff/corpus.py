@@ -1,4 +1,4 @@
-"""The corpus of the replay diff: everything the compiler makes of a fixed set of programs, as named texts and bytes.
+"""Generate the corpus of the replay diff: all compiler outputs for a fixed set of programs, as named texts and bytes.
 
 Four parts: the best of a seeded draw of every sketch of every suite workload, for two processors and two GPU languages; programs of the
 fuzzer; the scripts of the golden files; and small torch models for all executors.
@@ -44,9 +44,9 @@ DRAWN = 256
 FUZZ_SEEDS = 200
 
 Artefacts = dict[str, str | bytes]
-"""What was made of one item, by name."""
+"""Outputs of one item, by name."""
 Item = tuple[str, Callable[[], Iterator[tuple[str, Artefacts]]]]
-"""A key, and what makes its artefacts; each has a key of its own below it."""
+"""A key, and a generator of artefacts, each with a sub-key."""
 
 
 def items(golden: Path) -> Iterator[Item]:
@@ -69,8 +69,8 @@ def _sketches(text: str, target: Target) -> Iterator[tuple[str, Artefacts]]:
     made = workload(text)
     task = Task(text, made.func, target)
     yield "task", {"digest": task.digest, "script": script(made.func), "left_out": "\n".join(task.space.left_out)}
-    drafter = ProposalGenerator(task)
-    drawn = drafter.draw(DRAWN * len(task.space.sketches), stream(0, "replay-diff", text))
+    proposals = ProposalGenerator(task)
+    drawn = proposals.draw(DRAWN * len(task.space.sketches), stream(0, "replay-diff", text))
     best = {c.sketch: (value, c) for value, c in reversed(drawn.best(len(drawn)))}
     for k, sketch in enumerate(task.space.sketches):
         out: Artefacts = {
@@ -94,7 +94,7 @@ def _sketches(text: str, target: Target) -> Iterator[tuple[str, Artefacts]]:
 
 
 def _compiled(program: PrimFunc, target: Target) -> Artefacts:
-    """A program as its own text, lowered, and as source; or the refusal."""
+    """A program as script, lowered, and as source; or the refusal."""
     out: Artefacts = {"script": script(program)}
     try:
         out["lowered"] = script((GPU if target.is_gpu else CPU)(program, target))

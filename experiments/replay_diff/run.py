@@ -1,6 +1,6 @@
-"""Whether a change of the sources changed what the compiler makes: compare digests of a fixed corpus.
+"""Check whether a change of the sources changes the compiler's output: compare digests of a fixed corpus.
 
-python experiments/replay_diff/run.py before.jsonl             # on the old commit; again to go on after an interruption
+python experiments/replay_diff/run.py before.jsonl             # on the old commit; repeat to resume after an interruption
 python experiments/replay_diff/run.py after.jsonl              # on the new one
 python experiments/replay_diff/run.py --compare before.jsonl after.jsonl
 python experiments/replay_diff/run.py --show 'llvm -mcpu=znver4 -num-cores=2 | relu(shape=64x64)'
@@ -22,12 +22,12 @@ GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
 
 
 def main() -> int:
-    """Write digests, compare two files of them, or print one item; 1 when something differs."""
+    """Write digests, compare two files of digests, or print items; returns 1 if something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, help="file of digests to write or to continue")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
-    parser.add_argument("--show", metavar="KEY", help="print what is made of the items whose key contains KEY")
-    parser.add_argument("--golden", type=Path, default=GOLDEN, help="folder of golden files; give the old one to both runs")
+    parser.add_argument("--show", metavar="KEY", help="print the artefacts of the items whose key contains KEY")
+    parser.add_argument("--golden", type=Path, default=GOLDEN, help="folder of golden files; pass the old one to both runs")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th item from the K-th, for several processes")
     given = parser.parse_args()
     if given.compare:
@@ -36,14 +36,14 @@ def main() -> int:
         show(given.show, given.golden)
         return 0
     if given.out is None:
-        parser.error("name a file, or give --compare or --show")
+        parser.error("name a file, or pass --compare or --show")
     k, n = map(int, given.part.split("/"))
     write(given.out, given.golden, k, n)
     return 0
 
 
 def write(out: Path, golden: Path, part: int, parts: int) -> None:
-    """Append a line for each item that `out` does not have yet."""
+    """Append a line for each item missing in `out`."""
     done = set(read(out)) if out.exists() else set()
     todo = [(key, make) for key, make in list(items(golden))[part::parts] if key not in done]
     start = last = time.monotonic()
@@ -57,7 +57,7 @@ def write(out: Path, golden: Path, part: int, parts: int) -> None:
 
 
 def digests(make: object) -> dict[str, str]:
-    """SHA-256 of each artefact, by sub-key and name; the kind of error where an item is refused."""
+    """SHA-256 of each artefact, by sub-key and name; the kind of error if an item is refused."""
     out: dict[str, str] = {}
     try:
         for sub, artefacts in make():  # type: ignore[operator]
@@ -69,7 +69,7 @@ def digests(make: object) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, dict[str, str]]:
-    """The digests of a file, by key; a torn last line is left out."""
+    """The digests of a file, by key; a truncated last line is skipped."""
     out = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, dict[str, str]]:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print what differs, the first hundred; 1 when anything does."""
+    """Print the first hundred differences; returns 1 if there are any."""
     old, new = read(before), read(after)
     different = [f"{k}: only in {(before if k in old else after).name}" for k in sorted(old.keys() ^ new.keys())]
     compared = 0
@@ -93,10 +93,10 @@ def compare(before: Path, after: Path) -> int:
     return 1 if different else 0
 
 
-def show(wanted: str, golden: Path) -> None:
-    """Print the artefacts of the items whose key contains `wanted`."""
+def show(pattern: str, golden: Path) -> None:
+    """Print the artefacts of the items whose key contains `pattern`."""
     for key, make in items(golden):
-        if wanted in key:
+        if pattern in key:
             for sub, artefacts in make():
                 _print(f"{key} | {sub}", artefacts)
 

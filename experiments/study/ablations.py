@@ -1,4 +1,4 @@
-"""Switches of an ablation: the same search without one of its ideas, made by wrapping what there is, never by a copy of it."""
+"""Disable one component of a search for an ablation, by wrapping the original components."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from tunesmith.search.space.sketch import collect
 from tunesmith.support.errors import UserError
 
 NEVER = 1e12
-"""So many times the best is no candidate's time: records want finite numbers."""
+"""A factor of the best time that no candidate reaches; finite, because records need finite numbers."""
 
-Named = tuple[str, Callable[[Schedule], None]]
+NamedSchedule = tuple[str, Callable[[Schedule], None]]
 
 
 def without_racing(policy: MeasurePolicy) -> MeasurePolicy:
-    """The policy under which no candidate is given up."""
+    """The policy without early stopping of slow candidates."""
     return replace(policy, race=replace(policy.race, give_up=NEVER))
 
 
 def without_draft_model(kind: type[Sampler]) -> type[Sampler]:
-    """The sampler, with its drafts ranked by chance.  It draws as many candidates as before and knows as little of each as of any.
+    """The sampler with randomly ranked drafts; it draws as many candidates as before.
 
-    Raises (when it is made):
-        UserError: the sampler drafts nothing: it has no attribute `drafter`.
+    Raises (when an instance is created):
+        UserError: the sampler does not draft: it has no attribute `drafter`.
     """
     construct: Any = kind.__init__
 
-    @wraps(construct)  # so that it asks for what the sampler asks for
+    @wraps(construct)  # keeps the signature of the sampler
     def blind(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         drafter = getattr(self, "drafter", None)
         if drafter is None:
-            raise UserError(f"the sampler {kind.__name__} has no draft model that could be switched off")
-        drafter.analytic = [_Chance(kwargs.get("seed", 0), k) for k in range(len(drafter.sketches))]
+            raise UserError(f"the sampler {kind.__name__} has no draft model to disable")
+        drafter.analytic = [_RandomDraftModel(kwargs.get("seed", 0), k) for k in range(len(drafter.sketches))]
 
     return type(f"{kind.__name__}WithoutDraftModel", (kind,), {"__init__": blind})
 
 
-class _Chance:
-    """In the place of an analytic model: equal rows get equal numbers, all others any."""
+class _RandomDraftModel:
+    """Replaces an analytic model: random scores, equal for equal configurations."""
 
     def __init__(self, seed: int, sketch: int) -> None:
         self._model = RandomModel(seed=seed * 1009 + sketch)
@@ -65,28 +65,28 @@ class _Chance:
 
 
 def divisors_only(rules: Sequence[Rule] | None = None) -> tuple[Rule, ...]:
-    """Rules whose sketches keep only the rows whose tiles divide what they tile, down to the last sampled factor.
+    """Rules whose sketches keep only configurations whose tiles divide their extent, down to the last sampled factor.
 
-    By default those of CPUs.  The sketches are the same, one constraint a tiling tighter; one whose tiles can never divide is left out.
+    By default rules of CPUs.      The sketches have one more constraint per tiling; a sketch whose tiles can never divide is dropped.
     """
     given = find_rules(BACKENDS.get("llvm").rules) if rules is None else rules
     perfect = tuple([partial(_with_divisors, rule) for rule in given])
     return (*perfect, partial(_last_resort, perfect))
 
 
-def _with_divisors(rule: Rule, func: PrimFunc, target: Target) -> list[Named]:
+def _with_divisors(rule: Rule, func: PrimFunc, target: Target) -> list[NamedSchedule]:
     return [(name, partial(_dividing, schedule)) for name, schedule in rule(func, target)]
 
 
-def _last_resort(rules: Sequence[Rule], func: PrimFunc, target: Target) -> list[Named]:
-    """The fallback, under the condition of `space_rules.generate`: no rule before has given a sketch."""
+def _last_resort(rules: Sequence[Rule], func: PrimFunc, target: Target) -> list[NamedSchedule]:
+    """The fallback, under the condition of `rules_table.generate`: no earlier rule gives a sketch."""
     if any(collect([named], func) for rule in rules for named in rule(func, target)):
         return []
     return _with_divisors(fallback.sketches, func, target)
 
 
 def _dividing(schedule: Callable[[Schedule], None], s: Schedule) -> None:
-    """Run `schedule`, and demand after each of its imperfect tilings that it is perfect."""
+    """Run `schedule`, and require after each of its imperfect tilings that the tiles divide the extent."""
     imperfect = s.sample_tile
 
     def sample_tile(loop: LoopRV, n: int, *args: Any, **kwargs: Any) -> list[IntRV]:
@@ -96,5 +96,5 @@ def _dividing(schedule: Callable[[Schedule], None], s: Schedule) -> None:
         s.require("eq0", mod(extent, product([f.expr for f in factors])), "divides", f"the tiles of {loop!r} do not divide its extent")
         return factors
 
-    vars(s)["sample_tile"] = sample_tile  # hides the primitive for this schedule alone
+    vars(s)["sample_tile"] = sample_tile  # overrides the primitive for this schedule only
     schedule(s)

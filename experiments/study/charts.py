@@ -1,4 +1,4 @@
-"""The drawings of a report, as SVG inside the page: curves of searches, and bars of where their time goes."""
+"""Draw the charts of a report as inline SVG: search curves, and bars of seconds per phase."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from tunesmith.experiments.study.markup import SERIES, Html, el
 
 DASHES = (None, "6 3", "2 2", "8 3 2 3")
-"""When the colours are used up, the second round is dashed, and so on."""
+"""Dash patterns; series beyond the number of colours repeat the colours with the next pattern."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 10.0, 8.0, 32.0
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line: percent over trials, and the interval around it where there is one.
+    """A line of percent over trials, with an interval where known.
 
     Attributes:
-        name: for the tooltip.
-        series: position among the arms, which decides the colour.
+        name: text of the tooltip.
+        series: index of the arm, which selects the colour.
         trials, percent, low, high: of equal length.
     """
 
@@ -32,11 +32,11 @@ class Curve:
 
 
 def curve_chart(curves: Sequence[Curve], *, label: str, width: float = 340, height: float = 220) -> Html:
-    """Speed over trials, whose axis is logarithmic: half of all progress is made in the first tenth of a search.
+    """Speed over trials on a logarithmic axis, because half of all progress is made in the first tenth of a search.
 
     Args:
-        curves: what to draw.
-        label: what the drawing is, for those who cannot see it.
+        curves: the curves.
+        label: accessible description of the chart.
         width, height: in pixels.
     """
     last = max((c.trials[-1] for c in curves if c.trials), default=1)
@@ -47,8 +47,8 @@ def curve_chart(curves: Sequence[Curve], *, label: str, width: float = 340, heig
         parts.append(el("line", x1=_LEFT, x2=width - _RIGHT, y1=_n(y.at(value)), y2=_n(y.at(value)), class_="axis"))
         parts.append(el("text", f"{value} %", x=_LEFT - 6, y=_n(y.at(value) + 4), text_anchor="end"))
     for value in _powers(last):
-        place = _n(x.at(math.log(value)))
-        parts.append(el("text", str(value), x=place, y=_n(height - _BOTTOM + 15), text_anchor="middle"))
+        position = _n(x.at(math.log(value)))
+        parts.append(el("text", str(value), x=position, y=_n(height - _BOTTOM + 15), text_anchor="middle"))
     parts.append(el("text", "trials", x=_n(width - _RIGHT), y=_n(height - 3), text_anchor="end"))
     parts += [p for c in curves for p in _band(c, x, y)]
     parts += [p for c in curves for p in _line(c, x, y)]
@@ -56,13 +56,13 @@ def curve_chart(curves: Sequence[Curve], *, label: str, width: float = 340, heig
 
 
 def bar_chart(rows: Sequence[tuple[str, Mapping[str, float]]], parts: Sequence[str], *, unit: str, label: str, width: float = 720) -> Html:
-    """Horizontal bars made of parts, on one scale.
+    """Stacked horizontal bars on one scale.
 
     Args:
         rows: a name and the size of each part.
-        parts: names of the parts in order, which decides the colours.
-        unit: of the sizes.
-        label: what the drawing is, for those who cannot see it.
+        parts: names of the parts in order, which selects the colours.
+        unit: unit of the sizes.
+        label: accessible description of the chart.
         width: in pixels.
     """
     most = max((sum(sizes.values()) for _, sizes in rows), default=0.0) or 1.0
@@ -83,7 +83,7 @@ def bar_chart(rows: Sequence[tuple[str, Mapping[str, float]]], parts: Sequence[s
 
 
 def line_legend(names: Sequence[str]) -> Html:
-    """Names of lines, in order of their series."""
+    """Legend of lines, in order of their series."""
     marks = [
         el("svg", el("line", x1=0, x2=26, y1=6, y2=6, class_=f"line s{i % SERIES}", **_dash(i)), width=26, height=12, aria_hidden="true")
         for i in range(len(names))
@@ -92,7 +92,7 @@ def line_legend(names: Sequence[str]) -> Html:
 
 
 def box_legend(names: Sequence[str]) -> Html:
-    """Names of the parts of bars."""
+    """Legend of the parts of bars."""
     marks = [
         el("svg", el("rect", width=12, height=12, class_=f"f{i % SERIES}"), width=12, height=12, aria_hidden="true")
         for i in range(len(names))
@@ -108,13 +108,13 @@ class _Scale:
     end: float
 
     def at(self, value: float) -> float:
-        """Pixels of a value; what is beyond the ends stands at them."""
+        """Pixels of a value, clamped to the ends."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
 
 def _line(c: Curve, x: _Scale, y: _Scale) -> list[Html]:
-    """Steps: a best time holds until the next is found."""
+    """A step line: a best time holds until the next improvement."""
     if not c.trials:
         return []
     path = f"M{_n(x.at(math.log(c.trials[0])))} {_n(y.at(c.percent[0]))}"
@@ -125,13 +125,13 @@ def _line(c: Curve, x: _Scale, y: _Scale) -> list[Html]:
 
 
 def _band(c: Curve, x: _Scale, y: _Scale) -> list[Html]:
-    """The interval, where there is one."""
+    """The interval as a band, where known."""
     known = [(t, low, high) for t, low, high in zip(c.trials, c.low, c.high, strict=True) if low is not None and high is not None]
     if len(known) < 2:
         return []
-    places = [x.at(math.log(t)) for t, _, _ in known]
-    upper = [(p, y.at(high)) for p, (_, _, high) in zip(places, known, strict=True)]
-    lower = [(p, y.at(low)) for p, (_, low, _) in zip(places, known, strict=True)]
+    positions = [x.at(math.log(t)) for t, _, _ in known]
+    upper = [(p, y.at(high)) for p, (_, _, high) in zip(positions, known, strict=True)]
+    lower = [(p, y.at(low)) for p, (_, low, _) in zip(positions, known, strict=True)]
     path = f"M{_n(upper[0][0])} {_n(upper[0][1])}"
     path += "".join(f"H{_n(px)}V{_n(py)}" for px, py in upper[1:])
     path += f"V{_n(lower[-1][1])}" + "".join(f"V{_n(py)}H{_n(px)}" for px, py in reversed(lower[:-1]))
@@ -139,7 +139,7 @@ def _band(c: Curve, x: _Scale, y: _Scale) -> list[Html]:
 
 
 def _powers(last: int) -> list[int]:
-    """Ticks 1, 2, 4, ..., few enough to stand beside each other."""
+    """Ticks 1, 2, 4, ..., few enough to fit next to each other."""
     step = 2 if last <= 128 else 4
     out = [1]
     while out[-1] * step <= last:
@@ -152,5 +152,5 @@ def _dash(series: int) -> dict[str, object]:
 
 
 def _n(x: float) -> str:
-    """Pixels with a tenth."""
+    """Pixels with one decimal."""
     return f"{x:.1f}".removesuffix(".0")

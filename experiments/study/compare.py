@@ -1,4 +1,4 @@
-"""Two runs side by side: before and after a change, or one machine and another, arm by arm and workload by workload."""
+"""Compare two runs of a study per arm and workload, for example before and after a change."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tunesmith.experiments.study.summary import best_known, final_times, mean_ti
 from tunesmith.support.errors import UserError
 
 SHARE = 95
-"""Percent of the speed of the best known program, to which trials are counted."""
+"""Percent of the speed of the best known program that counts as reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One arm on one workload, in both runs.
+    """Comparison of one arm on one workload.
 
     Attributes:
-        workload: its name; empty for all that both runs have, where times are relative to the best known program of either.
-        arm: its name.
-        best_a, best_b: seconds that searches ended with, one a seed.
-        ratio: B's time over A's: below 1, B is faster.
-        trials_a, trials_b: as `experiment_summary.reached` gives them, to `SHARE` percent of the best that either run knows.
-        p_adjusted: see `experiment_statistics.adjusted`.
+        workload: name; empty for the mean over common workloads, with times relative to the best known program of both runs.
+        arm: name of the arm.
+        best_a, best_b: final seconds of the searches, one per seed.
+        ratio: B's time over A's: B is faster below 1.
+        trials_a, trials_b: result of `summary.reached` for `SHARE` percent of the best speed of both runs.
+        p_adjusted: see `statistics.adjusted`.
     """
 
     workload: str
@@ -43,11 +43,11 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """What B is."""
+        """Verdict on B relative to A."""
         return verdict(self.ratio.ratio, self.p_adjusted)
 
     def to_json(self) -> dict[str, object]:
-        """Plain data."""
+        """The line as plain data."""
         sides = {"a": (self.best_a, self.trials_a), "b": (self.best_b, self.trials_b)}
         return {
             "workload": self.workload or None,
@@ -61,12 +61,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs.
+    """Comparison of two runs.
 
     Attributes:
-        names: of the studies, and their folders.
-        lines: what both have.
-        notes: what bears on reading them: settings that differ, what only one run has.
+        names: names of the studies, with their folders.
+        lines: arms and workloads of both runs.
+        notes: caveats: different settings, and parts of one run only.
     """
 
     names: tuple[str, str]
@@ -74,11 +74,11 @@ class Comparison:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        """As `--json` writes it; times in seconds."""
+        """The data written by `--json`; times in seconds."""
         return {"runs": list(self.names), "lines": [line.to_json() for line in self.lines], "notes": list(self.notes)}
 
     def render(self) -> RenderableType:
-        """A table for a terminal."""
+        """The comparison as a table for a terminal."""
         columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", "95 % interval", f"A to {SHARE} %", f"B to {SHARE} %", "p", "B is"]
         table = plain_table(f"A = {self.names[0]}, B = {self.names[1]}", columns, list(map(_row, self.lines)), left=["arm", "B is"])
         return Group(table, *[printable(f"! {note}") for note in self.notes])
@@ -88,30 +88,30 @@ class Comparison:
 
 
 def compare_runs(a: str | PathLike[str], b: str | PathLike[str]) -> Comparison:
-    """Compare what two run folders have in common; only cells that are done count.
+    """Compare the common cells of two run folders that are done in both.
 
     Args:
         a, b: the folders; ratios are B's times over A's.
     Raises:
-        RecordError: a folder is no run, or a file of it is malformed.
-        UserError: the runs have no workload and arm in common that is done in both.
+        RecordError: a folder is not a run, or a file in it is malformed.
+        UserError: no common workload and arm is done in both runs.
     """
     first, second = load_run(a), load_run(b)
     known = best_known([first, second])
     workloads = [w for w in first.workloads if w in second.workloads and w in known]
     lines: list[Line] = []
     for arm in [arm for arm in first.arms if arm in second.arms]:
-        mine = [line for w in workloads if (line := _line(first, second, w, arm, known[w])) is not None]
+        common = [line for w in workloads if (line := _line(first, second, w, arm, known[w])) is not None]
         times = [tuple(mean_times(run, arm, workloads, known)) for run in (first, second)]
-        lines += mine
-        if len(mine) > 1 and all(times):
+        lines += common
+        if len(common) > 1 and all(times):
             lines.append(Line("", arm.name, times[0], times[1], ratio(times[1], times[0])))
     if not lines:
         raise UserError(f"nothing is done in both runs. {first.name} has {_have(first)}; {second.name} has {_have(second)}")
     ps = adjusted([line.ratio.p for line in lines])
-    judged = tuple([replace(line, p_adjusted=p) for line, p in zip(lines, ps, strict=True)])
+    adjusted_lines = tuple([replace(line, p_adjusted=p) for line, p in zip(lines, ps, strict=True)])
     names = (f"{first.name} in {fspath(a)}", f"{second.name} in {fspath(b)}")
-    return Comparison(names, judged, (*_notes(first, second), *_places(Path(a), Path(b))))
+    return Comparison(names, adjusted_lines, (*_notes(first, second), *_environment_notes(Path(a), Path(b))))
 
 
 def _line(first: RunIndex, second: RunIndex, workload: str, arm: Arm, known: float) -> Line | None:
@@ -147,7 +147,7 @@ def _reached(trials: Mapping[str, object] | None) -> str:
 
 
 def _notes(first: RunIndex, second: RunIndex) -> Iterator[str]:
-    """What a reader must know before believing a ratio."""
+    """Caveats of a comparison: different settings and variants, missing parts, unfinished runs."""
     for name in sorted({*first.settings, *second.settings}):
         a, b = first.settings.get(name), second.settings.get(name)
         if a != b:
@@ -158,13 +158,13 @@ def _notes(first: RunIndex, second: RunIndex) -> Iterator[str]:
     for run, other, label in ((first, second, "A"), (second, first, "B")):
         alone = [*[w for w in run.workloads if w not in other.workloads], *[a.name for a in run.arms if a not in other.arms]]
         if alone:
-            yield f"only {label} has {', '.join(alone)}"
+            yield f"only in {label}: {', '.join(alone)}"
         if not run.ok:
             yield f"{label} is not finished: {sum(r.state != 'done' for r in run.results)} of {len(run.results)} cells are not done"
 
 
-def _places(a: Path, b: Path) -> Iterator[str]:
-    """Machines and commits that the last part of each run was made with, where they differ."""
+def _environment_notes(a: Path, b: Path) -> Iterator[str]:
+    """Differences in machine, software and source between the last parts of the runs."""
     first, second = ((load_manifest(folder) or [{}])[-1] for folder in (a, b))
     for fact, what in (("host", "machine"), ("versions", "software"), ("git", "source")):
         known = [x for x in (first.get(fact), second.get(fact)) if isinstance(x, dict)]
@@ -176,4 +176,4 @@ def _places(a: Path, b: Path) -> Iterator[str]:
 
 def _have(run: RunIndex) -> str:
     done = {(r.cell.workload, r.cell.arm.name) for r in run.results if r.state == "done"}
-    return ", ".join(f"{w} by {a}" for w, a in sorted(done)) or "nothing that is done"
+    return ", ".join(f"{w} by {a}" for w, a in sorted(done)) or "no finished cell"

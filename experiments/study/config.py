@@ -1,6 +1,6 @@
-"""The configuration of a study: a TOML file that says what is compared, read strictly, so that a misspelt key is never a silent default.
+"""Read the configuration of a study from a TOML file, strictly: unknown keys are errors, not silent defaults.
 
-Workloads x samplers x models x variants x seeds are the cells of the study; everything else holds for all of them.
+Workloads x samplers x models x variants x seeds are the cells of the study; all other settings are shared.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.seeds import recorded_seed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-"""Names of studies and variants: they stand in the names of folders."""
+"""Names of studies and variants, restricted because they are used in folder names."""
 _MODEL_FILES = (".json", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is switched off in a part of the cells.
+    """An ablation: components disabled in part of the cells.
 
     Attributes:
-        name: how tables call it.
-        racing: candidates that are clearly behind are given up early; without it, all are timed to the end.
-        draft_model: drafts are ranked by the analytic model; without it, by chance.
-        imperfect_tiles: tiles need not divide what they tile; without it, rows whose tiles do not are left out of the space.
+        name: name in tables.
+        racing: stop timing clearly slower candidates early; otherwise all are timed completely.
+        draft_model: rank drafts by the analytic model; otherwise randomly.
+        imperfect_tiles: allow tiles that do not divide their extent; otherwise the space excludes them.
     """
 
     name: str = "default"
@@ -45,20 +45,20 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentConfig:
-    """A study.
+    """Configuration of a study.
 
     Attributes:
-        name: of the study; also its run folder's, by default.
-        question: what it wants to know, shown in its report.
+        name: name of the study, and by default of its run folder.
+        question: research question, shown in the report.
         workloads: texts, `suite:NAME`, `path.py:function`.
-        samplers, models: names, or `path.py:Class`; of models also files of saved ones.  A sampler that uses no model is run once,
-            not for each.
-        seeds: of the searches.
-        variants: what is switched off where.
-        trials, batch, leaders, workers, target: as `tunesmith.tune` takes them.
+        samplers, models: names, or `path.py:Class`; models may be files of saved ones.  A sampler without a model is run once, not once
+            per model.
+        seeds: seeds of the searches.
+        variants: ablations.
+        trials, batch, leaders, workers, target: as in `tunesmith.tune`.
         policy: how candidates are measured.
-        text: the file as it was read.
-        base: the folder that relative paths in it start from; empty for the current one.
+        text: text of the file.
+        base: base folder of relative paths; empty for the current one.
     """
 
     name: str
@@ -81,10 +81,10 @@ class ExperimentConfig:
     def load(cls, path: str | PathLike[str]) -> ExperimentConfig:
         """Read a file, or the `config.toml` of a folder.
 
-        Relative paths in it start from the current folder; in the copy that a run's folder has, from where the run was begun.
+        Relative paths in it are relative to the current folder; in the copy in a run folder, to the folder where the run was started.
 
         Raises:
-            UserError: the file cannot be read, is not TOML, or says something that makes no sense; the message says where and why.
+            UserError: the file cannot be read, is not TOML, or has an invalid value; the message names the place and the reason.
         """
         file = Path(path)
         file = file / "config.toml" if file.is_dir() else file
@@ -101,8 +101,8 @@ class ExperimentConfig:
 
         Args:
             text: TOML.
-            where: what messages call it.
-            name: of the study, if the text gives none.
+            where: name of the file in messages.
+            name: default name of the study.
         Raises:
             UserError: as `load`.
         """
@@ -110,15 +110,15 @@ class ExperimentConfig:
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise UserError(f"{where} is not TOML: {error}") from error
-        return _config(_Table(where, data), name, text)
+        return _config(_TomlTable(where, data), name, text)
 
     @property
     def code(self) -> tuple[str, ...]:
-        """What of it names Python files, which running the study would execute."""
+        """Entries that name Python files, which running the study would execute."""
         return tuple([x for x in (*self.workloads, *self.samplers, *self.models) if names_a_file(x)])
 
     def located(self, spec: str) -> str:
-        """A workload, sampler or model of it, with a path that this process can follow."""
+        """A workload, sampler or model with its path relative to the current folder, or absolute."""
         if not self.base or Path(self.base) == Path.cwd() or not (names_a_file(spec) or spec.endswith(_MODEL_FILES)):
             return spec
         code, at, file = spec.partition("@") if names_a_file(spec) else (spec, "", "")
@@ -126,7 +126,7 @@ class ExperimentConfig:
         return f"{first}{at}{second}"
 
     def settings(self) -> dict[str, object]:
-        """What all cells share, plain JSON: cells of one run folder agree in it."""
+        """The settings shared by all cells, as plain JSON: all cells of a run folder agree in them."""
         return {
             "trials": self.trials,
             "batch": self.batch,
@@ -137,23 +137,23 @@ class ExperimentConfig:
 
 
 def _base(folder: Path) -> str:
-    """Where relative paths of a configuration in this folder start."""
+    """Base folder of the relative paths of a configuration in this folder."""
     index = folder / "index.json"
     data = read_json(index) if index.is_file() else None
     base = data.get("base") if isinstance(data, dict) else None
     return base if isinstance(base, str) and base else str(Path.cwd())
 
 
-class _Table:
-    """A table of the file: every key is taken once, with its type; what nobody took is refused."""
+class _TomlTable:
+    """A table of the file, read with type checks; keys that are not read are refused."""
 
     def __init__(self, where: str, data: Mapping[str, object]) -> None:
         self.where = where
         self._data = dict(data)
         self._known: list[str] = []
 
-    def refuse(self, key: str, wanted: str, got: object) -> NoReturn:
-        raise UserError(f"{self.where}: {key} is {wanted}, got {got!r}")
+    def refuse(self, key: str, expected: str, got: object) -> NoReturn:
+        raise UserError(f"{self.where}: {key} is {expected}, got {got!r}")
 
     def take(self, key: str, default: object) -> object:
         self._known.append(key)
@@ -179,37 +179,37 @@ class _Table:
             self.refuse(key, "a number", value)
         return float(value)
 
-    def listed(self, key: str, default: Sequence[object], kind: type, wanted: str) -> tuple[object, ...]:
-        """A list, not empty, of distinct values."""
+    def listed(self, key: str, default: Sequence[object], kind: type, expected: str) -> tuple[object, ...]:
+        """A non-empty list of distinct values."""
         value = self.take(key, list(default))
         if not isinstance(value, list) or not value or any(type(x) is not kind or x == "" for x in value):
-            self.refuse(key, f"a list of {wanted}, at least one", value)
+            self.refuse(key, f"a list of {expected}, at least one", value)
         if repeated := sorted({str(x) for x in value if value.count(x) > 1}):
             raise UserError(f"{self.where}: {key} names {', '.join(repeated)} twice")
         return tuple(value)
 
-    def table(self, key: str) -> _Table:
+    def table(self, key: str) -> _TomlTable:
         value = self.take(key, {})
-        return _Table(f"{self.where}, [{key}]", value) if isinstance(value, dict) else self.refuse(key, "a table", value)
+        return _TomlTable(f"{self.where}, [{key}]", value) if isinstance(value, dict) else self.refuse(key, "a table", value)
 
-    def tables(self, key: str) -> list[_Table]:
+    def tables(self, key: str) -> list[_TomlTable]:
         value = self.take(key, [])
         if not isinstance(value, list) or any(not isinstance(x, dict) for x in value):
             self.refuse(key, f"tables, each under [[{key}]]", value)
-        return [_Table(f"{self.where}, [[{key}]] {n}", x) for n, x in enumerate(value, 1)]
+        return [_TomlTable(f"{self.where}, [[{key}]] {n}", x) for n, x in enumerate(value, 1)]
 
     def done(self) -> None:
-        """Refuse what is left."""
+        """Refuse keys that were not read."""
         for key in self._data:
             near = difflib.get_close_matches(key, self._known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UserError(f"{self.where}: unknown key {key!r}.{hint} Known: {', '.join(sorted(self._known))}.")
 
 
-def _config(t: _Table, name: str, text: str) -> ExperimentConfig:
+def _config(t: _TomlTable, name: str, text: str) -> ExperimentConfig:
     name = t.text("name", name)
     if not NAME.fullmatch(name):
-        t.refuse("name", "letters, digits, '_', '.' and '-', as it names a folder", name)
+        t.refuse("name", "letters, digits, '_', '.' and '-', because it names a folder", name)
     workers = t.take("workers", None)
     if workers is not None and (type(workers) is not int or workers < 0):
         t.refuse("workers", "a number of processes, 0 for none", workers)
@@ -236,11 +236,11 @@ def _config(t: _Table, name: str, text: str) -> ExperimentConfig:
     return config
 
 
-def _texts(t: _Table, key: str, default: Sequence[str]) -> tuple[str, ...]:
+def _texts(t: _TomlTable, key: str, default: Sequence[str]) -> tuple[str, ...]:
     return tuple([str(x) for x in t.listed(key, default, str, "texts")])
 
 
-def _variants(t: _Table) -> tuple[Variant, ...]:
+def _variants(t: _TomlTable) -> tuple[Variant, ...]:
     found = []
     for part in t.tables("variants"):
         name = part.text("name", "")
@@ -253,12 +253,12 @@ def _variants(t: _Table) -> tuple[Variant, ...]:
             if v.name == other.name:
                 raise UserError(f"{t.where}: two variants are named {v.name!r}")
             if (v.racing, v.draft_model, v.imperfect_tiles) == (other.racing, other.draft_model, other.imperfect_tiles):
-                raise UserError(f"{t.where}: the variants {other.name!r} and {v.name!r} are the same; switch something off in one of them")
+                raise UserError(f"{t.where}: the variants {other.name!r} and {v.name!r} are the same: disable a component in one of them")
     return tuple(found) or (Variant(),)
 
 
-def _policy(t: _Table) -> MeasurePolicy:
-    """The table `[policy]`: the fields of `RacePolicy` and of `MeasurePolicy`, side by side."""
+def _policy(t: _TomlTable) -> MeasurePolicy:
+    """Read the table `[policy]` with the fields of `RacePolicy` and `MeasurePolicy`."""
     usual, race = MeasurePolicy(), RacePolicy()
     timing = {f.name: getattr(race, f.name) for f in fields(RacePolicy)}
     given = {name: t.integer(name, value, -(2**63)) if isinstance(value, int) else t.number(name, value) for name, value in timing.items()}
@@ -270,6 +270,6 @@ def _policy(t: _Table) -> MeasurePolicy:
     }
     t.done()
     try:
-        return MeasurePolicy(RacePolicy(**given), **others)  # type: ignore[arg-type]  # the types are those of the defaults
+        return MeasurePolicy(RacePolicy(**given), **others)  # type: ignore[arg-type]  # checked against the types of the defaults
     except UserError as error:
         raise UserError(f"{t.where}: {error}") from error

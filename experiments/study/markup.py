@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what it shows: every text is escaped on its way in, and the page loads nothing from anywhere."""
+"""Generate self-contained HTML in which every text is escaped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from tunesmith.support.escaped_text import escaped
 
 VOID = frozenset({"meta", "br"})
-"""Elements without an end."""
+"""Elements without an end tag."""
 _MARK = "\ufffd"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 class Html(str):
-    """Text that is markup already.  Only this module and `el` make it."""
+    """Text that is already markup.  Created only in this module, mostly by `el`."""
 
     __slots__ = ()
 
@@ -26,12 +26,12 @@ Content = str | Iterable["Content"] | None
 
 
 def el(tag: str, *content: Content, **attributes: object) -> Html:
-    """An element.
+    """Create an element.
 
     Args:
-        tag: its name.
-        content: texts, which are escaped, other elements, or lists of both; None is nothing.
-        attributes: by name, where `_` stands for `-` and an `_` at the end is left out (`class_`); None leaves the attribute out.
+        tag: name of the element.
+        content: texts, which are escaped, other elements, or lists of both; None is empty.
+        attributes: by name, where `_` means `-` and a trailing `_` is dropped (`class_`); None omits the attribute.
     """
     parts = []
     for name, value in attributes.items():
@@ -45,7 +45,7 @@ def el(tag: str, *content: Content, **attributes: object) -> Html:
 
 
 def joined(content: Content) -> Html:
-    """Texts and elements one after another."""
+    """Concatenate texts and elements."""
     if content is None:
         return Html("")
     if isinstance(content, Html):
@@ -56,7 +56,7 @@ def joined(content: Content) -> Html:
 
 
 def table(head: Sequence[Content], rows: Iterable[Sequence[Content]], *, caption: str, left: int = 1) -> Html:
-    """A table; the first `left` columns hold text, the others numbers, which stand to the right.  A row of one cell heads those below."""
+    """A table; the first `left` columns hold text, the others right-aligned numbers.  A row of one cell is a heading."""
     kinds = ["text" if i < left else "number" for i in range(len(head))]
     lines = [
         el("tr", el("th", row[0], colspan=len(head), scope="rowgroup", class_="text group"))
@@ -69,18 +69,18 @@ def table(head: Sequence[Content], rows: Iterable[Sequence[Content]], *, caption
 
 
 def figure(drawing: Content, caption: Content, **attributes: object) -> Html:
-    """A figure and what it shows."""
+    """A figure with its caption."""
     return el("figure", drawing, el("figcaption", caption), **attributes)
 
 
 def download(name: str, data: object, text: str) -> Html:
-    """A link that holds its data itself."""
+    """A download link that contains its data."""
     packed = base64.b64encode(json.dumps(data, allow_nan=False).encode()).decode()
     return el("a", text, download=name, href=f"data:application/json;base64,{packed}", id="data")
 
 
 def page(title: str, body: Content) -> str:
-    """A whole document.  Its policy forbids scripts and everything from outside."""
+    """A complete document, whose content security policy forbids scripts and external resources."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     head = el(
         "head",
@@ -94,7 +94,7 @@ def page(title: str, body: Content) -> str:
 
 
 SERIES = 8
-"""Colours there are; further series repeat them with dashes."""
+"""Number of colours; further series repeat them with dashes."""
 
 _LIGHT = ("#0067a5", "#c44e00", "#00805c", "#a83279", "#7a6200", "#2b95c9", "#6a4fb3", "#555555")
 _DARK = ("#63b3ed", "#ff9a57", "#41d6a0", "#f09ac9", "#e3c54f", "#a5dcff", "#bda5f0", "#c2c2c2")

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page with tables, curves and the numbers themselves, which needs no network and runs no script."""
+"""Write the report of a study as one self-contained HTML page of tables and curves, without scripts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tunesmith.support.errors import RecordError
 
 Json = Mapping[str, Any]
 _SHOWN_ELSEWHERE = frozenset({"v", "kind", "run", "study", "settings", "workloads"})
-"""Of a manifest's line."""
+"""Keys of a manifest line that other sections show."""
 
 
 def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | None = None) -> tuple[Path, dict[str, object]]:
-    """Write the page of a run, finished or not.
+    """Write the report of a run, finished or not.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         out: the file to write; by default `report.html` in the folder.
     Returns:
-        The file, and the numbers on it.
+        The path of the file, and its numbers.
     Raises:
-        RecordError: the folder is no run, a file of it is malformed, or the page cannot be written.
+        RecordError: the folder is not a run, a file in it is malformed, or the page cannot be written.
     """
     folder = Path(folder)
     path = folder / "report.html" if out is None else Path(out)
@@ -45,7 +45,7 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
 
 
 def render(data: Json) -> str:
-    """The page of what `summarise` gives, with an entry `runs` for the environment.  All texts are escaped: they come from files."""
+    """The page for the result of `summarise` with an entry `runs` for the environment.  All texts are escaped: they come from files."""
     sections = (_head, _overall, _results, _comparison, _curves, _time, _spaces, _errors, _environment)
     return page(f"{data['name']}: report", [section(data) for section in sections])
 
@@ -55,17 +55,17 @@ def _head(data: Json) -> Content:
     counts = f"{cells['done']} of {sum(cells.values())} cells are done" + "".join(
         f", {n} {state}" for state, n in cells.items() if n and state != "done"
     )
-    sizes = f"{s['trials']} trials a search in batches of {s['batch']}, {s['leaders']} leaders verified and timed in turn at the end"
+    sizes = f"{s['trials']} trials per search in batches of {s['batch']}, {s['leaders']} leaders verified and timed in turn at the end"
     return [
         el("h1", data["name"]),
         el("p", data["question"], class_="lead") if data["question"] else None,
         el(
             "p",
-            f"{counts}. {sizes}; target {s['target'] or 'the machine it ran on'}. Only cells that are done are compared.",
+            f"{counts}. {sizes}; target {s['target'] or 'the machine of the run'}. Only finished cells are compared.",
             class_="soft",
         ),
-        el("p", f"Mind: {asked_once(s['batch'], s['trials'])}.") if s["batch"] >= s["trials"] else None,
-        el("p", download(f"{data['name']}.json", data, "The numbers of this page as JSON"), ", all of them."),
+        el("p", f"Note: {asked_once(s['batch'], s['trials'])}.") if s["batch"] >= s["trials"] else None,
+        el("p", download(f"{data['name']}.json", data, "All numbers of this page as JSON"), "."),
     ]
 
 
@@ -77,16 +77,15 @@ def _overall(data: Json) -> Content:
         table(
             ["arm", "seeds", "% of the best known speed"],
             rows,
-            caption=f"Geometric mean over {workloads} of the speed that searches ended with, relative to the fastest program that any "
-            "search of this run found. Brackets hold the 95 % interval over seeds; seeds that have not finished every workload are left "
-            "out.",
+            caption=f"Geometric mean over {workloads} of the final speed of the searches, relative to the fastest program found by any "
+            "search of this run. Brackets are 95 % intervals over seeds; seeds that have not finished every workload are excluded.",
         ),
         line_legend(data["arms"]),
         figure(
             curve_chart([*_lines(data["arms"], data["overall"])], label="Speed over trials, all workloads", width=720, height=300),
-            f"Mean speed over {workloads} after so many trials, relative to the best known. Shades are 95 % intervals over seeds; the "
+            f"Mean speed over {workloads} after a number of trials, relative to the best known. Shades are 95 % intervals over seeds; the "
             "axis of trials is logarithmic. A line "
-            "begins where every search has a verified program; programs count with the time that they were last measured with.",
+            "starts where every search has a verified program; programs count with their last measured time.",
         ),
     ]
 
@@ -94,16 +93,16 @@ def _overall(data: Json) -> Content:
 def _results(data: Json) -> Content:
     rows: list[list[Content]] = []
     for w in data["workloads"]:
-        mine = [r for r in data["results"] if r["workload"] == w["name"]]
-        fastest = min((r["best_us"]["mean"] for r in mine if r["best_us"]), default=None)
+        found = [r for r in data["results"] if r["workload"] == w["name"]]
+        fastest = min((r["best_us"]["mean"] for r in found if r["best_us"]), default=None)
         rows.append([w["name"]])
-        for r in mine:
+        for r in found:
             best = _interval(r["best_us"], "{:.4g}")
             rows.append(
                 [
                     r["arm"],
                     f"{len(r['seeds'])}/{r['wanted']}",
-                    el("strong", best) if r["best_us"] and r["best_us"]["mean"] == fastest and len(mine) > 1 else best,
+                    el("strong", best) if r["best_us"] and r["best_us"]["mean"] == fastest and len(found) > 1 else best,
                     _interval(r["gflops"], "{:.4g}"),
                     _interval(r["percent"], "{:.1f}"),
                     *[_reached(r["trials_to"].get(str(share))) for share in SHARES],
@@ -114,10 +113,10 @@ def _results(data: Json) -> Content:
         table(
             ["arm", "seeds", "best us", "GFLOP/s", "% of best known", *[f"trials to {share} %" for share in SHARES]],
             rows,
-            caption="Time of the program that a search ended with, geometric mean over seeds with its 95 % interval, and its rate where "
-            "operations are counted; the fastest arm is set in bold, which alone does not make the difference significant. Trials to a "
-            "share of the best known speed are medians over seeds; in parentheses, how many of the searches got there. A dash: no more "
-            "than half did, or nothing was measured.",
+            caption="Time of the final program of the searches, geometric mean over seeds with its 95 % interval, and its rate where "
+            "operations are counted; the fastest arm is bold, which does not imply a significant difference. Trials to a percentage of the "
+            "best known speed are medians over seeds; in parentheses, the number of searches that reached it. A dash: at most half of "
+            "them did, or nothing was measured.",
         ),
     ]
 
@@ -143,8 +142,8 @@ def _comparison(data: Json) -> Content:
             rows,
             left=2,
             caption=f"Time of each arm over that of the first one, {data['arms'][0]}: below 1 is faster. Arms are compared seed by seed, "
-            "over the seeds that both have finished (Student's t of the differences of logarithms); p is adjusted for the number of lines "
-            f"(Holm). Below {MIN_SEEDS} seeds there is neither interval nor p nor verdict.",
+            "over the common finished seeds (Student's t of the differences of logarithms); p is adjusted for the number of lines "
+            f"(Holm). Below {MIN_SEEDS} seeds there is no interval, p or verdict.",
         ),
     ]
 
@@ -152,11 +151,11 @@ def _comparison(data: Json) -> Content:
 def _curves(data: Json) -> Content:
     figures = []
     for w in data["workloads"]:
-        mine = [r for r in data["results"] if r["workload"] == w["name"]]
+        results = [r for r in data["results"] if r["workload"] == w["name"]]
         best = w["best_known_us"]
         shown = "no program yet" if best is None else f"speed over trials, relative to the best known program, {best:.4g} us"
         figures.append(
-            figure(curve_chart([*_lines(data["arms"], mine)], label=f"Speed over trials, {w['name']}"), [w["name"], el("br"), shown])
+            figure(curve_chart([*_lines(data["arms"], results)], label=f"Speed over trials, {w['name']}"), [w["name"], el("br"), shown])
         )
     return [
         el("h2", "Curves"),
@@ -187,14 +186,14 @@ def _time(data: Json) -> Content:
         box_legend(PHASES),
         figure(
             bar_chart(bars, PHASES, unit="ms", label="Milliseconds of a trial by phase"),
-            "Milliseconds of wall time that one trial costs, by phase: candidates drafted (drawn, checked, ranked by the analytic model), "
-            "verified (ranked by the learned model), built, measured, and learned from.",
+            "Milliseconds of wall time per trial, by phase: candidates drafted (drawn, checked, ranked by the analytic model), "
+            "verified (ranked by the learned model), built, measured, and used for training.",
         ),
         table(
             ["arm", *[f"{p} s" for p in ("total", *PHASES)], "trials", "drafted", "scored"],
             rows,
-            caption="The same in seconds, over all cells of an arm; trials are those whose time is known, drafted and scored the "
-            "candidates that the analytic and the learned model judged.",
+            caption="The same in seconds, over all cells of an arm; trials are those with known times, drafted and scored are the "
+            "candidates scored by the analytic and by the learned model.",
         ),
     ]
 
@@ -217,8 +216,8 @@ def _spaces(data: Json) -> Content:
             ["workload", "tiles", "sketches", "candidates", "at most"],
             rows,
             left=2,
-            caption="Structures (sketches) and candidates that a search chooses from. Where constraints tie many sizes together, the "
-            "number of candidates is estimated by drawing from the product of the tables, whose size is the last column.",
+            caption="Sketches and candidates of the search space. If constraints join many parameters, the number of candidates is "
+            "estimated by sampling the product of the tables, whose size is the last column.",
         ),
     ]
 
@@ -227,16 +226,16 @@ def _errors(data: Json) -> Content:
     kinds = sorted({k for r in data["results"] for k in r["errors"]})
     rows = []
     for arm in data["arms"]:
-        mine = [r for r in data["results"] if r["arm"] == arm]
-        counts = [sum(r["errors"].get(k, 0) for r in mine) for k in kinds]
-        rows.append([arm, str(sum(r["trials"] for r in mine)), *map(str, counts)])
+        results = [r for r in data["results"] if r["arm"] == arm]
+        counts = [sum(r["errors"].get(k, 0) for r in results) for k in kinds]
+        rows.append([arm, str(sum(r["trials"] for r in results)), *map(str, counts)])
     failures = [[f["workload"], f["arm"], str(f["seed"]), f["failure"]] for f in data["failures"]]
     caption = "Candidates that failed, by class, over all workloads and seeds." if kinds else "No candidate failed."
     return [
         el("h2", "Errors"),
         table(["arm", "trials", *kinds], rows, caption=caption),
         table(
-            ["workload", "arm", "seed", "failure"], failures, left=4, caption="Cells that failed, and why. The next run tries them again."
+            ["workload", "arm", "seed", "failure"], failures, left=4, caption="Failed cells with their reasons. The next run repeats them."
         )
         if failures
         else None,
@@ -252,11 +251,9 @@ def _environment(data: Json) -> Content:
                 values.append(value)
     rows = [[name, [v if n == 0 else [el("br"), v] for n, v in enumerate(values)]] for name, values in facts.items()]
     settings = [[name, value] for name, value in flat({"settings": data["settings"], "variants": data["variants"]})]
-    caption = (
-        f"Where and with what software the cells ran, in {plural(len(data['runs']), 'part')}; where these differ, all values are shown."
-    )
-    found = table(["fact", "value"], rows, left=2, caption=caption) if rows else el("p", "The run folder holds no manifest.", class_="soft")
-    shared = table(["setting", "value"], settings, left=2, caption="What all cells share, and what each variant switches.")
+    caption = f"Machine and software of the run, in {plural(len(data['runs']), 'part')}; values that differ are all shown."
+    found = table(["fact", "value"], rows, left=2, caption=caption) if rows else el("p", "The run folder has no manifest.", class_="soft")
+    shared = table(["setting", "value"], settings, left=2, caption="Settings of all cells, and the components enabled in each variant.")
     return [
         el("h2", "Environment"),
         el("details", el("summary", "Settings of the study"), shared),
@@ -265,7 +262,7 @@ def _environment(data: Json) -> Content:
 
 
 def flat(data: object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Leaves of plain JSON with their paths."""
+    """Leaves of plain JSON with their dotted paths."""
     if isinstance(data, dict) and data:
         for key, value in data.items():
             yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
@@ -275,7 +272,7 @@ def flat(data: object, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _interval(value: Json | None, form: str) -> Content:
-    """`12.3 [11.9, 12.8]`."""
+    """An interval as `12.3 [11.9, 12.8]`."""
     if value is None:
         return "-"
     mean = form.format(value["mean"])

@@ -1,7 +1,7 @@
-"""Running a study: every cell is a `tune` with a log of its own, so that whatever ends a run, the next one goes on from there.
+"""Run a study: every cell is a `tune` with its own log, so that an interrupted run can be resumed.
 
-Cells take turns over arms and workloads within a seed: a run that is stopped early has compared the same things on fewer seeds,
-and what drifts on the machine drifts for all arms.
+Within a seed, cells alternate over workloads and arms: a run that is stopped early has compared all of them on fewer seeds, and drifts
+of the machine affect all arms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.seeds import stream
 
 UNUSED = "random"
-"""The model given to a sampler that makes none."""
+"""The model passed to a sampler that uses none."""
 
 Say = Callable[[str], None]
 
@@ -61,25 +61,25 @@ def run_experiment(
     say: Say = lambda text: None,
     progress: bool = False,
 ) -> RunIndex:
-    """Run what is not done yet of a study.
+    """Run the unfinished part of a study.
 
     Args:
         config: the study.
-        folder: of the run; made if it is not there.  Cells that are done there are not run again, others go on from their logs.
-        target: instead of the configuration's, taken as it is.
-        run_code: run the Python files that the configuration names; without it, they are refused.
-        say: told what goes on, a line at a time.
+        folder: folder of the run; created if missing.  Finished cells in it are not repeated, others resume from their logs.
+        target: replaces the configuration's target; used without calibration.
+        run_code: run the Python files that the configuration names; otherwise they are refused.
+        say: called with each line of progress.
         progress: show each search on standard error.
     Returns:
-        The index of the run folder, which holds the same.  Ctrl-C ends the run early and is no error; a cell that fails is named
-        there and stops no other.
+        The index, as written to the run folder.  Ctrl-C ends the run early and is not an error; a failed cell is listed in the index and
+        stops no other.
     Raises:
-        UserError: the configuration makes no sense, or the folder holds a run with other settings; nothing was measured then.
+        UserError: the configuration is invalid, or the folder has a run with other settings; raised before any measurement.
         RecordError: the folder cannot be read or written.
     """
     if config.code and not run_code:
         raise UserError(
-            f"the study {config.name!r} names Python files, which would be run: {', '.join(map(config.located, config.code))}. "
+            f"the study {config.name!r} names Python files, which would be executed: {', '.join(map(config.located, config.code))}. "
             "Read them first, then allow it with --run-code"
         )
     study = _Study(config, Path(folder), target, say, progress)
@@ -88,20 +88,20 @@ def run_experiment(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cells of a study, in the order they are run, and the programs they are about, by name."""
+    """The cells of a study in execution order, and their programs by name."""
 
     cells: tuple[Cell, ...]
     subjects: Mapping[str, Subject]
 
 
 def plan(config: ExperimentConfig) -> Plan:
-    """Lay the study out.
+    """Enumerate the cells of a study.
 
     Raises:
         UserError: a workload, a sampler or a model is unknown.
     """
-    places = {config.located(text): text for text in config.workloads}
-    subjects = {name: replace(s, name=name) for s in find_subjects(list(places)) for name in [_as_named(s.name, places)]}
+    located = {config.located(text): text for text in config.workloads}
+    subjects = {name: replace(s, name=name) for s in find_subjects(list(located)) for name in [_as_named(s.name, located)]}
     arms: list[Arm] = []
     for sampler in config.samplers:
         uses_model = "model" in inspect.signature(find_sampler(config.located(sampler))).parameters
@@ -112,14 +112,14 @@ def plan(config: ExperimentConfig) -> Plan:
     return Plan(tuple([Cell(w, a, s) for s in config.seeds for w in subjects for a in arms]), subjects)
 
 
-def _as_named(name: str, places: Mapping[str, str]) -> str:
-    """A subject's name as the configuration has it: cells keep theirs wherever a run goes on."""
-    place = next((p for p in places if name == p or name.startswith(f"{p}/")), "")
-    return places[place] + name[len(place) :] if place else name
+def _as_named(name: str, located: Mapping[str, str]) -> str:
+    """The name of a subject as in the configuration, so that cells keep their names when a run is resumed from another folder."""
+    place = next((p for p in located if name == p or name.startswith(f"{p}/")), "")
+    return located[place] + name[len(place) :] if place else name
 
 
 class _Study:
-    """One call of `run_experiment`."""
+    """State of one call of `run_experiment`."""
 
     def __init__(self, config: ExperimentConfig, folder: Path, target: Target | None, say: Say, progress: bool) -> None:
         self.config, self.folder, self.say, self.progress = config, folder, say, progress
@@ -131,20 +131,22 @@ class _Study:
         if known is not None:
             self._check(known)
         results = tuple([load_result(folder, c) for c in self.plan.cells])
-        switches = {v.name: {k: x for k, x in asdict(v).items() if k != "name"} for v in config.variants}
+        ablations = {v.name: {k: x for k, x in asdict(v).items() if k != "name"} for v in config.variants}
         spaces = () if known is None else known.spaces
         base = config.base or str(Path.cwd())
-        self.index = RunIndex(config.name, config.question, self.settings, switches, results, spaces, base=base)
+        self.index = RunIndex(config.name, config.question, self.settings, ablations, results, spaces, base=base)
 
     def _check(self, known: RunIndex) -> None:
-        """Cells of one folder were run alike."""
-        changed = [f"{k}: {known.settings.get(k)!r} there, {v!r} here" for k, v in self.settings.items() if known.settings.get(k) != v]
-        for name, switches in known.variants.items():
+        """Refuse a folder whose cells were run with other settings or variants."""
+        changed = [
+            f"{k}: {known.settings.get(k)!r} in the folder, {v!r} now" for k, v in self.settings.items() if known.settings.get(k) != v
+        ]
+        for name, ablations in known.variants.items():
             now = self.variants.get(name)
-            if now is not None and {k: v for k, v in asdict(now).items() if k != "name"} != switches:
+            if now is not None and {k: v for k, v in asdict(now).items() if k != "name"} != ablations:
                 changed.append(f"the variant {name!r}")
         if changed:
-            raise UserError(f"{self.folder} holds a run with other settings ({'; '.join(changed)}): name another folder for this one")
+            raise UserError(f"{self.folder} has a run with other settings ({'; '.join(changed)}): name another folder")
 
     def run(self) -> RunIndex:
         self._write()
@@ -157,13 +159,13 @@ class _Study:
             self.say(f"{self.config.name}: {asked_once(self.config.batch, self.config.trials)}")
         target = self.target or calibrated(None if self.config.target is None else Target(self.config.target))
         facts = {"study": self.config.name, "target": target, "settings": self.settings, "cells": len(left)}
-        with recorded_run(self.folder / MANIFEST, **facts) as noted:
+        with recorded_run(self.folder / MANIFEST, **facts) as manifest:
             self._run_cells(left, target)
-            noted["outcome"] = "interrupted" if self.index.interrupted else "done"
+            manifest["outcome"] = "interrupted" if self.index.interrupted else "done"
         return self.index
 
     def _run_cells(self, left: Sequence[Cell], target: Target) -> None:
-        """One after another, until Ctrl-C."""
+        """Run the cells in order, until Ctrl-C."""
         try:
             self._measure_spaces(target)
             for n, cell in enumerate(left, 1):
@@ -172,7 +174,7 @@ class _Study:
                 write_json(cell_folder(self.folder, cell) / "result.json", result.to_json())
                 self.index = replace(self.index.with_result(result), interrupted=result.state == "interrupted")
                 self._write()
-                self.say(_told(result))
+                self.say(_line(result))
                 if self.index.interrupted:
                     break
         except KeyboardInterrupt:
@@ -183,7 +185,7 @@ class _Study:
         write_json(self.folder / "index.json", self.index.to_json())
 
     def _measure_spaces(self, target: Target) -> None:
-        """Sizes of the spaces that are searched, for those not known yet."""
+        """Compute the unknown sizes of the search spaces."""
         known = {(s.workload, s.imperfect_tiles) for s in self.index.spaces}
         for name, subject in self.plan.subjects.items():
             for imperfect in dict.fromkeys(v.imperfect_tiles for v in self.config.variants):
@@ -200,11 +202,11 @@ class _Study:
             report = self._search(cell, target, folder / "log.jsonl")
         except TunesmithError as error:
             return replace(before, state="failed", failure=str(error))
-        except (Exception, SystemExit) as error:  # a sampler of somebody's own may do anything, and the night is long
+        except (Exception, SystemExit) as error:  # a user's sampler may raise anything, which must not end a long run
             atomic_file.write_text(folder / "traceback.txt", traceback.format_exc())
             return replace(before, state="failed", failure=f"{type(error).__name__}: {error}; see traceback.txt in the cell's folder")
         (task,) = report.tasks
-        curve = judged_curve(Database.from_log(folder / "log.jsonl"), task.digest, target) if task.trials else ()
+        curve = final_curve(Database.from_log(folder / "log.jsonl"), task.digest, target) if task.trials else ()
         return _result(before, task, "interrupted" if report.interrupted else "failed" if task.failure else "done", curve)
 
     def _search(self, cell: Cell, target: Target, log: Path) -> Report:
@@ -232,9 +234,9 @@ def space_size(subject: Subject, target: Target, imperfect_tiles: bool = True, d
 
     Args:
         subject: the workload.
-        target: where it will run.
+        target: target of the programs.
         imperfect_tiles: see `Variant`.
-        draws: for the estimate of what joint constraints leave, for each sketch.
+        draws: samples per sketch for estimating the effect of joint constraints.
     """
     try:
         space = subject.task(target, None if imperfect_tiles else divisors_only()).space
@@ -245,11 +247,11 @@ def space_size(subject: Subject, target: Target, imperfect_tiles: bool = True, d
     return SpaceSize(subject.name, imperfect_tiles, len(space.sketches), space.size(), admissible)
 
 
-def judged_curve(database: Database, workload: str, target: Target) -> tuple[float | None, ...]:
-    """Best seconds after each trial, by what the log says in the end: None before the first program that was right.
+def final_curve(database: Database, workload: str, target: Target) -> tuple[float | None, ...]:
+    """Best seconds after each trial, by the final records of the log: None before the first correct program.
 
-    A search goes by first measurements, some of them lucky and some disturbed; the leaders are measured again when it ends.  Judged by
-    that, a curve tells when the search had a program, and ends at the time that the search is said to have found.
+    A search uses first measurements, some of which are too fast or disturbed; its leaders are measured again at the end.  With final
+    times, a curve shows when a program was found, and ends at the reported time of the search.
     """
     key = target.to_json()
     order = list(dict.fromkeys(r.candidate for r in database.records(workload, key)))
@@ -257,14 +259,14 @@ def judged_curve(database: Database, workload: str, target: Target) -> tuple[flo
     out: list[float | None] = []
     best: float | None = None
     for candidate in order:
-        mine = seconds.get(candidate)
-        best = mine if best is None or (mine is not None and mine < best) else best
+        time = seconds.get(candidate)
+        best = time if best is None or (time is not None and time < best) else best
         out.append(best)
     return tuple(out)
 
 
 def _result(before: CellResult, task: TaskReport, state: str, curve: tuple[float | None, ...]) -> CellResult:
-    """What a search found, with the time that earlier parts of it took."""
+    """The result of a search, including the time of its earlier parts."""
     return CellResult(
         before.cell,
         state,
@@ -283,13 +285,13 @@ def _result(before: CellResult, task: TaskReport, state: str, curve: tuple[float
     )
 
 
-def _told(r: CellResult) -> str:
+def _line(r: CellResult) -> str:
     text = f"  {r.state}: {r.trials} trials, best {microseconds(r.best_s)} us" if not r.failure else f"  {r.state}: {r.failure}"
     return f"{text}, {r.seconds['total']:.0f} s" if r.seconds["total"] else text
 
 
 def render_run(index: RunIndex) -> RenderableType:
-    """A run as a table for a terminal: workloads and arms, over seeds."""
+    """A run as a table for a terminal: one row per workload and arm, over seeds."""
     rows = []
     for workload in index.workloads:
         for arm in index.arms:
@@ -299,5 +301,5 @@ def render_run(index: RunIndex) -> RenderableType:
             rows.append([workload, arm.name, f"{sum(r.state == 'done' for r in every)}/{len(every)}", *ends])
     table = plain_table(index.name, ["workload", "arm", "done", "best us", "median", "worst"], rows, left=["arm"])
     failures = [printable(f"! {r.cell.id}: {r.failure}") for r in index.results if r.failure]
-    note = [printable("! interrupted; the same command goes on from here")] if index.interrupted else []
+    note = [printable("! interrupted; the same command resumes the run")] if index.interrupted else []
     return Group(table, *failures, *note)

@@ -1,10 +1,9 @@
-"""What a few seeds allow to say: intervals, ratios and their significance, on logarithms of times.
+"""Compute confidence intervals and tests for small numbers of seeds, on logarithms of times.
 
-Times of searches are positive, and what matters about two of them is their ratio; so means are geometric, and Student's t
-judges logarithms: of three to ten seeds it can still tell the spread, where resampling them (`experiments.arena.statistics`, for replays by
-the hundred) would find it too small.  Arms of one seed run next to each other, so they are compared within seeds.  With one seed there
-is no interval; and of a few, some lie so close together by luck that any test believes them: below `MIN_SEEDS` nothing is said of a
-difference, None then, never a guess.
+Times are positive and compared by ratio, so means are geometric and Student's t is applied to logarithms.  For three to ten seeds it
+still estimates the spread, which the bootstrap of `experiments.arena.statistics` (for hundreds of replays) would underestimate.  Arms
+of one seed run next to each other and are compared within seeds.  A single seed gives no interval.  A few values can be close together
+by chance and make any test significant, so below `MIN_SEEDS` the statistics of differences are None.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from dataclasses import asdict, dataclass
 from tunesmith.experiments.arena.statistics import holm
 
 CONFIDENCE = 0.95
-"""Of all intervals; a difference is significant when chance makes one as large with less than the rest to 1."""
+"""Level of all intervals; a difference is significant if its probability under equality is below 1 - CONFIDENCE."""
 MIN_SEEDS = 5
-"""With fewer, no ratio has an interval, a probability or a verdict."""
+"""Minimum number of seeds for the interval, probability and verdict of a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean of positive numbers, and where the true one lies with `CONFIDENCE`; None when one number cannot tell."""
+    """A geometric mean of positive numbers with its `CONFIDENCE` interval; the bounds are None for a single number."""
 
     mean: float
     low: float | None
@@ -31,28 +30,28 @@ class Interval:
     n: int
 
     def scaled(self, factor: float) -> Interval:
-        """In another unit."""
+        """The interval in another unit."""
         low, high = (None if x is None else x * factor for x in (self.low, self.high))
         return Interval(self.mean * factor, low, high, self.n)
 
     def inverse(self, factor: float = 1.0) -> Interval:
-        """Of `factor` over the numbers: times become rates."""
+        """The interval of `factor` over the numbers, for example of rates from times."""
         low, high = (None if x is None else factor / x for x in (self.high, self.low))
         return Interval(factor / self.mean, low, high, self.n)
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Plain data."""
+        """The interval as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The geometric mean of some positive numbers over that of others.
+    """The ratio of two geometric means of positive numbers.
 
     Attributes:
-        ratio: first by second.
-        low, high: its interval; None with fewer than `MIN_SEEDS` numbers on a side.
-        p: how probable a ratio at least as far from 1 is when both sides are alike (two-sided); None as above.
+        ratio: first over second.
+        low, high: interval of the ratio; None with fewer than `MIN_SEEDS` numbers on a side.
+        p: two-sided p-value of equality; None as above.
     """
 
     ratio: float
@@ -61,12 +60,12 @@ class Ratio:
     p: float | None = None
 
     def to_json(self) -> dict[str, float | None]:
-        """Plain data."""
+        """The ratio as plain data."""
         return asdict(self)
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of positive numbers, at least one."""
+    """The mean of at least one positive number, with its interval."""
     logs = [math.log(v) for v in values]
     mean, variance = _moments(logs)
     if len(logs) < 2:
@@ -76,7 +75,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Of the means of `a` and `b`, positive numbers, at least one each; spreads may differ (Welch, Biometrika 1947)."""
+    """The ratio of the means of `a` and `b`, at least one positive number each; variances may differ (Welch, Biometrika 1947)."""
     (mean_a, var_a), (mean_b, var_b) = _moments([math.log(x) for x in a]), _moments([math.log(x) for x in b])
     difference = mean_a - mean_b
     if min(len(a), len(b)) < MIN_SEEDS:
@@ -84,13 +83,13 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     share_a, share_b = var_a / len(a), var_b / len(b)
     error = math.sqrt(share_a + share_b)
     spread = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
-    return _judged(difference, error, (share_a + share_b) ** 2 / spread if spread else 1.0)
+    return _ratio_of(difference, error, (share_a + share_b) ** 2 / spread if spread else 1.0)
 
 
 def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None:
-    """Of the means of `a` and `b`, positive numbers by seed, over the seeds that both have: Student's t of the differences of logarithms.
+    """The ratio of the means of `a` and `b`, positive numbers by seed, over common seeds: Student's t of the differences of logarithms.
 
-    None where they have no seed in common.
+    None without a common seed.
     """
     apart = [math.log(a[seed]) - math.log(b[seed]) for seed in a if seed in b]
     if not apart:
@@ -98,11 +97,11 @@ def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None
     difference, variance = _moments(apart)
     if len(apart) < MIN_SEEDS:
         return Ratio(math.exp(difference))
-    return _judged(difference, math.sqrt(variance / len(apart)), len(apart) - 1)
+    return _ratio_of(difference, math.sqrt(variance / len(apart)), len(apart) - 1)
 
 
-def _judged(difference: float, error: float, df: float) -> Ratio:
-    """The ratio of this difference of logarithms, which has this standard error."""
+def _ratio_of(difference: float, error: float, df: float) -> Ratio:
+    """The ratio for a difference of logarithms with the given standard error."""
     if error == 0:
         return Ratio(math.exp(difference), math.exp(difference), math.exp(difference), 1.0 if difference == 0 else 0.0)
     half = student_quantile(df) * error
@@ -110,13 +109,13 @@ def _judged(difference: float, error: float, df: float) -> Ratio:
 
 
 def adjusted(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjustment of the probabilities that are known: the chance of one false alarm among all stays what it was for one."""
+    """Holm's adjustment of the known p-values, which bounds the probability of any false rejection."""
     known = iter(holm([p for p in ps if p is not None]))
     return [None if p is None else next(known) for p in ps]
 
 
 def verdict(time_ratio: float, p: float | None) -> str:
-    """What may be said of a ratio of times."""
+    """The verdict on a ratio of times."""
     if p is None:
         return "too few seeds to tell"
     if p > 1 - CONFIDENCE:
@@ -130,7 +129,7 @@ def student_p(t: float, df: float) -> float:
 
 
 def student_quantile(df: float, confidence: float = CONFIDENCE) -> float:
-    """How far from 0 Student's t stays with this probability: 12.71 for 1 degree of freedom, 1.96 for many."""
+    """Distance from 0 that Student's t exceeds with probability 1 - confidence: 12.71 for 1 degree of freedom, 1.96 for many."""
     low, high = 0.0, 1.0
     while student_p(high, df) > 1 - confidence:
         high *= 2
@@ -141,7 +140,7 @@ def student_quantile(df: float, confidence: float = CONFIDENCE) -> float:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and variance without bias; 0 for one number."""
+    """Mean, and unbiased variance; 0 for one number."""
     mean = math.fsum(values) / len(values)
     return mean, math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)
 
@@ -157,7 +156,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """Lentz's method, which never divides by 0."""
+    """The continued fraction by Lentz's method, which never divides by 0."""
     tiny = 1e-300
     c, d = 1.0, 1.0 / (1 - (a + b) * x / (a + 1) or tiny)
     value = d

@@ -1,4 +1,4 @@
-"""The numbers of a report, from a run folder's results: one plain JSON object that the page draws and that readers can download."""
+"""Compute the numbers of a report from a run folder, as one plain JSON object."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from tunesmith.experiments.arena.statistics import medians, trials_to
+from tunesmith.experiments.arena.statistics import FloatArray, medians, trials_to
 from tunesmith.experiments.study.results import Arm, CellResult, RunIndex
 from tunesmith.experiments.study.statistics import Interval, adjusted, interval, paired_ratio
 from tunesmith.search.tuner import PHASES
 
 SHARES = (90, 95, 99)
-"""Percent of the speed of the best known program, to which trials are counted."""
+"""Percentages of the best known speed for which trials are counted."""
 POINTS = 160
-"""A curve is drawn through so many trials at most."""
+"""Maximum number of points of a curve."""
 
-Floats = npt.NDArray[np.float64]
 Json = dict[str, object]
 
 
 def summarise(run: RunIndex) -> Json:
-    """All that a report shows, but for the environment.
+    """All numbers of a report, except the environment.
 
-    Only cells that are done are compared.  The best known time of a workload is the lowest that any cell of the run ended with;
-    speeds are relative to it.
+    Only finished cells are compared.  The best known time of a workload is the lowest final time of any cell of the run; speeds are
+    relative to it.
     """
     known = best_known([run])
     return {
@@ -48,7 +46,7 @@ def summarise(run: RunIndex) -> Json:
 
 
 def best_known(runs: Sequence[RunIndex]) -> Mapping[str, float]:
-    """Seconds of the fastest program that any finished cell of the runs ended with, by workload."""
+    """Lowest final seconds of the finished cells of the runs, by workload."""
     out: dict[str, float] = {}
     for run in runs:
         for r in run.results:
@@ -57,10 +55,10 @@ def best_known(runs: Sequence[RunIndex]) -> Mapping[str, float]:
     return out
 
 
-def curves(results: Sequence[CellResult], trials: int = 0) -> Floats:
+def curves(results: Sequence[CellResult], trials: int = 0) -> FloatArray:
     """Best seconds after each trial, [seeds, trials]; infinity before the first success.
 
-    A search that ended early, for want of candidates, stays where it was.
+    A search that ended early, because it ran out of candidates, keeps its last value.
     """
     trials = max([trials, *[len(r.curve) for r in results]], default=0)
     out = np.full((len(results), trials), np.inf)
@@ -72,7 +70,7 @@ def curves(results: Sequence[CellResult], trials: int = 0) -> Floats:
 
 
 def reached(results: Sequence[CellResult], seconds: float) -> Json:
-    """Trials to a time: the median over seeds, None if half of them never reach it, and how many do."""
+    """Trials to reach a time: the median over seeds (None if half of them do not), and the number of seeds that do."""
     counts = trials_to(curves(results), seconds)
     median = float(medians(counts)) if len(counts) else math.inf
     return {"median": median if math.isfinite(median) else None, "reached": int(np.isfinite(counts).sum()), "of": len(counts)}
@@ -114,8 +112,8 @@ def _result(run: RunIndex, workload: str, arm: Arm, known: Mapping[str, float]) 
     }
 
 
-def _curve(relative: Floats) -> Json:
-    """Percent of the best known speed after some trials: the mean over seeds, from where all have a program, and its interval."""
+def _curve(relative: FloatArray) -> Json:
+    """Percent of the best known speed over trials: the mean over seeds, from the first trial at which all have a program, with interval."""
     inside = np.atleast_1d(np.isfinite(relative).all(axis=0))
     picks = thinned(relative.shape[1])
     picks = [t for t in picks if inside[t - 1]]
@@ -124,14 +122,14 @@ def _curve(relative: Floats) -> Json:
 
 
 def thinned(trials: int, points: int = POINTS) -> list[int]:
-    """Trials from 1 to the last, few enough to draw: all at the beginning, where curves are steep, then evenly on a logarithmic scale."""
+    """Trials from 1 to the last, thinned for drawing: evenly spaced on a logarithmic scale, which keeps all at the beginning."""
     if trials <= points:
         return list(range(1, trials + 1))
     return sorted({round(x) for x in np.geomspace(1, trials, points)})
 
 
 def _overall(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
-    """For each arm the mean speed over workloads, relative to the best known; only seeds that finished all of them count."""
+    """Mean speed of each arm over workloads, relative to the best known; only seeds that finished all workloads count."""
     out: list[Json] = []
     trials = max((len(r.curve) for r in run.results), default=0)
     for arm in run.arms:
@@ -147,7 +145,7 @@ def _overall(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
 
 
 def mean_times(run: RunIndex, arm: Arm, workloads: Sequence[str], known: Mapping[str, float]) -> list[float]:
-    """For each seed that finished these workloads, the geometric mean over them of its time by the best known one."""
+    """For each seed that finished these workloads, the geometric mean of its times relative to the best known."""
     return list(_means_by_seed(run, arm, workloads, known).values())
 
 
@@ -169,8 +167,8 @@ def _complete(run: RunIndex, arm: Arm, workloads: Sequence[str]) -> dict[int, li
 
 
 def _against_first(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
-    """Times of every arm over those of the first, seed by seed, for each workload and, where there are several, for all together: their
-    `workload` is empty."""
+    """Times of every arm over those of the first, by seed: for each workload, and if there are several, for all together with an empty
+    `workload`."""
     if not run.arms:
         return []
     first, *others = run.arms
@@ -180,7 +178,7 @@ def _against_first(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
         if len(run.workloads) > 1:
             pairs.append(("", arm, _means_by_seed(run, arm, run.workloads, known), _means_by_seed(run, first, run.workloads, known)))
     compared = [
-        (w, a, found, len(mine.keys() & base.keys())) for w, a, mine, base in pairs if (found := paired_ratio(mine, base)) is not None
+        (w, a, found, len(times.keys() & base.keys())) for w, a, times, base in pairs if (found := paired_ratio(times, base)) is not None
     ]
     ps = adjusted([found.p for _, _, found, _ in compared])
     return [
@@ -190,7 +188,7 @@ def _against_first(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
 
 
 def final_times(run: RunIndex, workload: str, arm: Arm) -> list[float]:
-    """Seconds that the finished searches ended with, one a seed."""
+    """Final seconds of the finished searches, one per seed."""
     return list(_by_seed(run, workload, arm).values())
 
 
@@ -199,15 +197,15 @@ def _by_seed(run: RunIndex, workload: str, arm: Arm) -> dict[int, float]:
 
 
 def _time(run: RunIndex, arm: Arm) -> Json:
-    """Seconds of an arm by phase, over all its cells, whose number of timed trials says what they paid for."""
-    mine = [r for r in run.results if r.cell.arm == arm]
-    seconds = {name: _rounded(math.fsum(r.seconds[name] for r in mine)) for name in ("total", *PHASES)}
+    """Seconds of an arm by phase over all its cells, with the number of timed trials."""
+    results = [r for r in run.results if r.cell.arm == arm]
+    seconds = {name: _rounded(math.fsum(r.seconds[name] for r in results)) for name in ("total", *PHASES)}
     return {
         "arm": arm.name,
         "seconds": seconds,
-        "trials": sum(r.timed_trials for r in mine),
-        "drafted": sum(r.drafted for r in mine),
-        "scored": sum(r.scored for r in mine),
+        "trials": sum(r.timed_trials for r in results),
+        "drafted": sum(r.drafted for r in results),
+        "scored": sum(r.scored for r in results),
     }
 
 
@@ -232,5 +230,5 @@ def _us(seconds: float | None) -> float | None:
 
 
 def _rounded(x: float) -> float:
-    """Six digits: more would only make the page larger."""
+    """Round to six digits, to limit the size of the page."""
     return float(f"{x:.6g}")

@@ -20,20 +20,18 @@ from tunesmith.testing.torch_networks import Network
 
 TABLES = {"elementwise": torch_cases_elementwise.CASES, "shapes": torch_cases_shapes.CASES, "networks": torch_cases_networks.CASES}
 GROUP = 24
-"""Cases that are imported as one model: tracing costs more than small graphs."""
+"""Cases imported as one model, because tracing costs more than small graphs."""
 COMPILED_TOLERANCE = 2e-4
 Results = dict[tuple[str, str], str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/torch_fuzz"), help="folder for results.jsonl; a run goes on from what is there"
-    )
+    parser.add_argument("--out", type=Path, default=Path("runs/torch_fuzz"), help="folder for results.jsonl; a run resumes from it")
     parser.add_argument("--part", choices=("cases", "networks", "both"), default="both")
     parser.add_argument("--executor", choices=tuple(EXECUTORS), default="interpreter")
-    parser.add_argument("--seeds", default="0:300", help="of networks, FIRST:END or FIRST:END:STEP")
-    parser.add_argument("--match", default="", help="only cases whose name has this regular expression")
+    parser.add_argument("--seeds", default="0:300", help="seeds of networks, FIRST:END or FIRST:END:STEP")
+    parser.add_argument("--match", default="", help="only cases whose name matches this regular expression")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -58,11 +56,11 @@ def main() -> None:
 
 
 def run_cases(executor: str, match: str, known: Results, note: Callable[[str, str], None]) -> None:
-    """All cases that have no result: those that are to be imported in groups, those that are to be refused one by one."""
+    """Run all cases without a result: cases to import in groups, cases to refuse one by one."""
     for table, cases in TABLES.items():
-        wanted = [c for c in cases.values() if re.search(match, c.name) and (f"{table}/{c.name}", executor) not in known]
-        groups = [[c] for c in wanted if c.refused]
-        plain = [c for c in wanted if not c.refused]
+        selected = [c for c in cases.values() if re.search(match, c.name) and (f"{table}/{c.name}", executor) not in known]
+        groups = [[c] for c in selected if c.refused]
+        plain = [c for c in selected if not c.refused]
         groups += [plain[i : i + GROUP] for i in range(0, len(plain), GROUP)]
         for group in groups:
             for name, verdict in verdicts(group, EXECUTORS[executor]).items():
@@ -72,7 +70,7 @@ def run_cases(executor: str, match: str, known: Results, note: Callable[[str, st
 
 
 def run_networks(executor: str, seeds: range, known: Results, note: Callable[[str, str], None]) -> None:
-    """All networks that have no result."""
+    """Run all networks without a result."""
     start = time.monotonic()
     for i, seed in enumerate(seeds):
         if (f"network/{seed}", executor) in known:
@@ -84,7 +82,7 @@ def run_networks(executor: str, seeds: range, known: Results, note: Callable[[st
             verdict = f"crash: {error}"
         except UserError as error:
             verdict = f"refused: {error}"
-        except Exception as error:  # what it is for
+        except Exception as error:  # any other exception is a finding
             verdict = f"crash: {type(error).__name__}: {error}"
         if verdict != "ok":
             verdict += f" ({', '.join([name for name, _, _ in network.steps])})"
@@ -94,7 +92,7 @@ def run_networks(executor: str, seeds: range, known: Results, note: Callable[[st
 
 
 def summary(known: Results) -> None:
-    """Counts for each part and executor."""
+    """Print the counts of each part and executor."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for (name, executor), verdict in known.items():
         kind = "ok" if verdict == "ok" else "refused as it should be" if verdict.startswith("refused as") else verdict.split(":")[0]

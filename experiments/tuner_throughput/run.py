@@ -1,8 +1,8 @@
-"""How many candidates a second one process drafts and scores: `python experiments/tuner_throughput/run.py [WORKLOAD...]`.
+"""Measure the candidates per second that a process drafts and scores: `python experiments/tuner_throughput/run.py [WORKLOAD...]`.
 
-Drafted: rows drawn from the tables, joint constraints checked, features computed, analytic model evaluated.
+Drafted: configurations sampled from the tables, joint constraints checked, features computed, analytic model evaluated.
 Scored: feature vectors of candidates through XGBoost, and features of their stores through the MLP if torch is installed, both trained on
-512 of them (on analytic times, which cost nothing to get).
+512 candidates (with analytic times, which need no measurement).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS = 9
 
 
 def main(texts: list[str]) -> None:
-    """Print one line for each workload: medians over rounds, all sketches in turn."""
+    """Print a line per workload: medians over rounds, with all sketches in turn."""
     target = Target("llvm")
     for text in texts:
         w = workload(text)
@@ -64,7 +64,7 @@ def main(texts: list[str]) -> None:
 
 
 def scored(model: CostModel, features: np.ndarray, seconds: np.ndarray) -> float:
-    """Candidates a second of a trained model."""
+    """Candidates per second scored by a trained model."""
     model.update(features[:512], seconds[:512], np.zeros(512, np.int64))
     rates = []
     for _ in range(ROUNDS):

@@ -45,7 +45,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "CompiledDeviceModule": "tunesmith.driver.compiled_device",
     "CompiledModel": "tunesmith.driver.compile_model",
     "CompiledModule": "tunesmith.driver.compile",
@@ -65,15 +65,15 @@ _HOMES = {
     "set_num_threads": "tunesmith.runtime.threads",
     "tune": "tunesmith.driver.tune",
 }
-"""Where each name comes from; its module is imported when the name is first used."""
+"""The module of each exported name, imported at the first use of the name."""
 
 
 def __getattr__(name: str) -> object:
     if name in ("script", "te"):
         return _import_module(f"tunesmith.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tunesmith' has no attribute {name!r}")
-    found: object = getattr(_import_module(_HOMES[name]), name)
+    found: object = getattr(_import_module(_MODULES[name]), name)
     globals()[name] = found
     return found
 

@@ -1,4 +1,4 @@
-"""`python -m tunesmith`: the command line."""
+"""Run the command line with `python -m tunesmith`."""
 
 from tunesmith.cli.main import main
 

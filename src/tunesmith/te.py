@@ -1,4 +1,4 @@
-"""Tensor expressions: `from tunesmith import te`, then `te.placeholder`, `te.compute`, `te.reduce_axis`, `te.create_prim_func`."""
+"""Export tensor expressions: `from tunesmith import te`, then `te.placeholder`, `te.compute`, `te.reduce_axis`, `te.create_prim_func`."""
 
 from tunesmith.ops.tensor_expression import *  # noqa: F403
 from tunesmith.ops.tensor_expression import __all__ as __all__

@@ -1,4 +1,4 @@
-"""tunesmith dataset: what the commands print and write, and how they end."""
+"""`tunesmith dataset`: output, files and exit statuses of the commands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_build(tmp_path: Path) -> None:
     assert len(RecordTable.load(out)) == 4 == len(RecordTable.from_log(log))
 
 
-def test_build_lists_suites_and_wants_a_workload() -> None:
+def test_build_lists_suites_and_requires_a_workload() -> None:
     listed = run("build", "--suites", "--json", "-")
     assert listed.exit_code == 0 and "suite:tiny" in listed.stderr and "suite:tiny" not in listed.stdout
     assert "matmul(m=64,n=64,k=64)" in json.loads(listed.stdout)["tiny"]
@@ -60,12 +60,12 @@ def test_merge(log: Path, tmp_path: Path) -> None:
     result = run("merge", log, log, "--out", out, "--json", "-")
     assert result.exit_code == 0 and json.loads(result.stdout)["records"] == 4 and "4 records of 8" in result.stderr
     assert run("merge", out, log, "--out", out, "--standing").exit_code == 0
-    assert len(RecordTable.load(out)) == 3, "the crashed measurement is not what stands for its candidate"
+    assert len(RecordTable.load(out)) == 3, "a crashed measurement does not represent its candidate"
     missing = run("merge", tmp_path / "none", "--out", out)
     assert missing.exit_code == 2 and "cannot read" in missing.stderr
 
 
-def test_bad_lines_are_told(log: Path, tmp_path: Path) -> None:
+def test_bad_lines_are_reported(log: Path, tmp_path: Path) -> None:
     with open(log, "ab") as file:
         file.write(b"{torn")
     result = run("merge", log, "--out", tmp_path / "m.parquet")
@@ -80,7 +80,7 @@ def test_stats(log: Path, tmp_path: Path, hand: ModuleType) -> None:
     assert data["tasks"][0]["best_us"] == pytest.approx(4.0)
 
 
-def test_stats_draws(log: Path, tmp_path: Path) -> None:
+def test_stats_plots(log: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = run("stats", log, "--plots", tmp_path / "plots", "--format", "png")
     assert result.exit_code == 0 and "wrote" in result.stderr
@@ -109,7 +109,7 @@ def test_export(log: Path, tmp_path: Path) -> None:
     assert set(data["features"]) <= set(RecordTable.load(out).frame.columns)
 
 
-def test_import_and_stats_of_what_was_imported(tmp_path: Path) -> None:
+def test_import_and_stats_of_imported_tables(tmp_path: Path) -> None:
     log, out = tmp_path / "ansor.json", tmp_path / "f.parquet"
     log.write_text(json.dumps(ANSOR) + "\n{bad\n")
     result = run("import", "ansor", log, "--out", out, "--json", "-")
@@ -124,10 +124,10 @@ def test_import_and_stats_of_what_was_imported(tmp_path: Path) -> None:
     assert run("import", "halide", log, "--out", out).exit_code == 2
 
 
-def test_suites_stand_where_workloads_do() -> None:
+def test_suites_are_accepted_as_workloads() -> None:
     tiny = find_subjects("suite:tiny")
     assert len(tiny) == 6 and {s.name for s in find_subjects(["suite:tiny", "matmul(m=64,n=64,k=64)"])} == {s.name for s in tiny}
-    with pytest.raises(UserError, match="one function is wanted, and suite:tiny has matmul"):
+    with pytest.raises(UserError, match="expected one function, but suite:tiny has matmul"):
         find_subject("suite:tiny")
     with pytest.raises(UserError, match="unknown suite 'tinny'"):
         find_subjects("suite:tinny")

@@ -1,4 +1,4 @@
-"""`tunesmith experiment` from the command line, and the studies that are shipped."""
+"""`tunesmith experiment` on the command line, and the shipped studies."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_a_failing_cell_ends_with_1(study: Path) -> None:
     assert failed.exit_code == 1 and "ZeroDivisionError: division by zero" in failed.stdout
 
 
-def test_there_are_studies() -> None:
+def test_studies_are_shipped() -> None:
     assert {folder.name for folder in STUDIES} >= {"sampler_comparison", "cost_model_comparison", "ablation"}
 
 
 @pytest.mark.parametrize("folder", STUDIES, ids=[f.name for f in STUDIES])
-def test_a_shipped_study_can_be_run_and_says_how_to_read_it(folder: Path) -> None:
+def test_a_shipped_study_loads_and_documents_its_results(folder: Path) -> None:
     config = ExperimentConfig.load(folder)
     assert config.name == folder.name and config.question and not config.code and len(config.seeds) >= 3
     assert len(find_subjects(list(config.workloads))) == len(config.workloads)

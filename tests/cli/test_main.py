@@ -1,4 +1,4 @@
-"""The command line: what it prints where, what the JSON holds, and how it ends."""
+"""The command line: output, JSON and exit statuses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_show_a_workload_and_misuse(log: Path) -> None:
     assert run("show", "relu(shape=64)").exit_code == 0
     assert "T.block" in run("show", "relu(shape=64)", "--script").stdout
     wrong = run("show", log, "--space")
-    assert wrong.exit_code == 2 and "--space is about a WORKLOAD" in wrong.stderr
+    assert wrong.exit_code == 2 and "--space takes a WORKLOAD" in wrong.stderr
 
 
 def test_replay(hand: ModuleType, log: Path) -> None:
@@ -148,7 +148,7 @@ def test_doctor(tmp_path: Path) -> None:
         (["fly"], 2, "No such command"),
     ],
 )
-def test_mistakes_are_told_in_a_message_and_a_status(
+def test_mistakes_give_a_message_and_a_status(
     arguments: list[str], status: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -162,7 +162,7 @@ def test_an_output_that_cannot_be_written_is_misuse(log: Path, tmp_path: Path) -
     assert result.exit_code == 2 and "cannot write" in result.stderr
 
 
-def test_a_bug_is_shown_with_its_traceback(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+def test_an_internal_error_is_shown_with_its_traceback(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     from tunesmith.support.errors import InternalError
 
     def broken(*arguments: Any, **settings: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_bug_is_shown_with_its_traceback(monkeypatch: pytest.MonkeyPatch, log:
     assert result.exit_code == 1 and "impossible" in result.stderr and "Please report it" in result.stderr
 
 
-def test_the_program_itself(hand: ModuleType, log: Path) -> None:
+def test_the_installed_command(hand: ModuleType, log: Path) -> None:
     command = [sys.executable, "-c", "from tunesmith.cli.main import main; main()", "show", str(log), "--trace"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -196,7 +196,7 @@ def test_standard_output_that_cannot_encode(tmp_path: Path, encoding: str) -> No
     assert "y\u00e9".encode(encoding, "replace") in done.stdout
 
 
-def test_standard_output_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Full(io.RawIOBase):
         def writable(self) -> bool:
             return True
@@ -215,10 +215,10 @@ def test_standard_output_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, cap
         assert caught.value.code == 1
         said = capsys.readouterr().err
         assert said.startswith("error: cannot write the result: [Errno 28] No space left on device") and said.count("\n") == 1
-    full = False  # what they still hold can go
+    full = False  # let their buffers be flushed at exit
 
 
-def test_a_python_file_is_no_log(tmp_path: Path) -> None:
+def test_a_python_file_is_not_a_log(tmp_path: Path) -> None:
     file = tmp_path / "ops.py"
     file.write_text("def f(): ...\n")
     new = tmp_path / "new.jsonl"

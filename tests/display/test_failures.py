@@ -1,4 +1,4 @@
-"""Failures explained: one message of each class, the most frequent, with a candidate."""
+"""Summaries of failures: the most frequent message of each error class, with a candidate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunesmith.measure.records.record import ErrorInfo, Record
 
 def failures(hand: ModuleType) -> list[Record]:
     func = hand.matmul()
-    told = [
+    messages = [
         ("build_error", "the tile is too large\nmore"),
         ("build_error", "InternalError: the pass broke\nwhere"),
         ("build_error", "\n InternalError: the pass broke\nelsewhere"),
@@ -23,7 +23,7 @@ def failures(hand: ModuleType) -> list[Record]:
     ]
     out = [
         hand.record_of(func, sketch="tile", row=(i,), samples=(), verified=False, error=ErrorInfo(kind, text), timestamp=float(i))
-        for i, (kind, text) in enumerate(told)
+        for i, (kind, text) in enumerate(messages)
     ]
     return [*out, out[1], hand.record_of(func, timestamp=9.0)]
 
@@ -35,9 +35,9 @@ def test_the_most_frequent_message_of_each_class(hand: ModuleType) -> None:
     assert (crash.failed, crash.alike, crash.internal) == (1, 1, False)
     text = build.render("w").plain
     assert text == (
-        "! w: build_error 3, 2 of them: A fault of tunesmith, please report it: InternalError: the pass broke (for instance tile [1])"
+        "! w: build_error 3, 2 of them: A defect in tunesmith, please report it: InternalError: the pass broke (for example tile [1])"
     )
-    assert crash.render("w").plain == "! w: crash 1: died of signal 11?[31m (for instance tile [3])"
+    assert crash.render("w").plain == "! w: crash 1: died of signal 11?[31m (for example tile [3])"
     assert examples_of([failures(hand)[-1]]) == ()
 
 

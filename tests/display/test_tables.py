@@ -1,4 +1,4 @@
-"""Texts for terminals: no markup, no control characters, from any place that a log can fill."""
+"""Terminal texts contain no markup and no control characters, whatever a log holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_markup_and_control_characters_are_texts() -> None:
         assert "\x1b" not in text and "[/x]" in text and "[red]" in text
 
 
-def test_texts_for_terminals_are_made_in_one_place() -> None:
+def test_terminal_texts_are_created_in_one_module() -> None:
     folder = Path(tunesmith.__file__).parent
     for path in folder.rglob("*.py"):
         found = re.findall(r"(?<![\w.])(?:Text|Table|escape)\(", path.read_text())
@@ -33,7 +33,7 @@ def test_texts_for_terminals_are_made_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("command", [["show"], ["replay"], ["log", "stats"], ["log", "verify"], ["dataset", "stats"]])
-def test_commands_show_names_of_logs_as_they_are(command: list[str], hand: ModuleType, tmp_path: Path) -> None:
+def test_commands_show_names_of_logs_verbatim(command: list[str], hand: ModuleType, tmp_path: Path) -> None:
     record = replace(hand.record_of(hand.matmul()), target={"kind": "llvm", "mcpu": NASTY})
     log = hand.write_log(tmp_path / "log.jsonl", record, name=NASTY)
     result = CliRunner().invoke(main, [*command, str(log)])

@@ -1,4 +1,4 @@
-"""TensorBoard: every trial's best and every batch's rates arrive in the event files."""
+"""TensorBoard event files contain the best of every trial and the rates of every batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def progress() -> Progress:
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What the event files of a folder hold: tag to (step, value)."""
+    """Contents of the event files of a folder: tag to (step, value)."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     found: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.iterdir()):
@@ -37,11 +37,11 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_what_is_written(tmp_path: Path, progress: Progress) -> None:
+def test_scalars(tmp_path: Path, progress: Progress) -> None:
     pytest.importorskip("tensorboardX")
     p = progress
     with TensorBoardScalars(tmp_path / "runs" / "a") as board:
-        board.show(p)  # before the first trial there is nothing to show
+        board.show(p)  # nothing is written before the first trial
         p.trials, p.curve, p.errors = 3, [None, 2e-6, 1e-6], {"crash": 1}
         p.seconds |= {"total": 3.0, "build": 2.0}
         board.show(p)
@@ -56,7 +56,7 @@ def test_what_is_written(tmp_path: Path, progress: Progress) -> None:
     board.close()
 
 
-def test_names_that_look_the_same_are_told_apart(tmp_path: Path, progress: Progress) -> None:
+def test_names_with_equal_tags_are_separated(tmp_path: Path, progress: Progress) -> None:
     pytest.importorskip("tensorboardX")
     other = Progress(find_subject("relu(shape=8)").task(TARGET), 8)
     object.__setattr__(other.task, "name", "matmul[m=64][n=64][k=64]")

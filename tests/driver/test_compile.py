@@ -1,4 +1,4 @@
-"""compile and build: records applied, coverage told, equal bytes for equal inputs, clear refusals."""
+"""Compile and build: applied records, coverage, determinism, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptEr
 
 
 def check(module: tunesmith.CompiledModule, text: str, name: str | None = None) -> None:
-    """The compiled workload computes what numpy does."""
+    """Assert that the compiled workload matches numpy."""
     w = workload(text)
     inputs = w.random_inputs()
     (spec,) = w.outputs
@@ -63,9 +63,7 @@ def test_every_form_of_a_program_compiles(hand: ModuleType, tmp_path: Path) -> N
         check(built, hand.MATMUL)
 
 
-def test_without_a_log_only_what_nobody_can_have_scheduled_gets_the_default_schedule(
-    hand: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_log_only_unscheduled_forms_get_the_default_schedule(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[str]] = []
     from tunesmith.codegen.llvm import build as llvm_build
 
@@ -152,7 +150,7 @@ def test_a_module_exports_times_and_is_called(hand: ModuleType, tmp_path: Path) 
         ("nowhere.py:f", None, UserError, "there is no file nowhere.py"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused(mod: object, target: str | None, error: type[UserError], message: str) -> None:
+def test_invalid_arguments_are_refused(mod: object, target: str | None, error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         tunesmith.compile(mod, target)  # type: ignore[arg-type]
 
@@ -177,7 +175,7 @@ def packing(func: PrimFunc) -> tunesmith.Schedule:
 def test_a_bound_call_packs_its_weights_once() -> None:
     w = workload("dense(m=3,n=20,k=5,bias=0)")
     module = tunesmith.build(packing(w.func))
-    check(module, w.text)  # called plainly it packs in each call
+    check(module, w.text)  # an unbound call packs every time
     a, weights = w.random_inputs()
     out = np.zeros((3, 20), np.float32)
     call = module.bind(a, weights, out)
@@ -189,7 +187,7 @@ def test_a_bound_call_packs_its_weights_once() -> None:
     assert module.artifact.functions == ("dense",)
 
 
-def test_bind_refuses_what_it_cannot_bind() -> None:
+def test_bind_refuses_invalid_arguments() -> None:
     one = workload("dense(m=3,n=20,k=5,bias=0)").func
     module = tunesmith.build(IRModule([packing(one).func, workload("matmul(m=2,n=3,k=4)").func]))
     with pytest.raises(UserError, match=r"has the functions dense, matmul: call one of them"):
@@ -260,7 +258,7 @@ def test_bfloat16_arrays_of_numpy_are_passed() -> None:
         tunesmith.build(add_one)(np.ones((4, 4), bfloat16), np.zeros((4, 4), "float32"))
 
 
-def test_a_model_is_no_program_to_build_or_schedule() -> None:
+def test_a_model_cannot_be_built_or_scheduled() -> None:
     builder = GraphBuilder("main")
     model = IRModule([builder.finish(builder.relu(builder.input("x", (4,))))])
     with pytest.raises(BuildError, match="the module is a model, .* Take tunesmith.compile"):

@@ -1,4 +1,4 @@
-"""compile(executor="aot") and its command line."""
+"""Ahead-of-time compilation with executor="aot", in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def export_header(folder: Path, made: object) -> str:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="name='m' is for executor=\"aot\""):
+    with pytest.raises(UserError, match="name='m' requires executor=\"aot\""):
         tunesmith.compile(small(), name="m")
     with pytest.raises(UserError, match="name='m' is for models"):
         tunesmith.compile("relu(shape=8)", name="m")
@@ -73,5 +73,5 @@ def test_command_line(tmp_path: Path) -> None:
         refused = CliRunner().invoke(main, wrong)
         assert refused.exit_code != 0
         assert (
-            "--header is for a model" in refused.output or 'only models compiled ahead of time have one: executor="aot"' in refused.output
+            "--header requires a model" in refused.output or 'only models compiled ahead of time have one: executor="aot"' in refused.output
         )

@@ -1,4 +1,4 @@
-"""compile and build for GPUs: without a device everything but calls, with OpenCL on this machine's processor calls too."""
+"""Compile and build for GPUs: compilation without a device, calls with OpenCL on the processor of this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compiled(text: str, target: str = "opencl", records: object = None) -> tunes
 
 
 def check(module: DeviceModule, text: str) -> None:
-    """The compiled workload computes what numpy does, with arrays of the host."""
+    """Assert that the compiled workload matches numpy, with host arrays."""
     w = workload(text)
     inputs = w.random_inputs()
     (spec,) = w.outputs
@@ -94,8 +94,8 @@ def test_build_takes_a_schedule_as_it_is() -> None:
     check(module, MATMUL)
 
 
-def test_what_binds_no_loop_gets_a_plain_schedule() -> None:
-    """In whatever form it comes: one thread for all is what nobody means."""
+def test_programs_without_bound_loops_get_the_default_schedule() -> None:
+    """All forms of a program do: running it in a single thread is never intended."""
     for form in (MATMUL, workload(MATMUL), workload(MATMUL).func, IRModule([workload(MATMUL).func])):
         module = tunesmith.compile(form, "opencl")
         assert isinstance(module, tunesmith.CompiledDeviceModule)
@@ -123,13 +123,13 @@ def test_cuda_is_compiled_and_exported_without_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CUDA.count() > 0, reason="there is a GPU")
-def test_the_device_is_asked_for_by_calls() -> None:
+def test_only_calls_access_the_device() -> None:
     x = np.zeros(64, np.float32)
     with pytest.raises(RunError, match=r"there is no cuda\(0\)"):
         compiled("relu(shape=64)", H200)(x, x.copy())
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_refusals(tmp_path: Path) -> None:
     module = compiled("relu(shape=64)")
     with pytest.raises(BuildError, match=r"for opencl.*module.save\(path\), and load it with tunesmith.load_module"):
         module.export_library(tmp_path / "lib.so")

@@ -1,4 +1,4 @@
-"""compile_model: executors, what the records cover, refusals, libraries, and equal bytes for equal models."""
+"""compile_model: executors, coverage by records, refusals, libraries, determinism."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log of a short search."""
+    """Log of a short search."""
     log = tmp_path_factory.mktemp("tuned") / "log.jsonl"
     policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
     report = tunesmith.tune(model(), TARGET, 4, log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
@@ -105,8 +105,8 @@ def test_a_model_runs(executor: str | None) -> None:
         made(X[:2])
 
 
-def test_the_analytic_model_schedules_what_nobody_has_tuned() -> None:
-    """As the default, and the same each time."""
+def test_the_analytic_model_schedules_untuned_functions() -> None:
+    """It is the default, and deterministic."""
     made = compile_model(model(), TARGET)
     check(made)
     plain = compile_model(model(), TARGET, untuned=default_schedule)
@@ -126,7 +126,7 @@ def sized() -> IRModule:
     return IRModule({"main": b.finish(b.softmax(x))})
 
 
-def test_sizes_and_branches_are_for_the_virtual_machine() -> None:
+def test_dynamic_shapes_and_branches_need_the_virtual_machine() -> None:
     for mod in (sized(), branching()):
         assert compile_model(mod, TARGET).executable.kind == "vm"
     soft = compile_model(sized(), TARGET)
@@ -142,7 +142,7 @@ def test_sizes_and_branches_are_for_the_virtual_machine() -> None:
         compile_model(branching(), TARGET, executor="graph")
 
 
-def test_a_model_of_nothing_but_operands_and_views() -> None:
+def test_a_model_of_operands_and_views_only() -> None:
     b = GraphBuilder("main")
     x = b.input("x", (2, 3))
     mod = IRModule(
@@ -169,7 +169,7 @@ def test_refusals() -> None:
         compile_model(IRModule([only_tir["relu"].with_(name="main")]), TARGET)
 
 
-def test_targets_without_a_code_generator_are_refused_alike() -> None:
+def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
     w = workload("relu(shape=4)")
     refusal = "kind llvm, cuda, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
     target = Target("c -num-cores=2 -mcpu=x86-64-v3")
@@ -185,15 +185,15 @@ def test_targets_without_a_code_generator_are_refused_alike() -> None:
             refused()
 
 
-def test_a_model_is_the_call_main() -> None:
+def test_main_is_the_only_callable_of_a_model() -> None:
     compiled = compile_model(model(4, 8, 16), TARGET, untuned=default_schedule)
     assert [a.tolist() for a in compiled["main"](X)] == [a.tolist() for a in compiled(X)]
-    with pytest.raises(UserError, match=r"no function 'op_softmax' to call. It calls .*op_softmax: compile one of them alone with"):
+    with pytest.raises(UserError, match=r"no callable function 'op_softmax'. It calls .*op_softmax: compile one of them alone with"):
         compiled["op_softmax"]
 
 
 def test_another_pipeline() -> None:
-    """Without fusion each operator is a function of its own."""
+    """Without fusion each operator is a separate function."""
     made = compile_model(model(), TARGET, pipeline=GRAPH.without("fuse_operators"), untuned=default_schedule)
     assert [c.function for c in made.coverage] == ["op_matmul", "op_add", "op_relu", "op_softmax"]
     check(made)
@@ -202,7 +202,7 @@ def test_another_pipeline() -> None:
 # ---- records ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_finds_what_compilation_uses(tuned: Path) -> None:
+def test_compilation_uses_the_records_of_a_search(tuned: Path) -> None:
     made = compile_model(model(), TARGET, Database.from_log(tuned), strict=True)
     assert [(c.function, c.status) for c in made.coverage] == [(name, "used") for name in FUNCTIONS]
     assert all(c.record and c.seconds for c in made.coverage)
@@ -220,7 +220,7 @@ def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_o
     assert found == {"model": {64 << 20}, "operator": {0}}
 
 
-def test_what_has_no_record_is_told(tuned: Path) -> None:
+def test_missing_records_are_reported(tuned: Path) -> None:
     wider = model(4, 8, 24)
     made = compile_model(wider, TARGET, Database.from_log(tuned), untuned=default_schedule)
     assert [c.status for c in made.coverage] == ["missing", "missing"]
@@ -229,7 +229,7 @@ def test_what_has_no_record_is_told(tuned: Path) -> None:
     assert all(c.status == "missing" and "for other targets" in c.reason for c in made.coverage)
 
 
-def test_a_record_that_does_not_apply_is_told(hand: ModuleType) -> None:
+def test_a_record_that_does_not_apply_is_reported(hand: ModuleType) -> None:
     first, second = extract_tasks(GRAPH(model(), TARGET))
     good = hand.record_of(second.func, lambda s: None, TARGET)
     stranger = hand.record_of(second.func, lambda s: s.fuse(s.get_loops(s.blocks()[0].name)), TARGET)
@@ -239,14 +239,14 @@ def test_a_record_that_does_not_apply_is_told(hand: ModuleType) -> None:
     check(made)
 
 
-def test_strict_lists_all_that_lacks_a_record() -> None:
+def test_strict_lists_all_functions_without_a_record() -> None:
     with pytest.raises(RecordError, match="2 of 2 functions have no usable record") as caught:
         compile_model(model(), TARGET, Database(), strict=True)
     assert all(name in str(caught.value) for name in FUNCTIONS) and str(caught.value).count("missing: no record of this workload") == 2
 
 
-def worn(log: Path, folder: Path) -> Path:
-    """The log after a hard life: the records of the second function are cut, what a stranger wrote stands between, the end is missing."""
+def damaged(log: Path, folder: Path) -> Path:
+    """A damaged log: truncated records of the second function, foreign lines, and no end."""
     lines = log.read_text().splitlines()
     digest = [structural.digest(t.func) for t in extract_tasks(GRAPH(model(), TARGET))][1]
     cut = [line[: len(line) // 2] if digest in line and "workload" in line else line for line in lines]
@@ -257,8 +257,8 @@ def worn(log: Path, folder: Path) -> Path:
     return path
 
 
-def test_a_damaged_log_serves_with_what_is_left_of_it(tuned: Path, tmp_path: Path) -> None:
-    log = worn(tuned, tmp_path)
+def test_the_valid_lines_of_a_damaged_log_are_used(tuned: Path, tmp_path: Path) -> None:
+    log = damaged(tuned, tmp_path)
     made = tunesmith.compile(model(), TARGET, log)
     assert [c.status for c in made.coverage] == ["used", "missing"]
     assert "lines of the log could not be read: `tunesmith log verify` lists them" in made.coverage[1].reason
@@ -290,15 +290,15 @@ print("llvmlite" in sys.modules, "tunesmith.ir" in sys.modules)
 
 @pytest.mark.parametrize("executor", ("graph", "vm"))
 @pytest.mark.parametrize("parameters", ("inside", "beside"))
-def test_a_library_runs_where_there_is_no_compiler(tmp_path: Path, executor: str, parameters: str) -> None:
+def test_a_library_runs_without_the_compiler(tmp_path: Path, executor: str, parameters: str) -> None:
     made = compile_model(model(), TARGET, executor=executor, untuned=default_schedule)
     library = made.export_library(tmp_path / "model.so", parameters)
     assert (tmp_path / "model.so.params").exists() == (parameters == "beside")
     np.save(tmp_path / "x.npy", X)
     assert in_a_new_process(LOAD, library, tmp_path / "x.npy", tmp_path / "y.npz") == "x\nFalse False\n"
     found = np.load(tmp_path / "y.npz")
-    for name, wanted in zip(found.files, made(X), strict=True):
-        np.testing.assert_array_equal(found[name], wanted)
+    for name, expected in zip(found.files, made(X), strict=True):
+        np.testing.assert_array_equal(found[name], expected)
     check(tunesmith.load_module(library))
 
 
@@ -314,7 +314,7 @@ made.export_library(sys.argv[3])
 
 
 def test_equal_models_give_equal_bytes_in_every_process(file: str, tmp_path: Path) -> None:
-    """Also where the analytic model draws the schedules."""
+    """This includes schedules chosen by the analytic model."""
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Records whose programs cannot be compiled: reported, with a plain schedule in their place, or refused."""
+"""Records whose programs fail to compile are reported and replaced by a default schedule, or refused."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tunesmith.support.errors import BuildError, RecordError
 
 
 def marked(s: Schedule) -> None:
-    """It applies, and no lowering accepts it: the block packs nothing."""
+    """Apply a step that no lowering accepts: the block packs nothing."""
     s.annotate(s.get_block("C"), "pack_constant", 1)
 
 
-def test_a_record_that_cannot_be_built_is_told_and_the_others_serve(hand: ModuleType) -> None:
+def test_a_failing_record_is_reported_and_the_others_are_used(hand: ModuleType) -> None:
     good, bad = hand.matmul(), workload("matmul(m=8,n=16,k=8)").func
     mod = IRModule({"good": good, "bad": bad})
     database = Database([hand.record_of(good), hand.record_of(bad, marked)])
@@ -50,7 +50,7 @@ def test_a_record_that_cannot_be_built_is_told_and_the_others_serve(hand: Module
 
 
 @pytest.mark.parametrize("error", [KeyError("gone"), RecursionError(), MemoryError("no more"), OverflowError()])
-def test_whatever_lowering_meets_is_the_records_fault(hand: ModuleType, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_any_exception_of_lowering_is_attributed_to_the_record(hand: ModuleType, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def breaks(func: object, target: object) -> object:
         if "parallel(" in str(func):
             raise error
@@ -65,7 +65,7 @@ def test_whatever_lowering_meets_is_the_records_fault(hand: ModuleType, monkeypa
     assert module.coverage[0].status == "refused" and (str(error) or type(error).__name__) in module.coverage[0].reason
 
 
-def test_a_program_that_cannot_be_built_at_all_is_an_error(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_fails_without_its_record_is_an_error(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     import tunesmith.lower.pipelines as pipelines
 
     def breaks(func: object, target: object) -> object:
@@ -85,7 +85,7 @@ def model() -> IRModule:
 
 
 @pytest.mark.parametrize("executor", ["graph", "aot"])
-def test_a_models_record_that_cannot_be_built_is_told(hand: ModuleType, executor: str) -> None:
+def test_a_failing_record_of_a_model_is_reported(hand: ModuleType, executor: str) -> None:
     first, second = extract_tasks(GRAPH(model(), hand.TARGET))
 
     def wrong(s: Schedule) -> None:
@@ -109,7 +109,7 @@ def test_a_models_record_that_cannot_be_built_is_told(hand: ModuleType, executor
         ["sample_tile", {"loop": {"rv": "l0"}, "n": 2, "waste": 1e30}, ["v0"], [2**40]],
     ],
 )
-def test_absurd_numbers_in_a_trace_are_refused(hand: ModuleType, step: list[object]) -> None:
+def test_out_of_range_numbers_in_a_trace_are_refused(hand: ModuleType, step: list[object]) -> None:
     def cached(s: Schedule) -> None:
         b = s.get_block("C")
         s.get_loops(b)
@@ -123,21 +123,21 @@ def test_absurd_numbers_in_a_trace_are_refused(hand: ModuleType, step: list[obje
     assert module.coverage[0].status == "refused" and f"{step[0]} refused [" in module.coverage[0].reason
 
 
-def test_strict_remarks_upon_a_damaged_log(hand: ModuleType, tmp_path: Path) -> None:
+def test_strict_warns_about_a_damaged_log(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     with log.open("a") as file:
         file.write('{"v": 1, "kind": "rec')
     with pytest.warns(DamagedLogWarning, match=r"1 lines of the log could not be read \(.*log.jsonl:3\).*log verify"):
         module = tunesmith.compile(hand.MATMUL, hand.TARGET, log, strict=True)
     assert module.coverage[0].status == "used"
-    tunesmith.compile(hand.MATMUL, hand.TARGET, log)  # and else not a word: coverage says what is missing
+    tunesmith.compile(hand.MATMUL, hand.TARGET, log)  # not strict: no warning, since coverage reports missing records
     command = ["compile", hand.MATMUL, "--target", str(hand.TARGET), "--records", str(log), "-o", str(tmp_path / "m.so"), "--strict"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0 and "! 1 lines of the log could not be read" in result.stderr, result.output
 
 
 def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None:
-    """Neither in a log of today, whose lines say what was measured, nor in one of an earlier version."""
+    """Neither from a current log, whose lines hold their configuration, nor from one of an earlier version."""
     func = hand.matmul()
     line = {**hand.record_of(func, sketch="tile").to_json(), "trace": []}
     old = {name: value for name, value in line.items() if name != "schedule"}
@@ -152,8 +152,8 @@ def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None
             tunesmith.compile(func, hand.TARGET, log, strict=True)
 
 
-def test_a_schedule_of_the_model_that_cannot_be_built_is_told(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default schedule takes its place; with another scheduler than the analytic model, the error stays."""
+def test_a_failing_schedule_of_the_analytic_model_is_reported(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default schedule replaces it; with a scheduler other than the analytic model the error propagates."""
     import tunesmith.lower.pipelines as pipelines
 
     first = pipelines.CPU.passes[0]

@@ -1,4 +1,4 @@
-"""The doctor's report: complete, plain data, honest about what failed, and readable."""
+"""The doctor's report is complete, plain data and readable, and shows failed sections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_report_is_data_and_renders(monkeypatch: pytest.MonkeyPatch) -> None:
         assert part in text
 
 
-def test_nothing_is_measured_when_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "machine_rates", lambda: pytest.fail("measured"))
     found = doctor.report(measure=False)
     assert "noise" not in found
@@ -60,7 +60,7 @@ def test_a_failing_section_does_not_hide_the_others(monkeypatch: pytest.MonkeyPa
     assert "no OpenMP runtime found" in shown(found)
 
 
-def test_advice_names_what_to_mend() -> None:
+def test_advice_names_problems() -> None:
     well: dict[str, Any] = {
         "cpu": {"quota": None, "cpus": [0, 1], "num_cores": 2},
         "tools": {"ld": "/usr/bin/ld", "cc": None},

@@ -1,6 +1,6 @@
-"""docs/extending.md: its files are those of the package in tests/extension_package, and what it does with them works.
+"""Run docs/extending.md and compare its files with the package in tests/extension_package.
 
-All runs in a process of its own, in which the package is installed as far as entry points can tell: registries live as long as processes.
+All runs are in a separate process in which the package is installed through its entry points, because registries persist in a process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def points() -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process in which the package is installed."""
+    """Environment of a process in which the package is installed."""
     info = tmp_path / "installed" / "tunesmith_extension-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tunesmith-extension\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""`import tunesmith`: names that load what they need when they are used, and functions that stay functions."""
+"""`import tunesmith` loads modules on first use, and functions are not replaced by modules of the same name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import tunesmith
 
 
 def fresh(program: str) -> str:
-    """What a new interpreter prints."""
+    """Output of a new interpreter."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in tunesmith.__all__:
         assert getattr(tunesmith, name) is not None
         assert name in dir(tunesmith)
@@ -34,7 +34,7 @@ def test_a_function_keeps_its_name_when_its_module_is_imported_first() -> None:
     assert fresh("from tunesmith import compile, replay\nprint(callable(compile), callable(replay))") == "True True"
 
 
-def test_script_and_te_are_modules_of_words() -> None:
+def test_script_and_te_are_modules() -> None:
     program = (
         "import tunesmith\nimport tunesmith.script as T\nfrom tunesmith import script, te\n"
         "print(T is script, T is tunesmith.script, tunesmith.te is te, T.float32, T.exp, callable(te.compute))"

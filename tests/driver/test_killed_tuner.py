@@ -1,4 +1,4 @@
-"""A tuner that is killed: what it had measured is in the log, and the next run goes on from there."""
+"""After a tuner is killed, its measurements are in the log and the next run resumes from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sigkill_loses_nothing_and_the_run_resumes(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     written = log.read_bytes()
-    # A kill in the middle of a write leaves a torn line: make sure that there is one.
+    # A kill during a write leaves a truncated line: add one if there is none.
     log.write_bytes(written + b'{"v": 1, "kind": "record", "workload": "abc')
     before = RecordLog(log).load()
     assert len(before.records) >= 9

@@ -1,4 +1,4 @@
-"""`tunesmith log`: what an audit finds by line, what is counted, and the exit status."""
+"""`tunesmith log`: faults by line, counts, and the exit status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture
 def log(hand: ModuleType, tmp_path: Path) -> Path:
-    """A sound log: a program and three records, two of one sketch, a failed one among them whose row does not fit."""
+    """A valid log: a program and three records, two of one sketch, including a failed one whose row does not match."""
     first = hand.record_of(hand.matmul(), sketch="tile", row=(16,), extra={"build_s": 0.5, "run_s": 0.25})
     second = hand.record_of(hand.matmul(), seconds=2e-5, verified=False, timestamp=1003.0, extra={"build_s": 0.5, "run_s": "?"})
     died = dataclasses.replace(first, samples=(), error=ErrorInfo("crash", "died"), verified=False, row=(3,), timestamp=1001.0)
@@ -33,7 +33,7 @@ def log(hand: ModuleType, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sound_log(log: Path, tmp_path: Path) -> None:
+def test_a_valid_log(log: Path, tmp_path: Path) -> None:
     verdict = verify(log)
     assert verdict.ok and (verdict.records, verdict.workloads, verdict.duplicates) == (3, 1, 0)
     assert "no fault" in str(verdict)
@@ -42,7 +42,7 @@ def test_a_sound_log(log: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["ok"] is True
 
 
-def test_every_kind_of_fault_is_named_by_line(hand: ModuleType, log: Path) -> None:
+def test_every_kind_of_fault_is_reported_by_line(hand: ModuleType, log: Path) -> None:
     record = hand.record_of(hand.matmul())
     with log.open("a") as file:
         for line in ("junk", '{"v": 1, "kind": "record"}', '{"v": 7, "kind": "record"}', "[" * 500):
@@ -78,7 +78,7 @@ def test_every_kind_of_fault_is_named_by_line(hand: ModuleType, log: Path) -> No
     ]
     reasons = {(f.line, f.kind): f.reason for f in verdict.faults}
     assert "not JSON" in reasons[5, "line"] and "`workload` is missing" in reasons[6, "line"] and "version 7" in reasons[7, "line"]
-    assert "is no program" in reasons[9, "digest"] and f"has the digest {digest}" in reasons[10, "digest"]
+    assert "is not a program" in reasons[9, "digest"] and f"has the digest {digest}" in reasons[10, "digest"]
     assert "before with another script" in reasons[11, "conflict"] and "no line with the program nowhere" in reasons[12, "workload"]
     assert "abacus" in reasons[13, "target"] and "'melt'" in reasons[15, "trace"]
     assert reasons[16, "row"] == "the trace decides [16], the row is [8]" and "no decisions" in reasons[17, "row"]
@@ -97,7 +97,7 @@ def test_faults_are_all_counted_and_the_first_shown(log: Path, monkeypatch: pyte
     assert str(verdict).endswith("... and 7 more") and "\x1b" not in str(verdict)
 
 
-def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_log(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read"):
         verify(tmp_path / "absent")
     for command in (["verify"], ["stats"], ["prune", "-o", "x"], ["merge", "-o", tmp_path / "x"]):
@@ -126,10 +126,10 @@ def test_stats(hand: ModuleType, log: Path) -> None:
     result = run("stats", log, log, "--json", "-")
     assert result.exit_code == 0
     data = json.loads(result.stdout)
-    assert data["tasks"][0]["trials"] == 3 and data["duplicates"] == 4  # given twice, counted once
+    assert data["tasks"][0]["trials"] == 3 and data["duplicates"] == 4  # passed twice, counted once
 
 
-def test_leaders_second_records_are_no_trials(hand: ModuleType, tmp_path: Path) -> None:
+def test_second_records_of_leaders_are_not_trials(hand: ModuleType, tmp_path: Path) -> None:
     first = hand.record_of(hand.matmul(), sketch="tile", row=(16,), seconds=1e-6)
     log = hand.write_log(tmp_path / "l", first, dataclasses.replace(first, samples=(3e-6,), timestamp=2000.0))
     (task,) = stats([log]).data["tasks"]
@@ -157,7 +157,7 @@ def test_prune_and_merge(hand: ModuleType, log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [10**400, 1.7e308, -(10**400), True, float("1e12")])
-def test_absurd_times_of_a_log_do_not_stop_the_counting(hand: ModuleType, tmp_path: Path, seconds: float) -> None:
+def test_out_of_range_times_do_not_stop_the_counting(hand: ModuleType, tmp_path: Path, seconds: float) -> None:
     record = hand.record_of(hand.matmul(), extra={"build_s": 0.5})
     lines = [record.to_json(), *[dataclasses.replace(record, timestamp=2000.0 + k).to_json() for k in range(2)]]
     for line in lines[1:]:

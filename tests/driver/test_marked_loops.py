@@ -1,4 +1,4 @@
-"""Loops that a script itself marks parallel or vectorized are proved independent before they are compiled."""
+"""Loops marked parallel or vectorized in a script are proved independent before compilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tune on Ray workers: the same reports and logs, and nothing is lost or measured twice when processes are killed, the driver included."""
+"""Tuning on Ray gives the same reports and logs, and killed processes neither lose nor repeat measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> Non
     assert [r.policy["kind"] for r in records] == ["race"] * 6 + ["interleaved"]
     local = tunesmith.tune(MATMUL, TARGET, 6, tmp_path / "local.jsonl", batch=3, workers=1, leaders=0, **QUICK)
     assert local.ok
-    # A random search does not look at times: it is the same wherever it runs.
+    # A random search ignores times, so its candidates are the same on every runner.
     assert [r.candidate for r in RecordLog(tmp_path / "local.jsonl").load().records] == [r.candidate for r in records[:6]]
     again = tunesmith.tune(MATMUL, TARGET, 6, log, workers=0, leaders=0, **QUICK)
     assert again.tasks[0].resumed == 6 and len(RecordLog(log).load().records) == 7
@@ -64,13 +64,13 @@ def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> Non
         ("ray:0", "at least 1 worker"),
     ],
 )
-def test_workers_that_make_no_sense(workers: str, message: str, tmp_path: Path) -> None:
+def test_invalid_workers(workers: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "log.jsonl", workers=workers, **QUICK)
     assert not (tmp_path / "log.jsonl").exists()
 
 
-def test_a_target_that_is_elsewhere_is_for_the_runners_to_refuse(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_remote_runners_refuse_other_targets(ray_cluster: RayCluster, tmp_path: Path) -> None:
     report = tunesmith.tune(MATMUL, "llvm -mcpu=neoverse-n1 -num-cores=2", 2, tmp_path / "log.jsonl", workers="ray:1", **QUICK)
     assert not report.ok and "instead of neoverse-n1" in report.tasks[0].failure
     assert RecordLog(tmp_path / "log.jsonl").load().records == []
@@ -100,16 +100,16 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 
 def workers_of(command_lines: dict[int, str]) -> dict[int, str]:
-    """Without the two agents of Ray, which look for the lost head of their cluster for a minute before they leave."""
+    """The workers without Ray's two agents, which search for their cluster's lost head for a minute before they exit."""
     return {pid: line for pid, line in command_lines.items() if not line.startswith(("ray::DashboardAgent", "ray::RuntimeEnvAgent"))}
 
 
-def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
+def test_killed_processes_lose_and_repeat_no_measurement(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
     log, mark = tmp_path / "log.jsonl", f"TUNESMITH_TEST_RAY={uuid4().hex}"
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a longer name has no room for the names of Ray's sockets
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # longer paths exceed the length limit of Ray's sockets
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | dict([mark.split("=")]) | {"TMPDIR": str(folder)}
     try:
-        # More trials than it will come to; the space has thousands of candidates.
+        # More trials than the run reaches; the space has thousands of candidates.
         process = subprocess.Popen([sys.executable, "-c", _TUNE, str(log), "3000"], env=env, stderr=subprocess.DEVNULL)
         wait_for(lambda: lines(log) >= 8)
         for actor in ("_BuildActor", "_RunActor"):
@@ -118,12 +118,12 @@ def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path: Path, processes:
             before = lines(log)
             wait_for(lambda before=before: lines(log) >= before + 8)  # type: ignore[misc]
         assert process.poll() is None
-        process.kill()  # the driver only: whatever it has started has to notice
+        process.kill()  # the driver only: its child processes must notice
         process.wait()
         wait_for(lambda: workers_of(processes(mark)) == {})
         first = RecordLog(log).load()
-        assert first.report.bad_count <= 1, "a torn line at the end"
-        assert not [r.error for r in first.records if r.error], "who was killed by somebody else is not to blame"
+        assert first.report.bad_count <= 1, "a truncated line at the end"
+        assert not [r.error for r in first.records if r.error], "a killed process is not a failure of its candidate"
         trials = len(first.records) + 5
         again = subprocess.run([sys.executable, "-c", _TUNE, str(log), str(trials)], env=env, capture_output=True, text=True, timeout=240)
         assert (again.returncode, again.stdout) == (0, ""), again.stderr

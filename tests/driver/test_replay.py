@@ -1,4 +1,4 @@
-"""replay: what a log promises is checked: program, record, output."""
+"""Replay checks the program, record and output of every entry of a log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tunesmith.support.errors import RecordError, UserError
 REPLAY = importlib.import_module("tunesmith.driver.replay")
 
 
-def test_a_good_log_replays_to_the_program_that_is_compiled(hand: ModuleType, tmp_path: Path) -> None:
+def test_a_valid_log_replays_to_the_compiled_program(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     report = tunesmith.replay(log)
     s = Schedule(hand.matmul())
@@ -52,7 +52,7 @@ def test_outputs_are_compared_and_times_taken(hand: ModuleType, tmp_path: Path, 
     assert once.ok and [row.median for row in once.rows] == [None, None]
 
 
-def test_a_wrong_output_is_found(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_output_is_detected(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     wrong = workload("matmul(m=24,n=32,k=16)").func
     monkeypatch.setattr(REPLAY, "apply_record", lambda record, func: _doubled(wrong))
@@ -61,13 +61,13 @@ def test_a_wrong_output_is_found(hand: ModuleType, tmp_path: Path, monkeypatch: 
 
 
 def _doubled(func: PrimFunc) -> PrimFunc:
-    """A program of the same arguments that computes twice as much."""
+    """A program with the same parameters that computes twice the result."""
     found = parse(script(func).replace("* B[v_k, v_j]", "* B[v_k, v_j] * T.float32(2.0)"))
     assert isinstance(found, PrimFunc)
     return found
 
 
-def test_bad_entries_are_named(hand: ModuleType, tmp_path: Path) -> None:
+def test_invalid_entries_are_reported(hand: ModuleType, tmp_path: Path) -> None:
     func, other = hand.matmul(), workload("relu(shape=8)").func
     log = tmp_path / "log.jsonl"
     stale = hand.record_of(func, trace=[["melt", {}, []]])
@@ -86,7 +86,7 @@ def test_bad_entries_are_named(hand: ModuleType, tmp_path: Path) -> None:
     notes = {row.workload: row.note for row in report.rows}
     assert not report.ok and not any(row.ok for row in report.rows)
     assert "melt" in notes["stale"]
-    assert "no record of it is verified" in notes["unverified"]
+    assert "it has no verified record" in notes["unverified"]
     assert "no line with its program" in notes["f" * 32]
     assert "has the digest" in notes["another program"]
     assert all(entry["median_us"] is None and entry["ir_digest"] is None for entry in report.to_json())
@@ -108,7 +108,7 @@ def test_a_missing_log_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, 3, b"a.jsonl", "a\0", "\ud800", ["a\0"], [3]])
-def test_what_is_no_log_is_refused(bad: Any) -> None:
+def test_invalid_logs_are_refused(bad: Any) -> None:
     refused = (lambda: tunesmith.replay(bad), lambda: Database.from_log(bad), lambda: tunesmith.load_module(bad))
     for call in refused if bad is not None else (*refused, lambda: Schedule(bad), lambda: Database(bad), lambda: Database((), bad)):
         with pytest.raises(UserError):

@@ -1,4 +1,4 @@
-"""show: logs and workloads, as data and as text."""
+"""Show logs and workloads, as data and as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_log(hand: ModuleType, tmp_path: Path) -> None:
     assert "T.vectorized(8)" in str(deep) and "decision=[8]" in str(deep)
 
 
-def test_a_log_with_troubles(hand: ModuleType, tmp_path: Path) -> None:
+def test_a_damaged_log(hand: ModuleType, tmp_path: Path) -> None:
     func = hand.matmul()
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(func, trace=[["melt", {}, []]]), name="my\x1b[31mprogram")
     with log.open("a") as file:

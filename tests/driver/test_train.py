@@ -1,4 +1,4 @@
-"""Training and judging models from logs and tables, in Python and on the command line; a trained model guides a search."""
+"""Train and evaluate models from logs and tables, in Python and on the command line, and search with the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXTS = ("matmul(m=64,n=48,k=32)", "softmax(m=40,n=64)")
 
 
 def fill(path: Path, text: str, n: int = 15) -> Path:
-    """A log of random candidates of a workload, with the analytic times."""
+    """A log of random candidates of a workload, with analytic times."""
     task = Task(text, workload(text).func, TARGET)
     sketch = task.space.sketches[0]
     rows = sketch.space.sample(n, stream(0, text))
@@ -65,31 +65,31 @@ def test_logs_and_tables_give_the_same_examples(logs: list[Path], tmp_path: Path
     assert np.array_equal(one.features("program"), other.features("program"))
 
 
-def test_facts_of_a_table_are_the_rates_of_the_analytic_cost(logs: list[Path], tmp_path: Path) -> None:
+def test_the_analytic_cost_uses_the_rates_of_a_table(logs: list[Path], tmp_path: Path) -> None:
     slow = TARGET.with_attributes(peak_gflops_core=TARGET.peak_gflops_core / 8)
     RecordTable.from_log(logs[0], [slow]).save(tmp_path / "slow.parquet")
     column = -1 - len(("shared", "l2", "l3", "dram", "stalls", "overhead"))
     issue = [examples(f).features("program")[:, column] for f in (tmp_path / "slow.parquet", logs[0])]
-    assert np.allclose(issue[0] - issue[1], 3.0, atol=0.1), "held as a logarithm"
+    assert np.allclose(issue[0] - issue[1], 3.0, atol=0.1), "stored as a logarithm"
 
 
-def test_what_a_log_holds_besides_is_counted(logs: list[Path]) -> None:
+def test_invalid_lines_are_counted(logs: list[Path]) -> None:
     with logs[0].open("a") as file:
         file.write("not a record\n")
     data = examples(logs[0])
-    assert data.refused.count == 1 and "lines that are no records" in str(data.refused) and f"{logs[0]}:17" in str(data.refused)
+    assert data.refused.count == 1 and "invalid lines" in str(data.refused) and f"{logs[0]}:17" in str(data.refused)
 
 
 @pytest.mark.parametrize(("model", "file"), [("xgb", "m.json"), ("mlp", "m.safetensors"), ("analytic", "m.json")])
-def test_a_trained_model_is_saved_judged_and_guides_a_search(model: str, file: str, logs: list[Path], tmp_path: Path) -> None:
+def test_a_trained_model_is_saved_evaluated_and_guides_a_search(model: str, file: str, logs: list[Path], tmp_path: Path) -> None:
     made = train(logs, tmp_path / file, model)
     data = made.data
-    assert as_text(made.render()).startswith(f"{tmp_path / file}: learned from 30 programs of 2 tasks")
+    assert as_text(made.render()).startswith(f"{tmp_path / file}: trained on 30 programs of 2 tasks")
     loaded = find_model(str(tmp_path / file))()
     features = data.features(loaded.inputs)
     assert np.array_equal(loaded.score(features), made.model.score(features))
-    judged = evaluate_files(str(tmp_path / file), logs)
-    assert judged.found.holdout is None and set(judged.found.values) == {"model", "analytic", "random"}
+    evaluated = evaluate_files(str(tmp_path / file), logs)
+    assert evaluated.found.holdout is None and set(evaluated.found.values) == {"model", "analytic", "random"}
     again = evaluate_files(str(tmp_path / file), logs, "task")
     assert again.found.folds == 2 and set(again.found.values) == {"model", "shuffled", "analytic", "random"}
     quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
@@ -107,16 +107,16 @@ def test_the_commands(logs: list[Path], tmp_path: Path) -> None:
         return result.stdout
 
     file, out = tmp_path / "m.json", tmp_path / "out.json"
-    assert "learned from 30 programs of 2 tasks" in run("train", *logs, "-o", file, "--json", out)
+    assert "trained on 30 programs of 2 tasks" in run("train", *logs, "-o", file, "--json", out)
     data = json.loads(out.read_text())
     assert data["file"] == str(file) and data["programs"] == 30 and [t["workload"] for t in data["tasks"]] == list(TEXTS)
     table = run("eval", "xgb", *logs, "--holdout", "family", "--json", out)
-    assert "held out by family, 2 rounds" in table and "shuffled" in table
+    assert "held out by family, 2 folds" in table and "shuffled" in table
     data = json.loads(out.read_text())
     assert (data["holdout"], data["folds"], data["judged"], data["refused"]["records"]) == ("family", 2, 28, 0)
     assert set(data["values"]) == {"model", "shuffled", "analytic", "random"} and set(data["values"]["random"]) == set(METRICS)
     assert "as it is" in run("eval", file, *logs)
-    assert "within tasks, 3 rounds" in run("eval", "random", *logs, "--folds", 3)
+    assert "within tasks, 3 folds" in run("eval", "random", *logs, "--folds", 3)
     run("train", logs[0], "--model", file, "-o", tmp_path / "further.json")
     assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 3  # the analytic cost, trees, more trees
 
@@ -176,7 +176,7 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
         given: dict[str, Any] = {"batch": 4, "workers": 0, "leaders": 0, "progress": False, "policy": quick}
         report = tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=f"{kind}@{file}", **given)
         assert report.ok and report.tasks[0].scored > 0
-        # A file never runs code that it names: the class is named beside it.
+        # Loading a model never runs code named in its file, so the class must be given separately.
         with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
             tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
         with pytest.raises(UserError, match=r"'m.txt' is not a saved model: its name must end with one of .json, .safetensors"):
@@ -189,7 +189,7 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
             del sys.modules[name]
 
 
-def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:
+def test_misuse_is_reported_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:
     none = tmp_path / "none.jsonl"
     with pytest.raises(UserError, match=r"m\.json: files of this model have names that end with \.safetensors"):
         train(none, tmp_path / "m.json", "mlp")
@@ -202,7 +202,7 @@ def test_misuse_is_told_before_the_files_are_read(logs: list[Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("method", ["__init__", "update", "score"])
-def test_what_a_users_model_raises_names_its_line(logs: list[Path], tmp_path: Path, method: str) -> None:
+def test_an_exception_of_a_users_model_names_its_line(logs: list[Path], tmp_path: Path, method: str) -> None:
     lines = ["import numpy as np", "", "from tunesmith.costmodel.models.model import CostModel", "", "", "class Broken(CostModel):"]
     bodies = {"__init__": "pass", "update": "pass", "score": "return np.zeros(len(features))", "save": "open(path, 'w').close()"}
     heads = {"__init__": "self", "update": "self, features, seconds, groups", "score": "self, features", "save": "self, path"}

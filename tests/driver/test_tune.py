@@ -1,4 +1,4 @@
-"""tune: records come, resuming adds nothing twice, failures are named, an interrupt keeps what there is."""
+"""Tune: records are logged, resuming repeats nothing, failures are reported, interrupts keep measurements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_tuning_writes_a_log_and_resuming_adds_nothing_twice(tmp_path: Path) -> None:
+def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     report = tunesmith.tune(MATMUL, TARGET, 4, log, **QUICK)
     assert report.ok and not report.interrupted
@@ -59,7 +59,7 @@ def test_tuning_writes_a_log_and_resuming_adds_nothing_twice(tmp_path: Path) -> 
     assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
 
 
-def test_several_workloads_take_turns_and_have_lines_of_their_own(tmp_path: Path) -> None:
+def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     report = tunesmith.tune([MATMUL, "softmax(m=16,n=40)"], TARGET, 4, log, batch=2, **QUICK)
     assert [t.workload for t in report.tasks] == [MATMUL, "softmax(m=16,n=40)"]
@@ -86,11 +86,11 @@ def test_the_report_is_data_and_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", [{"trials": 2}, {"trials": None, "total_trials": 3}])
-def test_a_batch_that_is_the_whole_budget_is_told(budget: dict[str, int | None]) -> None:
+def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) -> None:
     report = tunesmith.tune("relu(shape=512)", TARGET, log=None, **{**QUICK, "batch": 3, **budget})
     (note,) = report.notes
     assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
-    assert report.ok, "it is no failure"
+    assert report.ok, "it is not a failure"
 
 
 def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_leaders_are_measured_again(tmp_path: Path) -> None:
 
 
 class Stopping(RandomSampler):
-    """Ctrl-C in the second round."""
+    """Raises KeyboardInterrupt in the second round."""
 
     def ask(self, n: int) -> list[Candidate]:
         if self._round == 1:
@@ -116,7 +116,7 @@ class Stopping(RandomSampler):
 
 
 class Failing(RandomSampler):
-    """Breaks for one workload."""
+    """Fails for one workload."""
 
     def ask(self, n: int) -> list[Candidate]:
         if self.task.name.startswith("relu"):
@@ -124,7 +124,7 @@ class Failing(RandomSampler):
         return super().ask(n)
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+def test_an_interrupt_keeps_the_measurements(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     report = tunesmith.tune(MATMUL, TARGET, 6, log, batch=3, **{**QUICK, "sampler": Stopping})
     assert report.interrupted and not report.ok
@@ -132,7 +132,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "interrupted" in str(report)
 
 
-def test_a_failing_workload_is_named_and_stops_no_other(tmp_path: Path) -> None:
+def test_a_failing_workload_is_reported_and_stops_no_other(tmp_path: Path) -> None:
     report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, **{**QUICK, "sampler": Failing})
     bad, good = report.tasks
     assert not report.ok and bad.failure == "the device is gone" and bad.best is None and good.trials == 2 and not good.failure
@@ -140,7 +140,7 @@ def test_a_failing_workload_is_named_and_stops_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [IndexError("list index"), InternalError("two buffers in one place"), OSError("no space left")])
-def test_a_task_whose_space_cannot_be_made_is_reported_and_the_others_go_on(error: Exception) -> None:
+def test_a_task_with_a_failing_space_is_reported_and_the_others_continue(error: Exception) -> None:
     def broken(func: PrimFunc, target: Target) -> list[Any]:
         if len(func.params) == 2:
             raise error
@@ -168,7 +168,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"trials": 0}, "trials=0"),
         ({"batch": 0}, "batch=0"),
         ({"leaders": -1}, "leaders=-1"),
-        ({"workers": -2}, "workers counts processes"),
+        ({"workers": -2}, "workers is a number of processes"),
         ({"trials": math.nan}, "trials=nan: expected an integer >= 1"),
         ({"trials": 1.5}, "trials=1.5"),
         ({"trials": True}, "trials=True"),
@@ -182,16 +182,16 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"batch": True}, "batch=True"),
         ({"batch": None}, "batch=None"),
         ({"workers": []}, r"workers=\[\]"),
-        ({"weights": 1.5}, "weights=1.5: a mapping"),
+        ({"weights": 1.5}, "weights=1.5: expected a mapping"),
         ({"weights": {MATMUL: "x"}}, "the weight of matmul.* is x; a weight is a positive number"),
-        ({"callbacks": 1}, "callbacks=1: a list of functions"),
+        ({"callbacks": 1}, "callbacks=1: expected a list of functions"),
         ({"callbacks": [1]}, r"callbacks=\[1\]"),
         ({"callbacks": "zzz"}, "callbacks='zzz'"),
         ({"rules": 1}, "rules=1: a list of functions"),
         ({"rules": [1]}, r"rules=\[1\]"),
         ({"rules": "zzz"}, "rules='zzz'"),
-        ({"tensorboard": 5}, "tensorboard=5: the path of a folder"),
-        ({"policy": 5}, "policy=5: a MeasurePolicy is wanted"),
+        ({"tensorboard": 5}, "tensorboard=5: expected the path of a folder"),
+        ({"policy": 5}, "policy=5: expected a MeasurePolicy"),
         ({"model": 5}, "model=5: a cost model"),
         ({"model": []}, r"model=\[\]: a cost model"),
         ({"model": Path("model.json")}, "model=.*model.json.*: a cost model"),
@@ -203,7 +203,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"target": "llvm -mcpu=nocpu"}, "nocpu"),
     ],
 )
-def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with pytest.raises(UserError, match=message):
         tunesmith.tune(MATMUL, **{"target": TARGET, "trials": 2, "log": log, **QUICK, **arguments})
@@ -216,8 +216,8 @@ def test_a_log_that_cannot_be_written_is_an_error_of_the_task(tmp_path: Path) ->
         tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "dir", **QUICK)
 
 
-def test_a_log_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    """A device such as /dev/full would be read for ever, and /dev/null forget everything."""
+def test_a_log_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    """Reading a device such as /dev/full would never end, and /dev/null would discard all records."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordError, match="pipe cannot be a log, because it is no regular file. Give the path of a file"):
         tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "pipe", **QUICK)

@@ -1,4 +1,4 @@
-"""tune with shared budgets: who gets what, what is noted beside the log, and two runs of one log at once."""
+"""Tune with shared budgets: allocation, run manifests, and concurrent runs on one log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK: dict[str, Any] = {
 
 
 class Listening(Allocator):
-    """Notes what it is asked, and prefers the last."""
+    """Records its arguments and prefers the last task."""
 
     def __init__(self) -> None:
         self.asked: list[list[TaskState]] = []
@@ -86,12 +86,12 @@ class Broken(RandomSampler):
         return super().ask(n)
 
 
-def test_what_a_failed_workload_leaves_goes_to_the_others() -> None:
+def test_the_budget_of_a_failed_workload_goes_to_the_others() -> None:
     report = tunesmith.tune([RELU, MATMUL], TARGET, log=None, total_trials=8, batch=2, **{**QUICK, "sampler": Broken})
     assert [t.trials for t in report.tasks] == [0, 8] and report[RELU].failure == "the device is gone"
 
 
-def test_a_run_of_which_nothing_came_is_not_done(tmp_path: Path) -> None:
+def test_a_run_in_which_all_tasks_fail_is_not_done(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     for workloads in ([RELU], [RELU, MATMUL]):
         tunesmith.tune(workloads, TARGET, 2, log, **{**QUICK, "sampler": Broken})
@@ -100,7 +100,7 @@ def test_a_run_of_which_nothing_came_is_not_done(tmp_path: Path) -> None:
     assert [t.get("failure") for t in one_failed["tasks"]] == ["the device is gone", None]  # type: ignore[attr-defined]
 
 
-def test_a_sampler_or_model_that_ends_the_process_costs_its_task_alone(tmp_path: Path) -> None:
+def test_a_sampler_or_model_that_exits_fails_its_task_only(tmp_path: Path) -> None:
     class Exiting(RandomSampler):
         def ask(self, n: int) -> list[Candidate]:
             if self.task.name == RELU:
@@ -132,19 +132,19 @@ def test_time_and_early_stopping_end_a_search() -> None:
         ({"seconds": -1.0}, "positive number of seconds, not -1.0"),
         ({"early_stop": 0}, "at least 1 trial, not 0"),
         ({"allocation": "gradeint"}, "Did you mean 'gradient'"),
-        ({"weights": {"softmax": 2.0}}, "a weight for 'softmax', which is not tuned"),
+        ({"weights": {"softmax": 2.0}}, "the weight 'softmax' matches no tuned workload"),
         ({"weights": {RELU: 0.0}}, r"the weight of relu\(shape=64\) is 0.0"),
         ({"trials": 0, "total_trials": 9}, "trials=0"),
     ],
 )
-def test_budgets_that_make_no_sense_measure_nothing(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_budgets_measure_nothing(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with pytest.raises(UserError, match=message):
         tunesmith.tune([RELU, MATMUL], TARGET, log=log, **{**QUICK, **arguments})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_manifest_stands_beside_the_log(tmp_path: Path) -> None:
+def test_a_manifest_is_written_beside_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tunesmith.tune(RELU, TARGET, 2, log, seed=5, **QUICK)
 
@@ -190,8 +190,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert [t["trials"] for t in run["tasks"]] == [4, 2]  # type: ignore[attr-defined]
     assert run["settings"]["early_stop"] == 50 and run["settings"]["seconds"] == 500  # type: ignore[index]
     for wrong, message in (
-        (["--weight", "relu"], "WORKLOAD=X is wanted"),
-        (["--weight", "x=1"], "not tuned"),
+        (["--weight", "relu"], "expected WORKLOAD=X"),
+        (["--weight", "x=1"], "no tuned workload"),
         (["--allocate", "x"], "gradient"),
     ):
         refused = CliRunner().invoke(main, [*common, *wrong])
@@ -216,7 +216,7 @@ print(json.dumps([t.trials - t.resumed for t in report.tasks]))
 
 
 def test_two_runs_write_one_log_at_once(tmp_path: Path) -> None:
-    """They know nothing of each other: both measure, every record is there, and no line is torn."""
+    """The runs are independent: both measure, all records are in the log, and no line is truncated."""
     log = tmp_path / "log.jsonl"
     command = [sys.executable, "-c", _TUNE, str(log)]
     runs = [subprocess.Popen([*command, str(s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for s in (1, 2)]

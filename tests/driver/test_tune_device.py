@@ -1,4 +1,4 @@
-"""The whole way on a device: sketches, population, build, measure, log, replay, compiled function."""
+"""End-to-end tuning on a device: sketches, population, build, measurement, log, replay, compiled function."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_records_say_where_they_were_made(log: Path) -> None:
+def test_records_hold_their_device(log: Path) -> None:
     records = RecordLog(log).load().records
     assert len({r.workload for r in records}) == 2
     for r in records:
@@ -41,7 +41,7 @@ def test_records_say_where_they_were_made(log: Path) -> None:
         assert r.sketch.startswith("gpu ")
 
 
-def test_a_search_goes_on_where_it_ended(log: Path) -> None:
+def test_a_search_resumes_from_its_log(log: Path) -> None:
     before = len(RecordLog(log).load().records)
     report = tunesmith.tune(MATMUL, "opencl", trials=8, batch=4, log=log, workers=1, policy=QUICK, leaders=0, progress=False)
     assert report.tasks[0].resumed == 8 and len(RecordLog(log).load().records) == before
@@ -69,7 +69,7 @@ def test_bench_times_the_replayed_record(log: Path) -> None:
     assert rows["tunesmith"].ok and rows["openblas"].ok and rows["tunesmith"].median > 0
 
 
-def test_another_device_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_missing_device_is_refused_before_any_measurement(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="there is no cuda device"):
         tunesmith.tune(MATMUL, "nvidia/h200", trials=2, log=tmp_path / "log.jsonl", progress=False)
     assert not (tmp_path / "log.jsonl").exists()

@@ -1,4 +1,4 @@
-"""What counts as a workload, and what is refused."""
+"""Forms of workloads, and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_operators_go_by_their_canonical_name() -> None:
+def test_operators_have_their_canonical_name() -> None:
     (subject,) = find_subjects("matmul( k=3, m=1, n=2, ta=0 )")
     assert subject.name == "matmul(m=1,n=2,k=3)"
     assert subject.flops == 12
@@ -116,8 +116,8 @@ def programs():
 """
 
 
-def test_models_are_their_tasks(tmp_path: Path) -> None:
-    """Each once, with how often it is called; from files with the name of the model."""
+def test_models_become_their_tasks(tmp_path: Path) -> None:
+    """Each task once, with its number of calls; from files with the model's name as prefix."""
     file = tmp_path / "models.py"
     file.write_text(MODEL)
     for name in ("model", "made"):
@@ -134,12 +134,12 @@ def test_models_are_their_tasks(tmp_path: Path) -> None:
     assert [s.name for s in find_subjects(module)] == ["fused_matmul_relu", "op_softmax"]
     for one in (find_subject, subject_of_text):
         assert one(f"{file}:small").name == "small/op_tanh"
-        with pytest.raises(UserError, match="one function is wanted, and .*models.py:model.* has .*fused_matmul_relu.*, .*op_softmax"):
+        with pytest.raises(UserError, match="expected one function, but .*models.py:model.* has .*fused_matmul_relu.*, .*op_softmax"):
             one(f"{file}:model")
     assert [s.name for s in find_subjects(f"{file}:programs")] == ["programs/relu", "programs/exp"]
 
 
-def test_what_is_to_be_compiled_of_no_model(tmp_path: Path, file: Path) -> None:
+def test_modules_to_compile(tmp_path: Path, file: Path) -> None:
     path = tmp_path / "models.py"
     path.write_text(MODEL)
     for given in ("relu(shape=4)", ["relu(shape=4)", "softmax(m=4,n=8)"], f"{path}:programs", f"{file}:program", f"{file}:operator"):
@@ -148,7 +148,7 @@ def test_what_is_to_be_compiled_of_no_model(tmp_path: Path, file: Path) -> None:
     for wrong in (None, 3, f"{file}:number"):
         with pytest.raises(UserError):
             find_module(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"nothing of the model can be tuned; .*dynamic shapes.*Import it with fixed sizes"):
+    with pytest.raises(UserError, match=r"no function of the model can be tuned: .*dynamic shapes.*Import it with fixed sizes"):
         find_subjects(f"{path}:sized")
     with pytest.raises(UserError, match="holds no 'absent'"):
         find_module(f"{path}:absent")
@@ -164,7 +164,7 @@ def test_refusals_of_files(file: Path) -> None:
         find_subject(f"{file}:program")
 
 
-def test_a_function_whose_sizes_come_with_the_call_cannot_be_tuned() -> None:
+def test_a_function_with_dynamic_shapes_cannot_be_tuned() -> None:
     n = te.var("n")
     x = te.placeholder((n,), name="X")
     doubled = te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0, "Y")], "doubled")
@@ -175,7 +175,7 @@ def test_a_function_whose_sizes_come_with_the_call_cannot_be_tuned() -> None:
 
 
 @pytest.mark.parametrize("raised", ["ValueError('odd')", "SystemExit(3)", "NotImplementedError()"])
-def test_what_a_function_in_a_file_raises(raised: str, tmp_path: Path) -> None:
+def test_exceptions_of_a_function_in_a_file(raised: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"def f():\n    raise {raised}\n", encoding="utf-8")
     with pytest.raises(UserError, match=rf"mine\.py:f raised {raised.partition('(')[0]}: .* at .*mine\.py:2 in f"):

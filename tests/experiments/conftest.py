@@ -1,4 +1,4 @@
-"""Run folders of studies made by hand, for the tests of what reads them."""
+"""Write run folders of studies by hand, for the tests of their readers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tunesmith.experiments.study.config import ExperimentConfig
 from tunesmith.experiments.study.results import Arm, Cell, CellResult, RunIndex, SpaceSize, cell_folder, write_json
 
 Times = Mapping[tuple[str, str], Sequence[float | None]]
-"""(workload, sampler) to the seconds that each seed ended with; None for a search that failed."""
+"""(workload, sampler) to the final seconds of each seed; None for a failed search."""
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """`make_run(name, {(workload, sampler): [seconds of seed 0, of seed 1, ...]})` writes a run folder.
 
-    A search of 8 trials ends at its time after 4 of them, and is at twice that before.
+    A search of 8 trials reaches its time after 4 of them; its best before that is twice as long.
     """
 
     def write(name: str, times: Times, *, question: str = "Which is faster?", failure: str = "", flops: int = 2_000_000) -> Path:

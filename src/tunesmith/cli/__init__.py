@@ -1,1 +1,1 @@
-"""The command line, one file a group of commands."""
+"""Define the command line, one file per command group."""

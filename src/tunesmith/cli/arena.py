@@ -1,4 +1,4 @@
-"""`tunesmith arena`: samplers and models compared on measured pools."""
+"""Implement `tunesmith arena`, which compares samplers and cost models on tabular benchmarks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from tunesmith.support.errors import MissingExtraError
 @click.option("--samplers", default="random,evolutionary", show_default=True, metavar="A,B", help="Names, or path.py:Class.")
 @click.option("--models", default="xgb", show_default=True, metavar="X,Y", help="Names, path.py:Class, files of saved models, or none.")
 @click.option("--seeds", default=10, show_default=True, metavar="N", help="Replays of each sampler with each model on each pool.")
-@click.option("--trials", default=256, show_default=True, metavar="T", help="Candidates that a search may try.")
-@click.option("--batch", default=32, show_default=True, help="Candidates that a sampler is asked for at once.")
-@click.option("--workers", type=click.IntRange(0), metavar="W", help="Processes; by default one for each core. 0 does all in this one.")
+@click.option("--trials", default=256, show_default=True, metavar="T", help="Trials of a search.")
+@click.option("--batch", default=32, show_default=True, help="Candidates per sampler call.")
+@click.option(
+    "--workers", type=click.IntRange(0), metavar="W", help="Processes; by default one per core; 0 runs everything in this process."
+)
 @click.option(
     "--workload",
     "workloads",
     multiple=True,
     metavar="NAME",
-    help="Of the pools only this one, by name or digest (see arena.json); repeatable.",
+    help="Use only this workload, by name or digest (see arena.json); repeatable.",
 )
-@click.option("-o", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="For tables, plots and a journal.")
+@click.option(
+    "-o", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Folder for tables, plots and a journal."
+)
 @json_option
 def arena(
     pools: tuple[str, ...],
@@ -39,12 +43,12 @@ def arena(
     folder: Path | None,
     out: str | None,
 ) -> None:
-    """Replay whole searches on measured candidates, without hardware, and compare them.
+    """Replay searches on tabular benchmarks, without hardware, and compare them.
 
     A POOL is a record table (parquet) or a tuning log; every workload in it is searched.  A sampler or a model may have settings:
-    'evolutionary(drafting=off,keep=256)'.  With -o, replays that the folder's journal holds are not done again.
+    'evolutionary(drafting=off,keep=256)'.  With -o, replays already in the folder's journal are not repeated.
     """
-    from tunesmith.experiments.arena.contestants import split_specs
+    from tunesmith.experiments.arena.methods import split_specs
     from tunesmith.experiments.arena.run import arena as run
 
     report = run(
@@ -64,8 +68,8 @@ def arena(
             written += report.plot(folder)
         except MissingExtraError as error:
             say(str(error))
-        say(f"{len(written)} files in {folder}; report.txt holds what follows")
+        say(f"{len(written)} files in {folder}; report.txt holds the tables below")
     failures = report.summary.run.failures
-    if failures:  # what the tables say of it is the last thing on the screen
+    if failures:  # printed before the tables, which summarise the failures
         say(failures[0].detail if folder is None else f"tracebacks are in {folder / 'failures.txt'}")
     finish(report.render(), report.to_json(), out, report.ok)

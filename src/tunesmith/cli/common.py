@@ -1,4 +1,4 @@
-"""What the commands of the command line share: options, exit statuses, and how a result is given to people and to scripts."""
+"""Share options, exit statuses and result output between the commands."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from tunesmith.support import atomic_file
 from tunesmith.support.errors import BuildError, InternalError, RunError, UserError
 
 FAILED, MISUSED = 1, 2
-"""Exit statuses: some task failed and was named; wrong use."""
+"""Exit statuses: a task failed and was reported; wrong use."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOG = click.Path(dir_okay=False, path_type=Path)
-"""The type of an argument that names a log."""
+"""Argument type for the path of a log."""
 
 
 class Commands(click.Group):
-    """The group of commands: what a user can mend is told in one message, without a traceback."""
+    """The root command group; reports user errors as one message without a traceback."""
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
-        """Run the command line.  What standard output cannot encode is replaced; that it takes no more is one message, and status 1."""
+        """Run the command line.
+
+        Characters that standard output cannot encode are replaced.  A failing write to it is one message and exit status 1.
+        """
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         try:
@@ -39,7 +42,7 @@ class Commands(click.Group):
                 if sys.stdout is not None:
                     sys.stdout.flush()
         except OSError as error:
-            sys.stdout = io.StringIO()  # what it still holds cannot be written at the end of the process either
+            sys.stdout = io.StringIO()  # its buffer would fail again at interpreter exit
             if error.errno != errno.EPIPE:
                 complain(f"cannot write the result: {error}. Is standard output a file on a full disk?")
             sys.exit(FAILED)
@@ -61,17 +64,17 @@ class Commands(click.Group):
 
 
 def json_option(command: F) -> F:
-    """`--json OUT`, the argument `out`."""
+    """Add `--json OUT`, passed as the argument `out`."""
     return click.option("--json", "out", metavar="OUT", help="Write the result as JSON to this file; - is standard output.")(command)
 
 
 def target_option(command: F) -> F:
-    """`--target T`, the argument `target`."""
+    """Add `--target T`, passed as the argument `target`."""
     return click.option("--target", metavar="T", help="Such as 'llvm -mcpu=native'; by default this machine.")(command)
 
 
 def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
-    """Give the result to people, and to a script that asked for it; exit with 1 unless all is well."""
+    """Print the result, write it as JSON if requested, and exit with status 1 unless `ok`."""
     console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown)
     if out is not None:
         text = json.dumps(data, indent=2) + "\n"
@@ -87,10 +90,10 @@ def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> No
 
 
 def say(text: str) -> None:
-    """A line of progress, on standard error."""
+    """Print a line of progress to standard error."""
     Console(stderr=True).print(printable(text, "dim"), soft_wrap=True)
 
 
 def complain(text: str) -> None:
-    """A message of an error, on standard error."""
+    """Print an error message to standard error."""
     Console(stderr=True).print(printable(f"error: {text}", "red"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`tunesmith costmodel`: train cost models on measurements, and judge them beside controls."""
+"""Implement `tunesmith costmodel`, which trains cost models on measurements and evaluates them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.group()
 def costmodel() -> None:
-    """Train and judge cost models.  A TABLE is a log (.jsonl) or a record table (.parquet)."""
+    """Train and evaluate cost models.  A TABLE is a log (.jsonl) or a record table (.parquet)."""
 
 
 @costmodel.command()
 @click.argument("tables", metavar="TABLE...", nargs=-1, required=True, type=_FILE)
-@click.option("--model", default="xgb", show_default=True, metavar="NAME|FILE", help="What to train; a saved model is trained further.")
+@click.option("--model", default="xgb", show_default=True, metavar="NAME|FILE", help="The model; a saved model is trained further.")
 @click.option("-o", "file", required=True, type=_FILE, help="The file to write: .json, or .safetensors for mlp.")
 @click.option("--seed", default=0, show_default=True)
 @json_option
@@ -36,15 +36,15 @@ def train(tables: tuple[Path, ...], model: str, file: Path, seed: int, out: str 
 @click.option(
     "--holdout",
     type=click.Choice(["within", "task", "family", "target"]),
-    help="What the model has not learned from: some programs of each task, or whole tasks, operators, machines. "
-    "By default a saved model is judged as it is, any other within tasks.",
+    help="Test set: some programs of each task, or whole tasks, operators or machines. "
+    "By default a saved model is evaluated as it is, any other within tasks.",
 )
-@click.option("--folds", default=5, show_default=True, help="Rounds, each of which holds out another part.")
+@click.option("--folds", default=5, show_default=True, help="Folds of the cross-validation.")
 @click.option("--seed", default=0, show_default=True)
 @json_option
 def eval_(model: str, tables: tuple[Path, ...], holdout: str | None, folds: int, seed: int, out: str | None) -> None:
-    """Metrics of a model on measurements, beside shuffled labels, the analytic cost and random scores."""
+    """Evaluate a model on measurements, with shuffled labels, the analytic cost and random scores as controls."""
     from tunesmith.driver.train import evaluate_files
 
-    judged = evaluate_files(model, tables, holdout, folds, seed)
-    finish(judged.render(), judged.to_json(), out, True)
+    found = evaluate_files(model, tables, holdout, folds, seed)
+    finish(found.render(), found.to_json(), out, True)

@@ -1,4 +1,4 @@
-"""tunesmith dataset: measured pools and record tables on the command line."""
+"""Implement `tunesmith dataset`, which builds, merges, splits and exports record tables."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _IN = click.argument("tables", metavar="TABLE|LOG...", nargs=-1, required=True, 
 def dataset() -> None:
     """Record tables (parquet): build, merge, stats, split, export, import.
 
-    Where a TABLE is wanted, a tuning LOG will do.
+    Every TABLE argument also accepts a tuning LOG.
     """
 
 
 @dataset.command()
 @click.argument("workloads", metavar="SUITE|WORKLOAD...", nargs=-1)
-@click.option("--per-task", default=256, show_default=True, metavar="N", help="Candidates of each workload, those of the log included.")
+@click.option("--per-task", default=256, show_default=True, metavar="N", help="Candidates per workload, including those in the log.")
 @click.option("--out", "table", default="pool.parquet", show_default=True, type=LOG, metavar="FILE", help="The table to write.")
-@click.option("--log", default="pool.jsonl", show_default=True, type=LOG, help="Records: read first, then appended to.")
-@click.option("--seed", default=0, show_default=True, help="Of the choice of candidates.")
-@click.option("--workers", type=click.IntRange(0), metavar="N", help="Processes that compile; by default one for each core.")
-@click.option("--batch", default=32, show_default=True, help="Candidates of a workload before the next has its turn.")
-@click.option("--retake", is_flag=True, help="Measure candidates again whose times were disturbed by other processes.")
-@click.option("--suites", is_flag=True, help="List the suites and do nothing else.")
+@click.option("--log", default="pool.jsonl", show_default=True, type=LOG, help="Log of records: read first, then appended to.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the candidate selection.")
+@click.option("--workers", type=click.IntRange(0), metavar="N", help="Compiling processes; by default one per core.")
+@click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
+@click.option("--retake", is_flag=True, help="Measure candidates again if other processes disturbed their times.")
+@click.option("--suites", is_flag=True, help="List the suites and exit.")
 @target_option
 @json_option
 def build(
@@ -55,10 +55,10 @@ def build(
     target: str | None,
     out: str | None,
 ) -> None:
-    """Measure a pool of candidates of each workload, each with a fair time.
+    """Measure a tabular benchmark of each workload, with one comparable time per candidate.
 
-    Half of a pool is random, a quarter is what the analytic model likes, a quarter are neighbours of the fastest.  A SUITE is suite:NAME.
-    Measures what is missing in the log; Ctrl-C keeps everything.
+    Half of the candidates are random, a quarter are ranked best by the analytic model, a quarter are neighbours of the fastest.  A SUITE
+    is suite:NAME.  Only candidates missing from the log are measured; Ctrl-C keeps all measurements.
     """
     from tunesmith.experiments.pools.build import build as run
 
@@ -74,10 +74,10 @@ def build(
 @dataset.command()
 @_IN
 @_OUT
-@click.option("--standing", is_flag=True, help="Keep one measurement of each candidate: the one that speaks for it.")
+@click.option("--standing", is_flag=True, help="Keep one measurement per candidate: its representative one.")
 @json_option
 def merge(tables: tuple[Path, ...], table: Path, standing: bool, out: str | None) -> None:
-    """Put tables and logs together; each measurement is kept once."""
+    """Merge tables and logs; each measurement is kept once."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.datasets.record_table import merge as run
 
@@ -92,17 +92,17 @@ def merge(tables: tuple[Path, ...], table: Path, standing: bool, out: str | None
 
 @dataset.command()
 @_IN
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Draw pictures in this folder.")
-@click.option("--format", "kind", default="svg", show_default=True, help="Of the pictures: svg or png.")
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write plots to this folder.")
+@click.option("--format", "kind", default="svg", show_default=True, help="Format of the plots: svg or png.")
 @json_option
 def stats(tables: tuple[Path, ...], plots: Path | None, kind: str, out: str | None) -> None:
-    """Counts of each task, target and class of error; pictures with --plots."""
+    """Count records per task, target and error class; plots with --plots."""
     from tunesmith.datasets import foreign_table, parquet_file
     from tunesmith.datasets.record_table import load_any, merge
 
     if all(parquet_file.kind_of(path) == foreign_table.KIND for path in tables):
         if len(tables) > 1 or plots is not None:
-            raise click.UsageError("tables of other tuners are counted one at a time, and not drawn")
+            raise click.UsageError("stats takes one table of another tuner at a time and cannot plot it")
         foreign = foreign_table.ForeignTable.load(tables[0])
         finish(_counts_table(str(tables[0]), foreign.counts()), foreign_summary(foreign), out, True)
         return
@@ -123,17 +123,19 @@ def stats(tables: tuple[Path, ...], plots: Path | None, kind: str, out: str | No
 
 @dataset.command()
 @click.argument("table", metavar="TABLE|LOG", type=LOG)
-@click.option("--by", default="within-task", show_default=True, help="within-task, task, family or target: what the parts do not share.")
-@click.option("--train", default=0.9, show_default=True, help="Share to learn from.")
-@click.option("--valid", default=0.0, show_default=True, help="Share to choose by; the rest is the test.")
+@click.option("--by", default="within-task", show_default=True, help="What the parts do not share: within-task, task, family or target.")
+@click.option("--train", default=0.9, show_default=True, help="Fraction for training.")
+@click.option("--valid", default=0.0, show_default=True, help="Fraction for validation; the rest is the test set.")
 @click.option("--seed", default=0, show_default=True)
 @click.option(
-    "--hold-out", multiple=True, metavar="NAME", help="A task, family or target for the test, instead of random ones; repeatable."
+    "--hold-out", multiple=True, metavar="NAME", help="A task, family or target of the test set, instead of random ones; repeatable."
 )
-@click.option("--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="For the parts.")
+@click.option(
+    "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder of the parts."
+)
 @json_option
 def split(table: Path, by: str, train: float, valid: float, seed: int, hold_out: tuple[str, ...], folder: Path, out: str | None) -> None:
-    """Write train.parquet, valid.parquet (if wanted) and test.parquet, without leakage between them."""
+    """Write train.parquet, valid.parquet (if requested) and test.parquet, without leakage between them."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.datasets.splits import NAMES
     from tunesmith.datasets.splits import split as run
@@ -157,7 +159,7 @@ def split(table: Path, by: str, train: float, valid: float, seed: int, hold_out:
 @click.option("--out", "exported", required=True, type=LOG, metavar="FILE", help="The parquet file to write.")
 @json_option
 def export(table: Path, exported: Path, out: str | None) -> None:
-    """The table with the features of every candidate as named columns."""
+    """Write the table with the features of every candidate as named columns."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.experiments.pools.export import PREFIX, with_features
 
@@ -176,10 +178,10 @@ def export(table: Path, exported: Path, out: str | None) -> None:
 @click.argument("source", type=click.Choice(["ansor", "tenset", "metaschedule"]))
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_OUT
-@click.option("--limit", type=int, metavar="N", help="So many records of each workload and target at most.")
+@click.option("--limit", type=int, metavar="N", help="Maximum number of records per workload and target.")
 @json_option
 def import_(source: str, paths: tuple[Path, ...], table: Path, limit: int | None, out: str | None) -> None:
-    """Logs of other tuners as a table: times, workload keys and decisions; nothing in them is run.
+    """Import logs of other tuners as a table: times, workload keys and decisions.  No code in them is run.
 
     ansor: logs of auto_scheduler. tenset: folders of measure_records. metaschedule: folders with database_*.json.
     """
@@ -191,7 +193,7 @@ def import_(source: str, paths: tuple[Path, ...], table: Path, limit: int | None
     r = found.report
     for entry in r.bad[:10]:
         say(f"skipped {entry}")
-    skipped = f", {r.duplicates} copies and {r.bad_count} lines that are no records left out" if r.duplicates or r.bad_count else ""
+    skipped = f", {r.duplicates} duplicates and {r.bad_count} invalid lines skipped" if r.duplicates or r.bad_count else ""
     finish(f"{table}: {_records(len(found))} of {r.workloads} workloads{skipped}", foreign_summary(found), out, True)
 
 
@@ -209,7 +211,7 @@ def summary(table: RecordTable) -> dict[str, object]:
 
 
 def foreign_summary(table: ForeignTable) -> dict[str, object]:
-    """The same for a table of another tuner, with what was left out when it was read."""
+    """Counts of another tuner's table as plain data, with the lines skipped on import."""
     return {
         "records": len(table),
         "tasks": _plain(table.counts()),
@@ -240,7 +242,7 @@ def _counts_table(title: str, counts: pd.DataFrame) -> RenderableType:
 
 
 def _machine(target: Mapping[str, object]) -> str:
-    """A target in a few words."""
+    """A short description of a target."""
     words = [str(target.get(name, "")) for name in ("kind", "mcpu", "arch", "model")]
     return " ".join([w for w in words if w] + ([f"{target['num_cores']} cores"] if "num_cores" in target else []))
 

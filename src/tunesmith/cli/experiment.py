@@ -1,4 +1,4 @@
-"""`tunesmith experiment run | report | compare`: studies from a configuration to a page."""
+"""Implement `tunesmith experiment run | report | compare`, which runs studies and reports them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.group()
 def experiment() -> None:
-    """Compare samplers, models and variants on many workloads and seeds; docs/experiments.md says how."""
+    """Compare samplers, models and variants on many workloads and seeds; see docs/experiments.md."""
 
 
 @experiment.command()
@@ -22,9 +22,9 @@ def experiment() -> None:
 @click.option("--run-code", is_flag=True, help="Run the Python files that the configuration names.")
 @json_option
 def run(config: Path, folder: Path | None, run_code: bool, out: str | None) -> None:
-    """Run what is not done yet of a study.
+    """Run the unfinished part of a study.
 
-    CONFIG is a TOML file, FOLDER holds one named config.toml: a study, or a run that goes on.  Ctrl-C keeps everything measured.
+    CONFIG is a TOML file; FOLDER holds a config.toml: a study, or a run to resume.  Ctrl-C keeps all measurements.
     """
     from tunesmith.experiments.study.config import ExperimentConfig
     from tunesmith.experiments.study.runner import render_run, run_experiment
@@ -33,7 +33,7 @@ def run(config: Path, folder: Path | None, run_code: bool, out: str | None) -> N
     if folder is None:
         folder = config if (config / "index.json").is_file() else Path("runs") / study.name
     index = run_experiment(study, folder, run_code=run_code, say=say, progress=True)
-    say(f"the run's folder is {folder}")
+    say(f"run folder: {folder}")
     finish(render_run(index), index.to_json(), out, index.ok)
 
 
@@ -42,7 +42,7 @@ def run(config: Path, folder: Path | None, run_code: bool, out: str | None) -> N
 @click.option("-o", "page", metavar="PAGE", type=click.Path(dir_okay=False, path_type=Path), help="By default RUN/report.html.")
 @json_option
 def report(folder: Path, page: Path | None, out: str | None) -> None:
-    """Write one HTML page about a run, finished or not: tables, curves, where the time went, the numbers themselves."""
+    """Write an HTML report of a run, finished or not: tables, curves, time per phase and raw numbers."""
     from tunesmith.experiments.study.report import report_experiment
 
     path, data = report_experiment(folder, page)
@@ -54,7 +54,7 @@ def report(folder: Path, page: Path | None, out: str | None) -> None:
 @click.argument("b", metavar="RUN_B", type=_FOLDER)
 @json_option
 def compare(a: Path, b: Path, out: str | None) -> None:
-    """Compare two runs, arm by arm and workload by workload: times, trials, and whether seeds allow to call it a difference."""
+    """Compare the times and trials of two runs per arm and workload, with significance over seeds."""
     from tunesmith.experiments.study.compare import compare_runs
 
     found = compare_runs(a, b)

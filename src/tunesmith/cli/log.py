@@ -1,4 +1,4 @@
-"""`tunesmith log`: logs as files, audited, counted, pruned and merged."""
+"""Implement `tunesmith log`, which audits, counts, prunes and merges logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def log() -> None:
 @click.argument("path", metavar="LOG", type=LOG)
 @json_option
 def verify(path: Path, out: str | None) -> None:
-    """Check every line of LOG: shape, digests, targets, traces.  Bad lines are named by number; exit status 1 if there are any."""
+    """Check every line of LOG: shape, digests, targets, traces.  Bad lines are listed by number and give exit status 1."""
     from tunesmith.driver.log_tools import verify as run
 
     found = run(path)
@@ -30,7 +30,7 @@ def verify(path: Path, out: str | None) -> None:
 @click.argument("paths", metavar="LOG...", nargs=-1, required=True, type=LOG)
 @json_option
 def stats(paths: tuple[Path, ...], out: str | None) -> None:
-    """Count what is in logs: trials, errors by class, best, sketches, curve, time, for each workload and target."""
+    """Count the trials, errors by class, best, sketches, curve and time of each workload and target."""
     from tunesmith.driver.log_tools import stats as run
 
     found = run(paths)
@@ -39,11 +39,11 @@ def stats(paths: tuple[Path, ...], out: str | None) -> None:
 
 @log.command()
 @click.argument("path", metavar="LOG", type=LOG)
-@click.option("--keep", default=1, show_default=True, metavar="N", help="Candidates to keep for each workload and target.")
-@click.option("-o", "new", required=True, type=LOG, help="A new log; LOG itself is replaced at once while its writers wait.")
+@click.option("--keep", default=1, show_default=True, metavar="N", help="Candidates to keep per workload and target.")
+@click.option("-o", "new", required=True, type=LOG, help="The log to write; LOG itself is replaced atomically while its writers wait.")
 @json_option
 def prune(path: Path, keep: int, new: Path, out: str | None) -> None:
-    """Write the best verified records of LOG, and their programs, to another log.  Failures go: keep LOG to learn from."""
+    """Write the best verified records of LOG, and their programs, to another log.  Failures are dropped: keep LOG for training."""
     from tunesmith.driver.log_tools import prune as run
     from tunesmith.driver.log_tools import render_prune
 
@@ -53,10 +53,10 @@ def prune(path: Path, keep: int, new: Path, out: str | None) -> None:
 
 @log.command()
 @click.argument("paths", metavar="LOG...", nargs=-1, required=True, type=LOG)
-@click.option("-o", "new", required=True, type=LOG, help="The log to write; it must not be there yet.")
+@click.option("-o", "new", required=True, type=LOG, help="The log to write; it must not exist yet.")
 @json_option
 def merge(paths: tuple[Path, ...], new: Path, out: str | None) -> None:
-    """Merge logs into one, each measurement once.  The result does not depend on the order of the logs."""
+    """Merge logs into one, each measurement once.  The order of the logs does not change the result."""
     from tunesmith.driver.log_tools import merge as run
     from tunesmith.driver.log_tools import render_merge
 

@@ -1,5 +1,7 @@
-"""The command line.  Results go to standard output, progress and messages to standard error; `--json -` leaves nothing but
-the data on standard output.  Exit status: 0 done, 1 some task failed and was named, 2 wrong use.
+"""Define the `tunesmith` command line.
+
+Results go to standard output, progress and messages to standard error; with `--json -` standard output holds only the data.
+Exit status: 0 done, 1 a task failed and was reported, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tunesmith.cli.opt import opt
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(tunesmith.__version__, prog_name="tunesmith")
 def main() -> None:
-    """tunesmith finds fast programs for tensor operators by searching for them.
+    """Search for fast programs for tensor operators.
 
     A WORKLOAD is an operator, NAME(key=value,...) such as 'matmul(m=512,n=512,k=512)', or suite:NAME, or path.py:function.
     """
@@ -32,8 +34,8 @@ def main() -> None:
 @main.command()
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @target_option
-@click.option("--trials", type=int, help="Candidates to measure for each workload, those of the log included; by default 128.")
-@click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Records: read first, then appended to.")
+@click.option("--trials", type=int, help="Candidates to measure per workload, including those in the log; by default 128.")
+@click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log of records: read first, then appended to.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--sampler", default="evolutionary", show_default=True, metavar="NAME", help="A name, or path.py:Class.")
 @click.option(
@@ -43,13 +45,13 @@ def main() -> None:
     metavar="NAME",
     help="The cost model: a name, path.py:Class, or a saved model (.json, .safetensors).",
 )
-@click.option("--workers", metavar="N|ray[:N]", help="Processes that compile, by default one for each core; 0 for none; or Ray actors.")
-@click.option("--batch", default=32, show_default=True, help="Candidates of a workload before the next has its turn.")
-@click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared as --allocate says.")
-@click.option("--seconds", type=float, metavar="S", help="Begin no batch later than this.")
+@click.option("--workers", metavar="N|ray[:N]", help="Compiling processes, by default one per core; 0 for none; or Ray actors.")
+@click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
+@click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared by --allocate.")
+@click.option("--seconds", type=float, metavar="S", help="Start no batch after S seconds.")
 @click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
-@click.option("--early-stop", type=int, metavar="N", help="End a workload that N trials did not make 1 % faster.")
-@click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="How often it occurs, for the gradient; 1 by default.")
+@click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
+@click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for the gradient; 1 by default.")
 @click.option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard.")
 @json_option
 def tune(
@@ -70,7 +72,7 @@ def tune(
     tensorboard: str | None,
     out: str | None,
 ) -> None:
-    """Search for fast schedules.  Goes on from where the log ends; Ctrl-C keeps everything measured."""
+    """Search for fast schedules.  A search resumes from its log; Ctrl-C keeps all measurements."""
     from tunesmith.driver.tune import tune as run
 
     report = run(
@@ -95,31 +97,31 @@ def tune(
 
 @main.command()
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
-@click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Where our best schedules are.")
-@click.option("--against", metavar="PEER,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --peers`.")
+@click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log with the best schedules.")
+@click.option("--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --peers`.")
 @click.option(
-    "--peers", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _list_baselines(c, v), help="List the peers."
+    "--peers", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _list_baselines(c, v), help="List the baselines."
 )
 @click.option("--rounds", default=8, show_default=True, help="Windows in which each system is timed, in turn.")
 @target_option
 @json_option
 def bench(workloads: tuple[str, ...], log: Path, against: str | None, rounds: int, target: str | None, out: str | None) -> None:
-    """Time our replayed best and the libraries of others, interleaved in one run; outputs are compared first."""
-    from tunesmith.driver.bench.bench import DEFAULT_PEERS, BenchPolicy
+    """Time the best records and vendor libraries, interleaved in one run; outputs are compared first."""
+    from tunesmith.driver.bench.bench import DEFAULT_BASELINES, BenchPolicy
     from tunesmith.driver.bench.bench import bench as run
 
-    peers = DEFAULT_PEERS if against is None else tuple(name.strip() for name in against.split(",") if name.strip())
-    report = run(list(workloads), log, peers, target=target, policy=BenchPolicy(rounds=rounds), say=say)
+    baselines = DEFAULT_BASELINES if against is None else tuple(name.strip() for name in against.split(",") if name.strip())
+    report = run(list(workloads), log, baselines, target=target, policy=BenchPolicy(rounds=rounds), say=say)
     finish(report.render(), report.to_json(), out, report.ok)
 
 
 @main.command()
 @click.argument("log", type=LOG)
 @click.option("--verify", is_flag=True, help="Run each program and compare its output with the reference.")
-@click.option("--time", "timed", is_flag=True, help="Verify, and time.")
+@click.option("--time", "timed", is_flag=True, help="Verify each program, then time it.")
 @json_option
 def replay(log: Path, verify: bool, timed: bool, out: str | None) -> None:
-    """Apply every best record of LOG to its workload: digest, legality, output."""
+    """Apply every best record of LOG to its workload and check digest, legality and output."""
     from tunesmith.driver.replay import replay as run
 
     report = run(log, verify=verify, time=timed)
@@ -128,20 +130,20 @@ def replay(log: Path, verify: bool, timed: bool, out: str | None) -> None:
 
 @main.command()
 @click.argument("what", metavar="LOG|WORKLOAD")
-@click.option("--space", is_flag=True, help="Of a workload: the sketches and their sizes (the default).")
-@click.option("--script", is_flag=True, help="Of a log: the best programs. Of a workload: the program.")
-@click.option("--trace", is_flag=True, help="Of a log: the best schedules as Python. Of a workload: the sketches as Python.")
+@click.option("--space", is_flag=True, help="For a workload: the sketches and their sizes (the default).")
+@click.option("--script", is_flag=True, help="For a log: the best programs. For a workload: the program.")
+@click.option("--trace", is_flag=True, help="For a log: the best schedules as Python. For a workload: the sketches as Python.")
 @target_option
 @json_option
 def show(what: str, space: bool, script: bool, trace: bool, target: str | None, out: str | None) -> None:
-    """Show what a log holds, or what a search could do with a workload."""
+    """Show the contents of a log, or the search space of a workload."""
     from tunesmith.driver.show import show_log, show_workload
 
     if "(" in what or ".py:" in what or what.startswith("suite:"):
         shown = show_workload(what, target=target, space=space or not script, script=script, trace=trace)
     else:
         if space:
-            raise click.UsageError("--space is about a WORKLOAD, and LOG is a file of records")
+            raise click.UsageError("--space takes a WORKLOAD, not a LOG")
         shown = show_log(what, script=script, trace=trace)
     finish(shown.render(), shown.data, out, True)
 
@@ -149,14 +151,19 @@ def show(what: str, space: bool, script: bool, trace: bool, target: str | None, 
 @main.command(name="compile")
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @target_option
-@click.option("--records", metavar="LOG", type=LOG, help="Where the schedules are.")
+@click.option("--records", metavar="LOG", type=LOG, help="Log with the schedules.")
 @click.option("-o", "library", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The shared library to write.")
 @click.option("--strict", is_flag=True, help="Refuse functions without a record.")
-@click.option("--bounds-check", is_flag=True, help="Check every index at run time, serially: the first one out of bounds is an error.")
-@click.option("--executor", metavar="KIND", help="Of a model: graph, vm or aot; by default graph if it can run it, else vm.")
-@click.option("--parameters", type=click.Choice(["inside", "beside"]), default="inside", help="Of a model: where its weights go.")
+@click.option("--bounds-check", is_flag=True, help="Check every index at run time, serially; the first one out of bounds is an error.")
+@click.option("--executor", metavar="KIND", help="For a model: graph, vm or aot; by default graph where supported, else vm.")
+@click.option(
+    "--parameters",
+    type=click.Choice(["inside", "beside"]),
+    default="inside",
+    help="For a model: storage of its weights, in the library or in a file next to it.",
+)
 @click.option("--header", type=click.Path(dir_okay=False, path_type=Path), help="With --executor aot: the C header to write.")
-@click.option("--name", metavar="NAME", help="With --executor aot: what the names of the C functions start with; model by default.")
+@click.option("--name", metavar="NAME", help="With --executor aot: prefix of the C function names; model by default.")
 @json_option
 def compile_(
     workloads: tuple[str, ...],
@@ -171,10 +178,10 @@ def compile_(
     name: str | None,
     out: str | None,
 ) -> None:
-    """Compile workloads, or one model, into a shared library, with the best schedules of a log; no search.
+    """Compile workloads, or one model, into a shared library, with the best schedules of a log.  Does not search.
 
-    A model is path.py:function, where the function gives a module, as from_torch and from_onnx do.  No GPU is needed to compile for one.
-    For OpenCL the file is a program, which tunesmith.load_module loads, too.
+    A model is path.py:function, where the function returns a module, as from_torch and from_onnx do.  Compiling for a GPU needs no GPU.
+    For OpenCL the file is a program, which tunesmith.load_module also loads.
     """
     from tunesmith.driver.compile import compile as run
     from tunesmith.driver.compile_model import CompiledModel
@@ -191,7 +198,7 @@ def compile_(
         path = made.export_library(library, parameters, header)
         functions = [c.function for c in made.coverage]
     elif header is not None:
-        raise click.UsageError("--header is for a model and --executor aot")
+        raise click.UsageError("--header requires a model and --executor aot")
     else:
         if isinstance(made, CompiledDeviceModule) and made.program.kind == "opencl":
             path = made.save(library)
@@ -211,10 +218,10 @@ def compile_(
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="Measure nothing: leave out noise and rates.")
+@click.option("--quick", is_flag=True, help="Skip the measurement of noise and rates.")
 @json_option
 def doctor(quick: bool, out: str | None) -> None:
-    """What tunesmith finds on this machine: processor, caches, threads, GPUs, packages, noise."""
+    """Report processor, caches, threads, GPUs, packages and noise of this machine."""
     from tunesmith.driver.doctor import render, report
 
     found = report(measure=not quick)
@@ -228,14 +235,14 @@ def _weights(texts: tuple[str, ...]) -> dict[str, float]:
         try:
             found[name] = float(value)
         except ValueError:
-            raise click.UsageError(f"--weight {text}: WORKLOAD=X is wanted, X a number") from None
+            raise click.UsageError(f"--weight {text}: expected WORKLOAD=X with a number X") from None
     return found
 
 
-def _list_baselines(ctx: click.Context, wanted: bool) -> None:
+def _list_baselines(ctx: click.Context, requested: bool) -> None:
     from tunesmith.measure.baselines.registry import BASELINES
 
-    if wanted:
+    if requested:
         click.echo("\n".join(BASELINES.names()))
         ctx.exit(0)
 

@@ -1,1 +1,1 @@
-"""Tables, progress bars and reports for terminals."""
+"""Format results as tables, progress views and reports for terminals."""

@@ -1,4 +1,4 @@
-"""Failures explained: of each class of error the message that most candidates failed with, and one of these candidates."""
+"""Summarise failed candidates: the most frequent message of each error class, with an example."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tunesmith.display.tables import printable
 from tunesmith.measure.records.record import Record
 
 _SHOWN = 240
-"""Letters of a message; the whole is in the log."""
+"""Characters of a message that are displayed; the log holds the full message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorExample:
-    """A class of error.
+    """The most frequent message of an error class.
 
     Attributes:
-        kind: the class.
-        failed: candidates.
-        alike: of them, those whose message begins with the same line.
-        message: that line, which is the most frequent one.
-        sketch, row: the first candidate that failed so.
-        internal: it is an error of tunesmith itself, not of the candidate.
+        kind: the error class.
+        failed: number of failed candidates.
+        alike: number of failed candidates whose message begins with `message`.
+        message: the most frequent first line of the messages.
+        sketch, row: configuration of the first candidate with this message.
+        internal: the error is a defect of tunesmith, not of the candidate.
     """
 
     kind: str
@@ -37,22 +37,22 @@ class ErrorExample:
     internal: bool
 
     def to_json(self) -> dict[str, object]:
-        """Plain data."""
+        """The example as plain data."""
         return {**asdict(self), "row": list(self.row)}
 
     def render(self, workload: str) -> Text:
-        """A line for a terminal."""
+        """The example as a line for a terminal."""
         alike = "" if self.alike == self.failed else f", {self.alike} of them"
         where = f"{self.sketch} {list(self.row)}" if self.sketch else "a schedule without a sketch"
-        fault = "A fault of tunesmith, please report it: " if self.internal else ""
-        text = f"! {workload}: {self.kind} {self.failed}{alike}: {fault}{self.message} (for instance {where})"
+        fault = "A defect in tunesmith, please report it: " if self.internal else ""
+        text = f"! {workload}: {self.kind} {self.failed}{alike}: {fault}{self.message} (for example {where})"
         line = printable(text)
         line.stylize("bold red" if self.internal else "yellow")
         return line
 
 
 def examples_of(records: Iterable[Record]) -> tuple[ErrorExample, ...]:
-    """One example of each class of error among the records, by name; a candidate that was measured again counts once."""
+    """One example per error class of the records, sorted by class; a candidate measured again counts once."""
     found: dict[str, dict[str, list[Record]]] = {}
     seen: set[object] = set()
     for r in records:
@@ -64,16 +64,16 @@ def examples_of(records: Iterable[Record]) -> tuple[ErrorExample, ...]:
 
 
 def _example(kind: str, lines: dict[str, list[Record]]) -> ErrorExample:
-    message, alike = max(lines.items(), key=lambda item: len(item[1]))  # of equally frequent ones the first
+    message, alike = max(lines.items(), key=lambda item: len(item[1]))  # ties: the first
     first, failed = alike[0], sum(map(len, lines.values()))
     return ErrorExample(kind, failed, len(alike), message, first.sketch, tuple(first.row), message.startswith("InternalError"))
 
 
 def render_examples(workload: str, examples: Sequence[ErrorExample]) -> list[Text]:
-    """Lines for a terminal."""
+    """The examples as lines for a terminal."""
     return [e.render(workload) for e in examples]
 
 
 def render_example_data(workload: str, data: Iterable[Mapping[str, Any]]) -> list[Text]:
-    """The same of what `ErrorExample.to_json` gave."""
+    """The lines of examples given as output of `ErrorExample.to_json`."""
     return render_examples(workload, [ErrorExample(**{**d, "row": tuple(d["row"])}) for d in data])

@@ -1,4 +1,4 @@
-"""What a person sees while a search runs: a live table in a terminal, a line for each batch anywhere else; always on standard error."""
+"""Show the progress of a search on standard error: a live table in a terminal, else one line per batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to"
 
 
 class ProgressView:
-    """Shows the tasks of a search.  A context manager: it holds the terminal while it is open.
+    """A live view of the tasks of a search.  As a context manager it controls the terminal.
 
     Args:
-        console: where to write; by default standard error.
-        total: trials of all tasks together, None if each has its own.
+        console: the output; by default standard error.
+        total: trials of all tasks together; None for one budget per task.
     """
 
     def __init__(self, console: Console | None = None, total: int | None = None) -> None:
@@ -40,7 +40,7 @@ class ProgressView:
             self._live.stop()
 
     def show(self, progress: Progress) -> None:
-        """The callback of a search: one task has moved on."""
+        """The callback of a search: update one task."""
         self._tasks[progress.task.name] = progress
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
@@ -48,7 +48,7 @@ class ProgressView:
             self._console.print(printable(line(progress)), highlight=False, soft_wrap=True)
 
     def table(self) -> Table:
-        """All tasks, and how long all will take."""
+        """All tasks, with the estimated remaining time in the title."""
         left = self._left()
         done = sum(p.trials for p in self._tasks.values())
         title = f"{len(self._tasks)} tasks"
@@ -57,7 +57,7 @@ class ProgressView:
         return plain_table(title, _COLUMNS, [cells(p) for p in self._tasks.values()], left=["errors", "time goes to"])
 
     def _left(self) -> float | None:
-        """Seconds until all is done at the pace of this run; None before there is a pace, or with no bound on trials."""
+        """Remaining seconds at the pace of this run; None before the first measurement or without a bound on trials."""
         tasks = self._tasks.values()
         if self._total is not None:
             done = sum(p.trials - p.resumed for p in tasks)
@@ -69,7 +69,7 @@ class ProgressView:
 
 
 def cells(p: Progress) -> list[str]:
-    """A task as a row of texts."""
+    """A task as table cells."""
     left = seconds_left(p)
     return [
         p.task.name,
@@ -83,7 +83,7 @@ def cells(p: Progress) -> list[str]:
 
 
 def line(p: Progress) -> str:
-    """A task as one line of text."""
+    """A task as a line of text."""
     name, trials, best, gflops, errors, split, left = cells(p)
     parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
@@ -92,7 +92,7 @@ def line(p: Progress) -> str:
 
 
 def time_split(p: Progress) -> str:
-    """`search 12 %, build 40 %, measure 48 %`; empty before anything took time."""
+    """`search 12 %, build 40 %, measure 48 %`; empty before any time is recorded."""
     s = p.seconds
     total = s["total"]
     if total < 1e-3:
@@ -102,7 +102,7 @@ def time_split(p: Progress) -> str:
 
 
 def seconds_left(p: Progress) -> float | None:
-    """What is left of the budget at the pace of this run; None before there is a pace, or if the task has no budget of its own."""
+    """Remaining seconds of a task at the pace of this run; None before the first measurement or without a budget of its own."""
     done = p.trials - p.resumed
     if p.budget is None:
         return None
@@ -112,7 +112,7 @@ def seconds_left(p: Progress) -> float | None:
 
 
 def clock(seconds: float) -> str:
-    """`1:05:09`, `4:20`, `12 s`."""
+    """A duration as `1:05:09`, `4:20` or `12 s`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     shown = time.strftime("%H:%M:%S", time.gmtime(seconds)) if seconds < 86400 else f"{seconds / 3600:.0f} h"

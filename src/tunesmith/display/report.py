@@ -1,4 +1,4 @@
-"""What a tuning run found, for each workload: printable, and as the JSON that scripts read."""
+"""Report the results of a tuning run per workload, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tunesmith.support.errors import UserError
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One workload.
+    """Tuning result of one workload.
 
     Attributes:
-        workload: its name.
+        workload: name of the workload.
         digest: key of its records.
-        trials: measured candidates, those of earlier runs included.
-        resumed: how many of them are earlier runs'.
+        trials: number of measured candidates, including earlier runs.
+        resumed: number of candidates measured by earlier runs.
         errors: failed candidates by class.
-        best: the best verified record, None if there is none.
-        flops: operations of one call, 0 if they are not counted.
-        drafted, scored: candidates that the analytic and the learned model judged.
-        seconds: where the time went: total, draft, verify, build, measure, train.
+        best: the best verified record, or None.
+        flops: operations of one call; 0 if not counted.
+        drafted, scored: candidates scored by the analytic and by the learned model.
+        seconds: seconds per phase: total, draft, verify, build, measure, train.
         curve: best seconds after each trial; None before the first success.
-        failure: why the workload has no result, or not all that was asked for; empty if all is well.
-        examples: of each class of errors the most frequent message, with a candidate.
+        failure: why the workload has no result or an incomplete one; empty on success.
+        examples: the most frequent message of each error class, with a candidate.
     """
 
     workload: str
@@ -50,7 +50,7 @@ class TaskReport:
 
     @classmethod
     def of(cls, progress: Progress, best: Record | None, failure: str = "", examples: Sequence[ErrorExample] = ()) -> TaskReport:
-        """The report of a tuning."""
+        """Build the report of a tuning from its progress."""
         p, task = progress, progress.task
         seconds = {name: p.seconds[name] for name in ("total", *PHASES)}
         return cls(
@@ -71,16 +71,16 @@ class TaskReport:
 
     @property
     def best_us(self) -> float | None:
-        """Microseconds of the best record."""
+        """Microseconds of the best record, or None."""
         return None if self.best is None else self.best.seconds * 1e6
 
     @property
     def gflops(self) -> float | None:
-        """Rate of the best record; None if there is none, or operations are not counted."""
+        """Rate of the best record; None without a record or a count of operations."""
         return self.flops / self.best.seconds / 1e9 if self.best is not None and self.flops else None
 
     def to_json(self) -> dict[str, object]:
-        """As `tunesmith tune --json` writes it."""
+        """The data written by `tunesmith tune --json`."""
         return {
             "workload": self.workload,
             "digest": self.digest,
@@ -97,12 +97,12 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All workloads of a run.
+    """Tuning results of all workloads of a run.
 
     Attributes:
-        tasks: in the order they were asked for.
-        interrupted: Ctrl-C ended the run; what was measured is in the log.
-        notes: what the settings make of the search, if it is not what one would expect.
+        tasks: results in the order of the workloads passed to `tune`.
+        interrupted: Ctrl-C ended the run; the measurements are in the log.
+        notes: unexpected consequences of the settings, and remarks about the programs.
     """
 
     tasks: tuple[TaskReport, ...]
@@ -111,38 +111,38 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every workload has what was asked for."""
+        """Whether every workload completed its search."""
         return not self.interrupted and not any(t.failure for t in self.tasks)
 
     @property
     def best(self) -> Record | None:
-        """The best record of the only workload.  UserError if there are several: see `tasks`."""
+        """The best record of the only workload.  Raises UserError if there are several: see `tasks`."""
         return self._only().best
 
     @property
     def curve(self) -> Sequence[float | None]:
-        """The curve of the only workload.  UserError if there are several: see `tasks`."""
+        """The curve of the only workload.  Raises UserError if there are several: see `tasks`."""
         return self._only().curve
 
     def __getitem__(self, workload: str) -> TaskReport:
-        """The report of a workload, by name.  UserError if it was not tuned."""
+        """The report of a workload, by name.  Raises UserError if it was not tuned."""
         for task in self.tasks:
             if task.workload == workload:
                 return task
         raise UserError(f"{workload!r} was not tuned; {', '.join(t.workload for t in self.tasks)} was")
 
     def to_json(self) -> dict[str, object]:
-        """As `tunesmith tune --json` writes it."""
+        """The data written by `tunesmith tune --json`."""
         return {"tasks": [t.to_json() for t in self.tasks], "notes": list(self.notes)}
 
     def render(self) -> RenderableType:
-        """Tables for a terminal."""
+        """The report as tables for a terminal."""
         parts: list[RenderableType] = [self._found(), self._time()]
         parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
         parts += [printable(f"! {note}", style="yellow") for note in self.notes]
         parts += [printable(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
         if self.interrupted:
-            parts.append(printable("! interrupted; what was measured is in the log, and the next run goes on from there", style="yellow"))
+            parts.append(printable("! interrupted; the measurements are in the log, and the next run resumes from it", style="yellow"))
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -173,5 +173,5 @@ class Report:
 
     def _only(self) -> TaskReport:
         if len(self.tasks) != 1:
-            raise UserError(f"the report has {len(self.tasks)} workloads: take one, report[name], or go through report.tasks")
+            raise UserError(f"the report has {len(self.tasks)} workloads: select one with report[name], or iterate over report.tasks")
         return self.tasks[0]

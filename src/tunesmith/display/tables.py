@@ -1,4 +1,4 @@
-"""How numbers and tables look in a terminal, in a file, and in `str()`: one place, so that all commands agree."""
+"""Format numbers and tables for terminals, files and `str()`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.text import Text
 from tunesmith.support.escaped_text import escaped
 
 PIPED_WIDTH = 160
-"""Columns of a table that goes to a file or another program."""
+"""Columns of a table written to a file or a pipe."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def as_text(shown: RenderableType, width: int = PIPED_WIDTH) -> str:
-    """What a terminal of that width would show, without colours."""
+    """The output of a terminal of the given width, without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
@@ -26,13 +26,13 @@ def as_text(shown: RenderableType, width: int = PIPED_WIDTH) -> str:
 
 
 def console(stderr: bool = False) -> Console:
-    """A console of this process: as wide as the terminal, wide and without colour when piped."""
+    """A console of this process: the width of the terminal; `PIPED_WIDTH` columns and no colour when piped."""
     found = Console(stderr=stderr)
     return found if found.is_terminal else Console(stderr=stderr, width=PIPED_WIDTH)
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> Table:
-    """A table of texts; the columns named in `left`, and the first, are aligned to the left, numbers to the right."""
+    """A table of texts; the first column and those in `left` are aligned to the left, all others to the right."""
     table = Table(title=printable(title, "table.title"), title_justify="left")
     for i, name in enumerate(columns):
         is_left = i == 0 or name in left
@@ -43,7 +43,7 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def facts_table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
-    """A table of names and what is so called, without headings."""
+    """A table of names and values without a header."""
     table = Table(title=printable(title, "table.title"), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -53,12 +53,12 @@ def facts_table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def printable(text: str, style: str = "") -> Text:
-    """The text for a terminal, without markup: see `escaped`.  No other function makes texts for terminals."""
+    """The text for a terminal, with markup escaped (see `escaped`).  All terminal output is created here."""
     return Text(escaped(text), style)
 
 
 def microseconds(seconds: float | None) -> str:
-    """`123.4` for 123.4 us, with four digits; `-` for none."""
+    """`123.4` for 123.4 us, with four digits; `-` for None."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     us = seconds * 1e6
@@ -66,7 +66,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def rate(gflops: float | None) -> str:
-    """`312` GFLOP/s; `-` where operations are not counted."""
+    """`312` GFLOP/s; `-` if operations are not counted."""
     return f"{gflops:.3g}" if gflops and gflops < 100 else f"{gflops:.0f}" if gflops else "-"
 
 
@@ -81,7 +81,7 @@ def counted(errors: Mapping[str, int]) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 32) -> str:
-    """A curve in so many characters: low is good, the scale logarithmic, a dot where there is no value."""
+    """A curve in at most `width` characters: low values are better, the scale is logarithmic, a dot marks a missing value."""
     if not values:
         return ""
     picks = [values[i * len(values) // width] for i in range(width)] if len(values) > width else list(values)

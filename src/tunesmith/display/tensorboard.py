@@ -1,4 +1,4 @@
-"""The curves of a running search for TensorBoard: a callback that writes scalars over trials."""
+"""Write the curves of a running search for TensorBoard, as scalars over trials."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _UNFIT = re.compile(r"[^\w.-]+")
 
 
 class TensorBoardScalars:
-    """Writes, for each task, over trials: `best_us` of each, and
-    `gflops`, `errors/...` by class, `seconds/...` by phase after each batch.
+    """Write scalars of each task over its trials.
 
-    A context manager.  The trials of earlier runs are written too, so that the curve of a search that was resumed is whole.
+    Writes `best_us` for each trial, and `gflops`, `errors/...` by class and `seconds/...` by phase after each batch.  A context
+    manager.  The trials of earlier runs are written too, so that the curve of a resumed search is complete.
 
     Args:
-        folder: of the event files; made when missing.  TensorBoard shows each folder as a run.
+        folder: folder of the event files; created if missing.  TensorBoard shows each folder as a run.
 
     Raises:
         MissingExtraError: tensorboardX is not installed.
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -47,11 +47,11 @@ class TensorBoardScalars:
         self.close()
 
     def close(self) -> None:
-        """Write out what is left.  Closing twice is fine."""
+        """Flush and close the event file.  May be called twice."""
         self._writer.close()
 
     def show(self, progress: Progress) -> None:
-        """The callback of a search: one task has moved on."""
+        """The callback of a search: write the new scalars of one task."""
         p, tag = progress, self._tag(progress)
         for trial in range(self._written.get(tag, 0), len(p.curve)):
             best = p.curve[trial]
@@ -69,7 +69,7 @@ class TensorBoardScalars:
         self._writer.flush()
 
     def _tag(self, progress: Progress) -> str:
-        """The task's name as TensorBoard takes it; its digest tells apart two that look the same then."""
+        """The task's name in TensorBoard's character set; a digest suffix separates names that become equal."""
         name = progress.task.name
         if name not in self._tags:
             tag = _UNFIT.sub("_", name).strip("_")

@@ -1,1 +1,1 @@
-"""What users call: tune, compile, replay, show, doctor."""
+"""Tune, compile, replay, benchmark and inspect: the functions that users call."""

@@ -1,6 +1,6 @@
-"""compile and build: from programs to functions in this process, deterministically.
+"""Compile programs, models and records to functions in this process, deterministically.
 
-`compile` applies the records of a log and takes whatever is not covered as it can; `build` takes programs as they are.  Neither
+`compile` applies the records of a log and chooses a schedule for uncovered functions; `build` takes programs as they are.  Neither
 searches: equal inputs give equal bytes.
 """
 
@@ -40,16 +40,16 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, RunError, UserError
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
-"""A log, several, or what was loaded from some."""
+"""A log, several logs, or a loaded database."""
 
 
 class CompiledModule(Module):
-    """Compiled functions by name, with what they were made from: `module["matmul"](a, b, c)`.
+    """Compiled functions by name, with their source artifact: `module["matmul"](a, b, c)`.
 
     Attributes:
         artifact: the object code.
-        coverage: for each function that records were looked up for, what was found.
-        remarks: what is odd about the programs, see `ir.remarks`; for example an accumulation into an argument.
+        coverage: the result of the record lookup, for each function looked up.
+        remarks: warnings about the programs, for example an accumulation into an argument; see `ir.remarks`.
     """
 
     artifact: Artifact
@@ -58,24 +58,24 @@ class CompiledModule(Module):
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
-        """Load object code into this process.  Raises RunError if it is another machine's."""
+        """Load object code into this process.  Raises RunError for the code of another machine."""
         module = cast(CompiledModule, cls.from_object(artifact.data))
         module.artifact = artifact
         module.coverage = coverage
         return module
 
     def describe(self, functions: Iterable[PrimFunc]) -> None:
-        """Say which parameters these functions of the module write, so that calls take read-only arrays for the others."""
+        """Declare which parameters the given functions write, so that calls accept read-only arrays for the others."""
         for f in functions:
             if f.name in self.functions:
                 written = written_buffers(f)
                 self[f.name].parameters = tuple([(p.name, p in written) for p in f.params])
 
     def export_library(self, path: str | PathLike[str]) -> Path:
-        """Write a shared library that `load_module` loads, here or where tunesmith is not installed; returns the path.
+        """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.
 
         Raises:
-            BuildError: it cannot be linked or written.
+            BuildError: the library cannot be linked or written.
         """
         return export_library(path, [self.artifact.data])
 
@@ -83,28 +83,28 @@ class CompiledModule(Module):
         """Call the only function.
 
         Raises:
-            UserError: there are several.
-            RunError: an argument is not what the function takes.
+            UserError: there are several functions.
+            RunError: an argument does not match its parameter.
         """
         return self[self._only()](*arguments)
 
     def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
-        """A call of a function on these arguments, for callers that repeat it with the same weights.
+        """Bind a function to its arguments, for repeated calls with the same weights.
 
-        What the schedule packs from constants (`PrimFunc.constants`) is packed now, once; later changes of those arrays are not seen.
-        Other arrays are used as they are at the time of each call.
+        Constants that the schedule packs (`PrimFunc.constants`) are packed once, now; later changes of those arrays have no effect.
+        Other arrays are read at each call.
 
         Args:
-            arguments: of the function, in order.
-            name: which function; not needed if there is one only.
+            arguments: arguments of the function, in order.
+            name: name of the function; optional if there is only one.
         Raises:
             UserError: there are several functions, or none of this name.
-            RunError: an argument is not what the function takes.
+            RunError: an argument does not match its parameter.
         """
         function = self._only() if name is None else self._known(name)
         try:
             return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
-        except RunError as error:  # of the packed form, which does not know what the function writes
+        except RunError as error:  # the packed call has no information about written parameters
             raise self[function].refusal(arguments, error) from error
 
     def _only(self) -> str:
@@ -129,32 +129,33 @@ def compile(
     name: str | None = None,
     bounds_check: bool = False,
 ) -> CompiledModule | CompiledDeviceModule | CompiledModel:
-    """Compile functions, or a model, with the best schedules that a log has for them.
+    """Compile functions, or a model, with the best schedules in a log.
 
     Args:
-        mod: a model, that is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
+        mod: a model, which is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
             operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
             Schedule.
-        target: where the code will run; by default this machine.  A GPU need not be here: it is asked for when a function is called.
+        target: target of the code; by default this machine.  A GPU is first accessed when a function is called.
         records: the log, or a list of logs.
-            A function with no record that can be used (applied, verified, lowered and built) gets a plain schedule, and
-            `coverage` says so.  Without a log programs are compiled as they are, and what cannot have a schedule yet (text, tensors; for
-            GPUs all that binds no loop) gets a plain schedule.
-        strict: refuse, instead of compiling anything that has no record; a log with lines that cannot be read is a warning.
-        executor: of a model: "graph" for static shapes, "vm" for all; by default the first that can run it.  "aot", for static shapes,
-            makes one C function of the whole model.
-        offload: of a model: external code generators that get what they support, such as ("blas",).
-        name: of a model for executor="aot": what the names of its C functions start with; by default "model".
-        bounds_check: check every index when a function runs, for CPUs: an access out of bounds raises RunError, with the buffer, the
-            index and the extent, and is not made.  So does an index of a model that is out of range, where it is otherwise moved to the
-            nearest end (reads) or left out (writes).  The code is serial and slow.
+            A function without a usable record (applied, verified, lowered and built) gets a default schedule, reported in `coverage`.
+            Without a log programs are compiled as they are, and unscheduled programs (text, tensors; for GPUs all without bound loops)
+            get a default schedule.
+        strict: refuse functions without a record; unreadable lines of a log are a warning.
+        executor: for a model: "graph" for static shapes, "vm" for all; by default the first that supports it.  "aot", for static
+            shapes, emits one C function for the whole model.
+        offload: for a model: external code generators of the operators that they support, such as ("blas",).
+        name: for a model with executor="aot": prefix of its C function names; by default "model".
+        bounds_check: check every index at run time, on CPUs: an access out of bounds raises RunError, with the buffer, the index and the
+            extent, and is not executed.  The same holds for an out-of-range index of a model, which is otherwise clamped (reads) or
+            skipped (writes).  The code is serial and slow.
     Returns:
+        A CompiledModel for a model; otherwise functions by name, of a device for a GPU target.
         A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
     Raises:
-        RecordError: the log cannot be read; or, when strict, a function has no usable record: all of them are listed.
+        RecordError: the log cannot be read; or, if strict, functions have no usable record: all are listed.
         BuildError: a function cannot be compiled for the target.
         ScriptError: an index is certainly out of bounds.
-        UserError: `mod` is nothing that can be compiled.
+        UserError: `mod` cannot be compiled.
     """
     target = as_target(target)
     check_kind(target)
@@ -166,7 +167,7 @@ def compile(
                 "Target.detect()"
             )
         if name is not None and executor != "aot":
-            raise UserError(f'name={name!r} is for executor="aot", whose functions other languages call')
+            raise UserError(f'name={name!r} requires executor="aot", whose functions other languages call')
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
@@ -201,17 +202,17 @@ def compile(
 def build(
     func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False
 ) -> CompiledModule | CompiledDeviceModule:
-    """Compile programs exactly as they are: what a schedule written by hand is for.
+    """Compile programs exactly as they are, for example schedules written by hand.
 
     Args:
         func: a function, a module or a Schedule.
-        target: where the code will run; by default this machine.
-        bounds_check: check every index when a function runs: see `compile`.
+        target: target of the code; by default this machine.
+        bounds_check: check every index at run time: see `compile`.
     Raises:
         BuildError: a function cannot be compiled for the target.
         ScriptError: an index is certainly out of bounds.
         ScheduleError: a loop that the program itself marks parallel or vectorized carries a dependence.
-        UserError: it is no program.
+        UserError: `func` is not a program.
     """
     if not isinstance(func, (PrimFunc, IRModule, Schedule)):
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
@@ -225,7 +226,7 @@ def build(
 
 
 def as_target(target: str | Target | None) -> Target:
-    """The target that a text names; this machine for None, and its first device for the kind of devices alone."""
+    """Parse a target; None is this machine, and a device kind alone is its first device."""
     if target is None:
         return Target.detect()
     if isinstance(target, Target):
@@ -235,10 +236,10 @@ def as_target(target: str | Target | None) -> Target:
 
 
 def open_records(records: Records) -> Database:
-    """The database of a log, or of several.
+    """Load the database of one or several logs.
 
     Raises:
-        RecordError: there is no such file, or it is no path.
+        RecordError: the file does not exist, or the argument is not a path.
     """
     return records if isinstance(records, Database) else Database.from_log(records)
 
@@ -248,7 +249,7 @@ def _module(mod: WorkloadLike | Schedule) -> IRModule:
 
 
 def _remarks(module: IRModule) -> tuple[str, ...]:
-    """What is odd about the functions of a module.  Raises ScriptError for what has no meaning."""
+    """The remarks about the functions of a module.  Raises ScriptError for invalid programs."""
     return tuple([f"{f.name}: {r}" for f in module.values() if isinstance(f, PrimFunc) for r in checked(f)])
 
 

@@ -1,6 +1,6 @@
-"""compile_model: from a graph function to something that runs: passes, schedules out of a log, code, an executor.
+"""Compile a graph function to an executable model: graph passes, schedules from a log, code generation, executor.
 
-Nothing is searched for and nothing is drawn without a fixed seed: equal models, logs and targets give equal bytes.
+Nothing is searched, and random draws have a fixed seed: equal models, logs and targets give equal bytes.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import BuildError, RecordError, UserError
 
 EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
-"""What makes a program of a module in call form, by kind of executor; that for "aot" is compiled with the functions."""
+"""Emitters from a module in lowered form to a program, by kind of executor; the "aot" program is compiled with the functions."""
 
 
 class CompiledModel:
-    """A model in this process: `model(x)` gives its results as numpy arrays, one or a tuple of them.
+    """A model in this process: `model(x)` returns its results as numpy arrays, one or a tuple.
 
     Attributes:
-        executor: what runs it.
+        executor: runs the executable.
         executable: program, constants and code, as data.
-        coverage: for each TIR function what the records had; functions of external code generators have the status "external".
-        module: the scheduled functions and the graph that calls them, for people and further passes.
+        coverage: the result of the record lookup for each TIR function; functions of external code generators have the status "external".
+        module: the scheduled functions and the graph that calls them, for inspection and further passes.
     """
 
     def __init__(self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule) -> None:
@@ -61,20 +61,20 @@ class CompiledModel:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What it takes, in order."""
+        """The inputs, in order."""
         return self.executor.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What it gives, in order."""
+        """The outputs, in order."""
         return self.executor.outputs
 
     def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
-        """The results for these inputs.  RunError if an input is not what the model takes."""
+        """Compute the results of the inputs.  Raises RunError if an input does not match its parameter."""
         return self.executor(*arrays)
 
     def __getitem__(self, name: str) -> Callable[..., object]:
-        """The call `name`, as modules of functions have it: a model has one, `main`.
+        """The callable `main`, for the same interface as modules of functions; a model has no other.
 
         Raises:
             UserError: another name.
@@ -82,49 +82,49 @@ class CompiledModel:
         if name != "main":
             calls = ", ".join(f for f in self.module if isinstance(self.module[f], PrimFunc))
             raise UserError(
-                f"a compiled model is called as a whole, model(...) or model['main'](...), and has no function {name!r} to call. It calls "
+                f"a compiled model is called as a whole, model(...) or model['main'](...), and has no callable function {name!r}. It calls "
                 f"{calls or 'no function'}: compile one of them alone with tunesmith.compile(model.module[{name!r}])"
             )
         return self
 
     def set_input(self, which: str | int, array: object) -> None:
-        """Give an input, by name or position, for `run`."""
+        """Set an input of `run`, by name or position."""
         self.executor.set_input(which, array)
 
     def run(self) -> None:
-        """Compute the results of the inputs that were set."""
+        """Compute the results of the inputs set."""
         self.executor.run()
 
     def get_output(self, which: int) -> np.ndarray:
-        """A result of the last run; the executor's own array, which the next run overwrites."""
+        """A result of the last run: an array of the executor, overwritten by the next run."""
         return self.executor.get_output(which)
 
     def profile(self, *arrays: object, repeats: int = 10) -> Profile:
-        """Microseconds of each call; printed, a table with the slowest first."""
+        """Microseconds of each call; printed as a table, slowest first."""
         return self.executor.profile(*arrays, repeats=repeats)
 
     def export_library(self, path: str | PathLike[str], parameters: str = "inside", header: str | PathLike[str] | None = None) -> Path:
-        """Write a shared library that `load_module` loads, also where only the runtime is installed.
+        """Write a shared library that `load_module` loads, with or without the compiler installed.
 
-        One for executor="aot" is called from C, too, and then needs neither Python nor TVM-FFI.
+        A library for executor="aot" can also be called from C, without Python and TVM-FFI.
 
         Args:
-            path: of the library.
-            parameters: "inside" it, or "beside" it in `PATH.params`.
-            header: of a C header to write, for executor="aot".
+            path: path of the library.
+            parameters: storage of the weights: "inside" the library, or "beside" it in `PATH.params`.
+            header: path of a C header to write, for executor="aot".
         Raises:
-            BuildError: it cannot be linked or written.
+            BuildError: the library cannot be linked or written.
         """
         return export_library(path, [], self.executable, parameters, header)
 
     def export_object(self, path: str | PathLike[str], header: str | PathLike[str] | None = None) -> Path:
-        """Write a relocatable object with all of the model, for executor="aot": a C program links it in, so that it needs no library.
+        """Write a relocatable object with the whole model, for executor="aot", to link statically into a C program.
 
         Args:
-            path: of the object.
-            header: of a C header to write.
+            path: path of the object.
+            header: path of a C header to write.
         Raises:
-            BuildError: the model was compiled for another executor, or it cannot be linked or written.
+            BuildError: the model was compiled for another executor, or the object cannot be linked or written.
         """
         return export_object(path, self.executable, header)
 
@@ -141,23 +141,23 @@ def compile_model(
     lowering: Pipeline = CPU,
     name: str = "model",
 ) -> CompiledModel:
-    """Compile the graph function `main` of a module, with all that it calls.
+    """Compile the graph function `main` of a module and all functions that it calls.
 
     Args:
-        mod: the module, as an importer or a builder makes it.
-        target: where the code will run.
-        records: the best schedules that are known.
+        mod: the module of an importer or a builder.
+        target: target of the code.
+        records: database of the best schedules.
         strict: refuse functions without a record.
-        executor: "graph", "vm", "aot", or None for the first where shapes are numbers and nothing branches, else the second.
-        pipeline: passes from the module to TIR functions without schedules.
-        untuned: schedules what has no record; by default the analytic model chooses, which takes about a second for each function.
-        offload: external code generators that get what they support, the first first: names ("blas") or `ExternalCodegen` objects.
-        lowering: passes from scheduled TIR functions to what code is generated from.
-        name: what the names of the C functions of executor="aot" start with.
+        executor: "graph", "vm" or "aot"; None is "graph" for static shapes without branches, else "vm".
+        pipeline: passes from the module to unscheduled TIR functions.
+        untuned: schedules functions without a record; by default the analytic model chooses, in about a second per function.
+        offload: external code generators in order of priority: names ("blas") or `ExternalCodegen` objects.
+        lowering: passes from scheduled TIR functions to the input of code generation.
+        name: prefix of the C function names, for executor="aot".
     Raises:
-        UserError: there is no such executor, or no such external code generator.
-        RecordError: strict, and a function has no usable record: all of them are listed.
-        BuildError: a function cannot be compiled, or the executor cannot run such a graph.
+        UserError: unknown executor or external code generator.
+        RecordError: strict, and functions have no usable record: all are listed.
+        BuildError: a function cannot be compiled, or the executor does not support the graph.
         ScriptError: an index of a function is certainly out of bounds.
     """
     if executor is not None and (not isinstance(executor, str) or executor not in EMITTERS):

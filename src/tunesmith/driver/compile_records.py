@@ -1,7 +1,7 @@
-"""Compile a module under the records of a log; a record whose program cannot be compiled is reported, and costs nothing else.
+"""Compile a module with the records of a log, and replace records whose programs fail to compile.
 
-All functions are built at once.  Only when that fails is each function that has a record built alone, to find those that are to blame.
-If a schedule of the analytic model cannot be compiled, the function gets the default schedule, and its coverage says so.
+All functions are built at once.  Only if that fails, each function with a record is built alone to find the failing ones.  If a
+schedule of the analytic model fails to compile, the function gets the default schedule, reported in its coverage.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ T = TypeVar("T")
 
 
 class DamagedLogWarning(UserWarning):
-    """Lines of a log could not be read, where every function has to have a record."""
+    """Lines of a log could not be read, although every function needs a record."""
 
 
 def compile_records(
     passes: ApplyRecords, mod: IRModule, target: Target, build: Callable[[IRModule], T], alone: Callable[[PrimFunc], object]
 ) -> tuple[T, Applied]:
-    """What `build` makes of the module under its records, and the diagnostics.
+    """Apply the records to a module and build it.
 
     Args:
         passes: applies the records.
         mod: functions without schedules.
-        target: what is compiled for.
+        target: target of compilation.
         build: lowers and builds a module.
-        alone: lowers and builds one function, to find out whether it can be built.
+        alone: lowers and builds one function, to test whether it can be built.
+    Returns:
+        The result of `build`, and the applied records with diagnostics.
     Raises:
-        RecordError: the pass is strict, and a function has no record that can be used.
-        BuildError: the module cannot be compiled, whatever the records.
+        RecordError: the pass is strict, and a function has no usable record.
+        BuildError: the module cannot be compiled, even without records.
     """
     applied = passes.apply(mod, target)
     if passes.strict:
         _remark(passes.database)
     try:
         return build(applied.mod), applied
-    except Exception as error:  # lowering meets whatever a trace can make
+    except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
         replaceable = {"used"}
         if passes.untuned is analytic_schedule and isinstance(error, BuildError):
             replaceable |= {"missing", "plain", "refused"}
@@ -74,8 +76,8 @@ def _remark(database: Database) -> None:
     if report.bad_count:
         where = ", ".join(f"{b.path}:{b.line}" for b in report.bad[:3]) + (", ..." if report.bad_count > 3 else "")
         warnings.warn(
-            f"{report.bad_count} lines of the log could not be read ({where}): records that they held are not used. "
-            "`tunesmith log verify` says what is wrong with them",
+            f"{report.bad_count} lines of the log could not be read ({where}); their records are not used.  "
+            "`tunesmith log verify` reports the errors",
             DamagedLogWarning,
             stacklevel=stacklevel(),
         )

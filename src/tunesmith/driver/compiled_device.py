@@ -1,5 +1,6 @@
-"""Functions compiled for a GPU, with what they were made from.  The device is first asked for anything when a function is called, so that
-compiling, saving and exporting work on machines without one.
+"""Hold functions compiled for a GPU, with their source artifact.
+
+The device is first accessed when a function is called: compiling, saving and exporting work without a device.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tunesmith.support.errors import UserError
 class CompiledDeviceModule(DeviceModule):
     """Compiled functions by name: `module["matmul"](a, b, c)` with arrays of the host, of the device, of torch or CuPy.
 
-    What else it can do is what `DeviceModule` does: `time`, `save`.
+    Inherits `time` and `save` from `DeviceModule`.
 
     Args:
         artifact: the program.
-        coverage: for each function that records were looked up for, what was found.
-        index: which device of the target's kind runs it.
+        coverage: the result of the record lookup, for each function looked up.
+        index: index of the device among those of the target's kind.
 
     Attributes:
         artifact: as given.
@@ -36,12 +37,12 @@ class CompiledDeviceModule(DeviceModule):
         self.coverage = coverage
 
     def export_library(self, path: str | PathLike[str]) -> Path:
-        """Write a shared library that `load_module` loads, here or where tunesmith is not installed; returns the path.
+        """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.
 
-        Its functions take tensors of a GPU and run on the current stream of torch, or on that which TVM-FFI was told.
+        Its functions take GPU tensors and run on the current stream of torch, or on the stream set in TVM-FFI.
 
         Raises:
-            BuildError: the target is not CUDA (`save` works for all), or it cannot be linked or written.
+            BuildError: the target is not CUDA (`save` supports all targets), or the library cannot be linked or written.
         """
         return export_device_library(path, self.program)
 
@@ -49,25 +50,25 @@ class CompiledDeviceModule(DeviceModule):
         """Call the only function.
 
         Raises:
-            UserError: there are several.
-            RunError: an argument is not what the function takes, or there is no device that runs it.
+            UserError: there are several functions.
+            RunError: an argument does not match its parameter, or there is no such device.
         """
         self._function(None)(*arguments)
 
     def bind(self, *arguments: object, name: str | None = None) -> BoundCall:
-        """A call of a function on these arguments, checked once, for callers that repeat it on the same memory of the device.
+        """Bind a function to its arguments, which are checked once, for repeated calls on the same device memory.
 
         Args:
-            arguments: of the function, in order: DeviceArrays, or tensors of others on the device.
-            name: which function; not needed if there is one only.
+            arguments: arguments of the function, in order: DeviceArrays, or tensors of other libraries on the device.
+            name: name of the function; optional if there is only one.
         Raises:
             UserError: there are several functions, or none of this name.
-            RunError: an argument is not what the function takes, or lies with the host.
+            RunError: an argument does not match its parameter, or is in host memory.
         """
         return self._function(name).bind(*arguments)
 
     def _function(self, name: str | None) -> DeviceCallable:
-        """The function of this name; without one, the only function."""
+        """The function `name`, or the only function."""
         names = self.artifact.functions
         if name is None and len(names) != 1:
             raise UserError(f"the module has the functions {', '.join(names)}: call one of them, as module[name](...)")

@@ -1,4 +1,4 @@
-"""What tunesmith finds on this machine: processor, GPUs, packages, how noisy and how fast it is, and what to mend."""
+"""Report processor, GPUs, packages, noise and speed of this machine, with advice on problems."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "link": ("ziglang",),
     "peers": ("onnxruntime", "jax", "apache-tvm"),
 }
-"""Packages by the extra that installs them."""
+"""Packages by the extra that installs them; "core" are the required ones."""
 
 TOOLS = ("ld", "cc", "nvidia-smi")
-"""Programs that are used when they are there."""
+"""External programs that are used if present."""
 
 _NOISE_SECONDS = 1.0
 _NOISE_POLICY = TimingPolicy(warmup=3, min_repeat_ms=1.0, repeats=3, quiet_fraction=float("inf"), window_s=_NOISE_SECONDS, limit_s=4.0)
@@ -52,14 +52,14 @@ _UNSTEADY = 0.10
 
 
 def report(*, measure: bool = True) -> dict[str, Any]:
-    """Everything as plain data (JSON).
+    """Collect the report as plain data (JSON).
 
     Args:
-        measure: False leaves out `noise` (1 s) and `rates` (about 2 s where they are not remembered).
+        measure: False skips `noise` (1 s) and `rates` (about 2 s if not cached).
 
     Returns:
         `versions`, `cpu`, `target`, `openmp`, `gpus`, `opencl` (devices), `packages` (extra -> package -> version or None),
-        `tools` (name -> path or None), `noise`, `rates`, `advice` (sentences).  A section that failed holds `{"error": text}`.
+        `tools` (name -> path or None), `noise`, `rates`, `advice` (sentences).  A failed section is `{"error": text}`.
     """
     found: dict[str, Any] = {
         "versions": {"tunesmith": tunesmith.__version__, "python": platform.python_version(), "system": platform.platform()},
@@ -78,7 +78,7 @@ def report(*, measure: bool = True) -> dict[str, Any]:
 
 
 def _threads() -> dict[str, object]:
-    """The OpenMP runtime, and how many threads parallel loops use at most."""
+    """The OpenMP runtime, and the maximum number of threads of parallel loops."""
     found: dict[str, object] = {"library": str(load_openmp()._name), "threads": num_threads()}
     return found | {name: os.environ[name] for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT") if name in os.environ}
 
@@ -96,7 +96,7 @@ def _cpu() -> dict[str, object]:
 
 
 def _opencl() -> dict[str, object]:
-    """OpenCL devices in the order of their numbers: name -> the target that it is."""
+    """Names of the OpenCL devices in index order; the first with its target."""
     api = DEVICES.get("opencl")
     devices = [str(api.attributes(i).name) for i in range(api.count())]
     return {f"{i}: {name}": str(detect_device("opencl")) if i == 0 else "" for i, name in enumerate(devices)}
@@ -108,7 +108,7 @@ def _version(package: str) -> str | None:
 
 
 def _noise() -> dict[str, object]:
-    """How much others use this machine, and how steady a fixed kernel on one core is meanwhile."""
+    """Measure the load by other processes, and the variation of a fixed kernel on one core."""
     kernels = load_probe(Target.detect())
     out = np.zeros(OUT_BYTES, np.uint8)
     before = CpuClock.now()
@@ -123,7 +123,7 @@ def _noise() -> dict[str, object]:
 
 
 def advice(found: Mapping[str, Any]) -> list[str]:
-    """What to do about what was found; empty if all is well."""
+    """Advice on the problems in the report; empty if there are none."""
     said: list[str] = []
     cpu, noise = found["cpu"], found.get("noise", {})
     for section in ("target", "openmp", "noise", "rates"):
@@ -137,7 +137,7 @@ def advice(found: Mapping[str, Any]) -> list[str]:
     threads = found.get("openmp", {}).get("threads", cpu["num_cores"])
     if threads < cpu["num_cores"]:
         said.append(
-            f"Parallel loops run on {threads} of {cpu['num_cores']} cores (OMP_NUM_THREADS). Tune for that number, too: "
+            f"Parallel loops run on {threads} of {cpu['num_cores']} cores (OMP_NUM_THREADS). Also tune for that number: "
             f'target "llvm -num-cores={threads}".'
         )
     if noise.get("foreign_cores", 0) > _LOUD:
@@ -147,7 +147,7 @@ def advice(found: Mapping[str, Any]) -> list[str]:
         )
     if noise.get("spread", 0) > _UNSTEADY:
         said.append(
-            f"A fixed kernel varies by {noise['spread']:.0%}: compare programs in one interleaved run only, never times of two runs."
+            f"A fixed kernel varies by {noise['spread']:.0%}: compare programs only within one interleaved run, never between runs."
         )
     if not found["tools"].get("ld") and not found["tools"].get("cc"):
         said.append(
@@ -175,9 +175,9 @@ def render(found: Mapping[str, Any]) -> RenderableType:
                 (gpu["name"], f"sm_{gpu['compute_capability'].replace('.', '')}, {_size(gpu['memory_bytes'])}, driver {gpu['driver']}")
                 for gpu in found["gpus"]
             ]
-            or [("none", "no NVIDIA driver answers")],
+            or [("none", "no NVIDIA driver found")],
         ),
-        facts_table("OpenCL devices", _words(found["opencl"]) or [("none", "no OpenCL device answers (pip install 'tunesmith[opencl]')")]),
+        facts_table("OpenCL devices", _words(found["opencl"]) or [("none", "no OpenCL device found (pip install 'tunesmith[opencl]')")]),
         facts_table(
             "Packages",
             [

@@ -1,4 +1,4 @@
-"""What `tunesmith log` does: audit a log, count what is in it, prune it, merge several.  Nothing of a log is executed."""
+"""Audit, count, prune and merge logs, without executing anything in them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tunesmith.support.errors import RecordError, UserError
 __all__ = ["Fault", "Stats", "Verdict", "merge", "prune", "render_merge", "render_prune", "stats", "verify"]
 
 _MOST_SECONDS = 1e12
-"""Longer times of one record are none."""
+"""Longer times of a record are ignored as invalid."""
 MAX_FAULTS = 1000
-"""So many faults are kept to be shown; all are counted."""
+"""Maximum number of faults kept for display; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A line that is not as it should be.
+    """An invalid line of a log.
 
     Attributes:
-        line: its number, from 1.
-        kind: `line` (it cannot be read), `digest` (the program is another one), `conflict` (two programs for one digest), `workload` (the
-            record's program is not in the log), `target`, `trace` or `row` (of the record).
-        reason: what is wrong.
+        line: line number, from 1.
+        kind: `line` (it cannot be parsed), `digest` (it does not match the program), `conflict` (two programs for one digest), `workload`
+            (the record's program is not in the log), `target`, `trace` or `row` (invalid in the record).
+        reason: description of the fault.
     """
 
     line: int
@@ -51,13 +51,13 @@ class Fault:
 
 @dataclass
 class Verdict:
-    """What `verify` found.
+    """Result of `verify`.
 
     Attributes:
-        path: of the log.
-        records, workloads, duplicates: lines that can be read, and how many of them repeat others.
+        path: path of the log.
+        records, workloads, duplicates: numbers of valid lines, and of duplicates among them.
         counts: faults by kind.
-        faults: the first `MAX_FAULTS`, in the order of the lines.
+        faults: the first `MAX_FAULTS`, by line.
     """
 
     path: str
@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault."""
+        """Whether the log has no fault."""
         return not self.counts
 
     def add(self, line: int, kind: str, reason: str) -> None:
@@ -79,7 +79,7 @@ class Verdict:
             self.faults.append(Fault(line, kind, reason))
 
     def to_json(self) -> dict[str, Any]:
-        """As `tunesmith log verify --json` writes it."""
+        """The data written by `tunesmith log verify --json`."""
         return {
             "log": self.path,
             "ok": self.ok,
@@ -91,7 +91,7 @@ class Verdict:
         }
 
     def render(self) -> RenderableType:
-        """For a terminal."""
+        """The result as text for a terminal."""
         found = f"{self.path}: {self.records} records, {self.workloads} workloads, {self.duplicates} duplicates, "
         found += f"faults: {counted(self.counts)}" if self.counts else "no fault"
         hidden = sum(self.counts.values()) - len(self.faults)
@@ -103,18 +103,18 @@ class Verdict:
 
 
 def verify(log: PathLike) -> Verdict:
-    """Read every line of a log, whoever wrote it, and check what can be checked without running anything.
+    """Check every line of an untrusted log as far as possible without executing it.
 
-    Each line has the shape of its kind; a program has the digest that stands beside it; a record's program is in the log, its target is
-    one, its trace consists of known instructions, and its decisions are those of its row (which a candidate that failed need not have).
+    Checks that each line has the schema of its kind, each program matches its digest, each record's program is in the log, its target is
+    valid, its trace consists of known instructions, and its decisions match its row (not required of failed candidates).
 
     Raises:
-        RecordError: the log is not there or cannot be read.
+        RecordError: the log does not exist or cannot be read.
     """
     verdict = Verdict(str(log))
     reader = LineReader()
     scripts: dict[str, str] = {}
-    wanted: dict[str, list[int]] = {}
+    referenced: dict[str, list[int]] = {}
     seen: set[str] = set()
     targets: dict[int, str] = {}
     for number, value in json_lines.read(log, decode=reader.read):
@@ -129,14 +129,14 @@ def verify(log: PathLike) -> Verdict:
         verdict.records += 1
         verdict.duplicates += entry.identity in seen
         seen.add(entry.identity)
-        wanted.setdefault(entry.workload, []).append(number)
-        if id(entry.target) not in targets:  # the reader's pool keeps one object for equal targets
+        referenced.setdefault(entry.workload, []).append(number)
+        if id(entry.target) not in targets:  # the reader interns equal targets
             targets[id(entry.target)] = _target_fault(entry)
         if reason := targets[id(entry.target)]:
             verdict.add(number, "target", reason)
         _check_trace(verdict, number, entry)
-    for digest in sorted(wanted.keys() - scripts.keys()):
-        for number in wanted[digest]:
+    for digest in sorted(referenced.keys() - scripts.keys()):
+        for number in referenced[digest]:
             verdict.add(number, "workload", f"the log has no line with the program {digest}")
     verdict.faults.sort(key=lambda f: f.line)
     return verdict
@@ -144,17 +144,17 @@ def verify(log: PathLike) -> Verdict:
 
 @dataclass(frozen=True)
 class Stats:
-    """What `stats` counted: plain JSON in `data`, of one log or of several together."""
+    """Counts of one or several logs, as plain JSON in `data`."""
 
     data: Mapping[str, Any]
     report: LogReport
 
     def to_json(self) -> Mapping[str, Any]:
-        """As `tunesmith log stats --json` writes it."""
+        """The data written by `tunesmith log stats --json`."""
         return self.data
 
     def render(self) -> RenderableType:
-        """Tables for a terminal."""
+        """The counts as tables for a terminal."""
         rows = [_stats_row(t) for t in self.data["tasks"]]
         columns = ["workload", "trials", "best us", "sketch", "build s", "run s", "errors", "curve"]
         parts: list[RenderableType] = [plain_table("Tasks", columns, rows, left=["sketch", "errors", "curve"])]
@@ -178,12 +178,12 @@ class Stats:
 
 
 def stats(logs: Sequence[PathLike]) -> Stats:
-    """Count what logs hold, for each workload and target: trials, errors by class, the best, sketches, the curve, where the time went.
+    """Count records of each workload and target: trials, errors by class, the best, sketches, the curve, seconds per phase.
 
-    The best and the curve are of verified records; the fastest of a sketch need not be.
+    The best and the curve use verified records only; the fastest of a sketch uses all.
 
     Raises:
-        RecordError: a log is not there or cannot be read.
+        RecordError: a log does not exist or cannot be read.
     """
     database = Database.from_log(logs)
     workloads = database.workloads()
@@ -203,12 +203,12 @@ def stats(logs: Sequence[PathLike]) -> Stats:
 
 
 def render_merge(out: Path, report: LogReport) -> RenderableType:
-    """What a merge did, for a terminal."""
+    """The result of a merge as text for a terminal."""
     return printable(f"{out}: {report}")
 
 
 def render_prune(out: Path, report: PruneReport) -> RenderableType:
-    """What a pruning did, for a terminal."""
+    """The result of a pruning as text for a terminal."""
     lines = [printable(f"{out}: {report.kept} records kept, {report.dropped} dropped; {report.log}")]
     lines += [printable(f"! workload {digest} has no verified record and is not in {out}") for digest in report.empty]
     return Group(*lines)
@@ -222,11 +222,11 @@ def _check_workload(verdict: Verdict, number: int, line: WorkloadLine, scripts: 
         if known != line.script:
             verdict.add(number, "conflict", f"workload {line.digest} was defined before with another script")
         else:
-            return  # its digest was looked at
+            return  # its digest is already checked
     try:
         digest = structural.digest(parse_function(line.script))
     except UserError as error:
-        verdict.add(number, "digest", f"the script of {line.digest} is no program: {str(error).splitlines()[0]}")
+        verdict.add(number, "digest", f"the script of {line.digest} is not a program: {str(error).splitlines()[0]}")
         return
     if digest != line.digest:
         verdict.add(number, "digest", f"the script of {line.digest} has the digest {digest}")
@@ -268,7 +268,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
     known: set[object] = set()
     for r in records:
         if r.candidate in known:
-            continue  # a leader's second record is no trial
+            continue  # the second record of a leader is not a trial
         known.add(r.candidate)
         entry = sketches.setdefault(r.sketch, {"trials": 0, "fastest_us": None, "errors": {}})
         entry["trials"] += 1
@@ -302,7 +302,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
 
 
 def _total(records: Sequence[Record], name: str) -> float:
-    """Sum of a fact of the records; a log may hold anything in its place."""
+    """Sum of an extra field of the records; values in a log may have any type."""
     total = 0.0
     for r in records:
         value = r.extra.get(name)

@@ -1,6 +1,6 @@
-"""replay: is every best record of a log still good?  It is applied to its workload, checked, and on request run and timed.
+"""Check that the best records of a log still apply, and verify and time their programs on request.
 
-This is what a log promises: the program that was measured last month is the program that is compiled today.
+A valid log guarantees that the program compiled today is the program that was measured.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ReplayRow:
     """The best record of one workload on one target.
 
     Attributes:
-        workload: its name.
-        digest: of the unscheduled program.
-        ok: the record applies, the program is legal, and where it was run its output is right.
-        ir_digest: of the scheduled program; equal where the same program is compiled.
-        median: seconds of one call, if it was timed.
-        recorded: seconds that the record holds.
-        target: key of the target.
+        workload: name of the workload.
+        digest: digest of the unscheduled program.
+        ok: the record applies, the program is legal, and its output, if run, is correct.
+        ir_digest: digest of the scheduled program; equal digests mean the same program.
+        median: seconds of one call, if timed.
+        recorded: seconds in the record.
+        target: text of the target.
         note: why it is not ok.
     """
 
@@ -63,7 +63,7 @@ class ReplayRow:
     note: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """As `tunesmith replay --json` writes it."""
+        """The data written by `tunesmith replay --json`."""
         return {
             "workload": self.workload,
             "digest": self.digest,
@@ -75,21 +75,21 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """All workloads of a log."""
+    """Replay results of all workloads of a log."""
 
     rows: tuple[ReplayRow, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every record is good."""
+        """Whether every record is valid."""
         return all(row.ok for row in self.rows)
 
     def to_json(self) -> list[dict[str, object]]:
-        """As `tunesmith replay --json` writes it."""
+        """The data written by `tunesmith replay --json`."""
         return [row.to_json() for row in self.rows]
 
     def render(self) -> RenderableType:
-        """A table for a terminal."""
+        """The results as a table for a terminal."""
         cells = [
             [r.workload, "ok" if r.ok else "FAILED", microseconds(r.recorded), microseconds(r.median), r.digest, r.ir_digest or "-"]
             for r in self.rows
@@ -107,10 +107,10 @@ def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayR
     """Apply the best record of every workload and target of a log.
 
     Args:
-        log: where the records are.
-        verify: run each program once, and compare its output with the operator's numpy reference, or for a program that is no
-            operator's with the unscheduled program.
-        time: verify, and time.
+        log: the log of records.
+        verify: run each program once and compare its output with the operator's numpy reference, or with the unscheduled program for
+            other programs.
+        time: verify and time each program.
     Raises:
         RecordError: the log cannot be read.
     """
@@ -131,21 +131,21 @@ def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayR
 
 
 def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tuple[Subject | None, ReplayRow, PrimFunc | None]:
-    """The workload as a subject, its row, and the scheduled program, as far as one gets."""
+    """The workload as a subject, its row, and the scheduled program; None for the parts that fail."""
     line = database.workloads().get(digest)
     name = digest if line is None else line.name
     row = ReplayRow(name, digest, False, target=json.dumps(dict(data), sort_keys=True))
     try:
         row = replace(row, target=str(Target(data)))
         if line is None:
-            raise RecordError("the log has no line with its program: merge it with the log that has")
+            raise RecordError("the log has no line with its program: merge in the log that has it")
         func = parse_function(line.script)
         found = structural.digest(func)
         if found != digest:
-            raise RecordError(f"the program that the log gives for it has the digest {found}: another version of tunesmith wrote it")
+            raise RecordError(f"its program in the log has the digest {found}: another version of tunesmith wrote it")
         record = database.best(digest, data)
         if record is None:
-            raise RecordError("no record of it is verified and free of errors")
+            raise RecordError("it has no verified record without errors")
         row = replace(row, recorded=record.seconds)
         program = apply_record(record, func)
         verify_program(program)
@@ -155,7 +155,7 @@ def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tup
 
 
 def _subject(name: str, func: PrimFunc, digest: str) -> Subject:
-    """The operator's workload that the name says it is, if the program is the operator's; no name of a log is taken for a path."""
+    """The operator's workload of that name if the program matches; names in a log are never used as paths."""
     if ".py:" not in name:
         try:
             found = subject_of_text(name)
@@ -167,7 +167,7 @@ def _subject(name: str, func: PrimFunc, digest: str) -> Subject:
 
 
 def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Subject, PrimFunc]], time: bool) -> list[ReplayRow]:
-    """The rows of one target after their programs were run."""
+    """Run the programs of one target and return the updated rows."""
     try:
         check_runs_here(target)
     except UserError as error:
@@ -194,7 +194,7 @@ def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Su
 
 
 def _setup(subject: Subject, target: Target, path: Path) -> RunSetup:
-    """Arguments and reference of a workload."""
+    """Arguments and reference of a run."""
     params = tuple(param_specs(subject.func))
     ranges = subject.ranges
     reference: str | None = None

@@ -1,4 +1,4 @@
-"""show: what is in a log (best records, curves, errors, schedules), or what a search could do with a workload (sketches, sizes)."""
+"""Show the contents of a log (best records, curves, errors, schedules) or the search space of a workload."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tunesmith.support.seeds import stream
 
 @dataclass(frozen=True)
 class Shown:
-    """What was asked for: `data` is plain JSON, `render` the same for people."""
+    """Data to show: `data` as plain JSON, `render` for a terminal."""
 
     data: Any
     parts: tuple[RenderableType, ...]
 
     def render(self) -> RenderableType:
-        """For a terminal."""
+        """The data for a terminal."""
         return Group(*self.parts)
 
     def __str__(self) -> str:
@@ -41,14 +41,14 @@ class Shown:
 
 
 def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Shown:
-    """Each workload and target of a log: its best record, errors with an example of each class, and the curve of the best over the records.
+    """Each workload and target of a log: its best record, errors with an example per class, and the best-so-far curve of the records.
 
-    A search measures its leaders again at the end; so there may be more records than trials, which count candidates.
+    A search measures its leaders again at the end, so records can outnumber trials, which count candidates.
 
     Args:
-        log: where the records are.
-        script: the best schedule's program, too.
-        trace: the best schedule as Python, too.
+        log: the log of records.
+        script: include the program of the best schedule.
+        trace: include the best schedule as Python.
     Raises:
         RecordError: the log cannot be read.
     """
@@ -85,16 +85,16 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
 def show_workload(
     workload: WorkloadLike, *, target: str | Target | None = None, space: bool = True, script: bool = False, trace: bool = False
 ) -> Shown:
-    """A workload: its program, and the sketches that a search chooses from, with their sizes.
+    """A workload: its program, and the sketches of its search space, with their sizes.
 
     Args:
-        workload: one, as `tune` takes them.
-        target: what the sketches are for; by default this machine.
+        workload: one workload, in the forms that `tune` accepts.
+        target: target of the sketches; by default this machine.
         space: list the sketches.
         script: print the unscheduled program.
-        trace: print the steps of each sketch as Python, sizes open.
+        trace: print the steps of each sketch as Python, with free parameters.
     Raises:
-        UserError: there is no such workload.
+        UserError: unknown workload.
     """
     subject = find_subject(workload)
     machine = as_target(target)
@@ -116,11 +116,11 @@ def show_workload(
         parts.append(
             plain_table(
                 f"{len(sketches)} sketches, about {data['size']:.3g} candidates",
-                ["sketch", "size", "of them legal", "numbers", "constraints"],
+                ["sketch", "size", "legal share", "params", "constraints"],
                 cells,
             )
         )
-        parts += [printable(f"! left out, as no sizes are admissible: {line}", style="yellow") for line in task.space.left_out]
+        parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
         parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
     return Shown(data, tuple(parts))
 
@@ -157,7 +157,7 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
 
 
 def _steps(best: Record) -> str:
-    """The schedule of a record as Python, or why there is none."""
+    """The schedule of a record as Python, or the reason why there is none."""
     try:
         return Trace.from_json(best.trace).as_python()
     except UserError as error:
@@ -165,7 +165,7 @@ def _steps(best: Record) -> str:
 
 
 def _scheduled(best: Record, text: str | None) -> str:
-    """The program of a record, or why there is none."""
+    """The scheduled program of a record, or the reason why there is none."""
     if text is None:
         return "the log has no line with the program"
     try:
@@ -186,7 +186,7 @@ def _curve(records: Sequence[Record]) -> list[float | None]:
 
 
 def _flops(name: str) -> int:
-    """Operations of an operator's workload, 0 for any other name; no name of a log is taken for a path."""
+    """Operations of an operator's workload; 0 for any other name.  Names in a log are never used as paths."""
     try:
         found: Subject | None = None if ".py:" in name else subject_of_text(name)
     except UserError:

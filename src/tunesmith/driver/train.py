@@ -1,7 +1,7 @@
-"""train: cost models from measurements that exist already, and how good they are.
+"""Train cost models on existing measurements, and evaluate them.
 
-Measurements are logs (.jsonl) and record tables (.parquet).  Of each candidate the record that speaks for it counts, so that no program
-is both learned from and held out.
+Measurements are logs (.jsonl) and record tables (.parquet).  Each candidate contributes only its representative record, so that no
+program is in both the training and the test set.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ Path_ = str | PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What `train` made: the model, what it has learned from, the seconds that took, reading and features included, and how a search
-    names it."""
+    """Result of `train`: the model, its training set, the seconds taken (reading and features included), and its name for a search."""
 
     model: CostModel
     path: Path
@@ -45,32 +44,32 @@ class Trained:
     named: str = ""
 
     def render(self) -> RenderableType:
-        """For people."""
+        """The result as text for a terminal."""
         d = self.data
-        text = f"{self.path}: learned from {len(d)} programs of {len(d.tasks)} tasks in {self.seconds:.1f} s"
+        text = f"{self.path}: trained on {len(d)} programs of {len(d.tasks)} tasks in {self.seconds:.1f} s"
         text += f"; use it with --model {self.named}" if self.named not in ("", str(self.path)) else ""
         return printable(text if not d.refused.count else f"{text}\n{d.refused}")
 
     def to_json(self) -> dict[str, object]:
-        """As data."""
+        """The result as plain data."""
         return {"file": str(self.path), "seconds": self.seconds, **_about(self.data)}
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What `evaluate_files` found, and on what."""
+class EvaluatedModel:
+    """Result of `evaluate_files`: the evaluation of a model and its data."""
 
     model: str
     found: Evaluation
     data: TrainingSet
 
     def render(self) -> RenderableType:
-        """A table: the model and the controls."""
+        """A table of the model and the controls."""
         f = self.found
         how = (
             "as it is"
             if f.holdout is None
-            else f"held out {'within tasks' if f.holdout == 'within' else 'by ' + f.holdout}, {f.folds} rounds"
+            else f"held out {'within tasks' if f.holdout == 'within' else 'by ' + f.holdout}, {f.folds} folds"
         )
         rows = [
             [self.model if name == "model" else name, *["-" if v is None else f"{v:.3f}" for v in values.values()]]
@@ -80,10 +79,10 @@ class Judged:
         return Group(table, printable(str(self.data.refused))) if self.data.refused.count else table
 
     def to_json(self) -> dict[str, object]:
-        """As data."""
+        """The evaluation as plain data."""
         f = self.found
-        judged = {"model": self.model, "holdout": f.holdout, "folds": f.folds, "judged": f.programs, "values": f.values}
-        return {**judged, **_about(self.data)}
+        header = {"model": self.model, "holdout": f.holdout, "folds": f.folds, "judged": f.programs, "values": f.values}
+        return {**header, **_about(self.data)}
 
 
 def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[..., CostModel] = "xgb", seed: int = 0) -> Trained:
@@ -91,11 +90,11 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
 
     Args:
         files: logs and record tables.
-        out: file to write; `tunesmith tune --model FILE` takes it, and `--model path.py:Class@FILE` that of a class in a file.
-        model: as `tune` takes it; a file of a saved model is trained further.
-        seed: of the model.
+        out: file to write, for `tunesmith tune --model FILE`, or `--model path.py:Class@FILE` if the model is a class in a file.
+        model: as in `tune`; a saved model is trained further.
+        seed: seed of the model.
     Raises:
-        UserError: an argument makes no sense, or no record can be used.
+        UserError: an argument is invalid, or no record is usable.
         RecordError: a file cannot be read.
     """
     start = time.perf_counter()
@@ -110,29 +109,31 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
     return Trained(made, Path(out), data, time.perf_counter() - start, f"{code}@{out}" if code else str(out))
 
 
-def evaluate_files(model: str, files: Path_ | Iterable[Path_], holdout: str | None = None, folds: int = FOLDS, seed: int = 0) -> Judged:
-    """Judge a model, and the controls beside it, on measurements; see `costmodel.training.evaluation`.
+def evaluate_files(
+    model: str, files: Path_ | Iterable[Path_], holdout: str | None = None, folds: int = FOLDS, seed: int = 0
+) -> EvaluatedModel:
+    """Evaluate a model and the controls on measurements; see `costmodel.training.evaluation`.
 
     Args:
-        model: a name, or a file of a saved model.
+        model: a name, or the file of a saved model.
         files: logs and record tables.
-        holdout: `within`, `task`, `family` or `target`.  By default a saved model is judged as it is, and any other `within` tasks.
-        folds: rounds, each of which holds out another part.
-        seed: of the model and of what is held out when.
+        holdout: `within`, `task`, `family` or `target`.  By default a saved model is evaluated as it is, any other `within` tasks.
+        folds: folds of the cross-validation.
+        seed: seed of the model and of the folds.
     Raises:
-        UserError, RecordError: as `train`; or the measurements cannot be held out this way.
+        UserError, RecordError: as `train`; or the measurements do not support this holdout.
     """
     if holdout is None and not is_model_file(model):
         holdout = "within"
     with running(f"the cost model {model}"):
-        make_model(model, seed)  # a wrong name is reported before the files are read
+        make_model(model, seed)  # report a wrong name before reading the files
     data = examples(files)
     with running(f"the cost model {model}"):
-        return Judged(model, evaluate(model, data, holdout, folds, seed), data)
+        return EvaluatedModel(model, evaluate(model, data, holdout, folds, seed), data)
 
 
 def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
-    """The programs of logs and record tables, each candidate once.
+    """The programs of logs and record tables, one per candidate.
 
     Raises:
         UserError, RecordError: see `train`.
@@ -152,12 +153,12 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     found = training_set(measured, scripts, names, _targets(table))
     for path, one in zip(paths, tables, strict=True):
         if one.report.bad_count:
-            found.refused.add(f"{path}: lines that are no records, the first {one.report.bad[0]}", one.report.bad_count)
+            found.refused.add(f"{path}: invalid lines, the first {one.report.bad[0]}", one.report.bad_count)
     return found
 
 
 def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
-    """Targets with the rates that a search would have: those of the table where it knows them, measured ones for this machine."""
+    """Targets with machine rates as in a search: those of the table if present, measured rates for this machine."""
 
     def of(identity: Mapping[str, object]) -> Target:
         target = Target.from_json(identity)

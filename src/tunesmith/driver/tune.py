@@ -1,7 +1,7 @@
-"""tune: search for fast schedules of one workload or several, and keep every measurement in a log.
+"""Search for fast schedules of one or several workloads, and log every measurement.
 
-The tasks take turns, a batch each, so that an interrupted run has served all of them; a scheduler says whose turn it is.  A run with
-a log that is there already goes on where it ended: what was measured counts and is not measured again.
+A scheduler allocates batches to the tasks in turn, so that an interrupted run has served all of them.  A run with an existing log
+resumes it: logged measurements count as trials and are not repeated.
 """
 
 from __future__ import annotations
@@ -80,36 +80,36 @@ def tune(
 
     Args:
         workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.
-        target: where they will run, which is here unless workers are elsewhere; by default this machine.  Rates of the machine that
-            the analytic model uses are measured once and remembered, unless a Target is given, which is taken as it is.
-        trials: measured candidates for each workload, those of the log included; by default 128, or no bound where
-            `total_trials` or `seconds` is given.
-        log: file of records: read first, then appended to as measurements come.  The run itself is noted in `LOG.runs` beside it
-            (see `measure.records.run_manifest`).  None keeps nothing.
-        seed: the same seed proposes the same candidates, as long as the measurements are the same.
-        sampler: what proposes candidates: a name, `"path.py:Class"`, or a class.
-        model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, a file of a saved model, which is updated
-            on top of what it knew, or what makes a fresh model.
-        batch: candidates of a workload that are built and measured before the next has its turn.
-        workers: processes that compile; by default one for each core.  0 compiles and runs in this process, where a candidate
-            that crashes takes everything with it.  "ray" or "ray:N" has Ray actors compile, N or one for each processor, and run: those
-            of the cluster at RAY_ADDRESS, or of a Ray that is started here.
-        rules: of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
-        policy: how candidates are measured; by default with warm caches, and of a model with weights that are not in them.
-        leaders: so many of the best are verified and timed in turn at the end; 0 leaves this out.
-        progress: show on standard error what goes on.
-        allocation: who is next: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient where
-            `total_trials` or `seconds` is to be shared, turns otherwise.
-        total_trials: measured candidates of all workloads together, those of the log included.
-        seconds: no batch begins later than this.  A run that resumes has as many again.
-        early_stop: a workload ends when its best has not become 1 % faster over so many trials.
-        weights: how often a workload occurs in what is to be fast, by name; 1 where it is not said.  The gradient looks at them.
+        target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
+            the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
+        trials: measured candidates per workload, including those in the log; by default 128, or no bound if `total_trials` or `seconds`
+            is given.
+        log: file of records: read first, then appended to as measurements complete.  The run is recorded in `LOG.runs` beside it
+            (see `measure.records.run_manifest`).  None disables the log.
+        seed: equal seeds propose equal candidates, as long as the measurements are equal.
+        sampler: proposes candidates: a name, `"path.py:Class"`, or a class.
+        model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, the file of a saved model, which is
+            trained further, or a factory.
+        batch: candidates per turn of a workload, built and measured together.
+        workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
+            whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
+            RAY_ADDRESS, or a local Ray started for the run.
+        rules: rules of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
+        policy: how candidates are measured; by default with warm caches, and for a model with its weights not in the caches.
+        leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
+        progress: show progress on standard error.
+        allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if
+            `total_trials` or `seconds` is shared, else round-robin.
+        total_trials: measured candidates of all workloads together, including those in the log.
+        seconds: no batch starts later than this.  A resumed run has the full time again.
+        early_stop: a workload stops when its best has not improved by 1 % over this number of trials.
+        weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
         callbacks: called with the progress of a workload after each of its batches.
-        tensorboard: folder for curves that TensorBoard shows; needs the extra `tensorboard`.
+        tensorboard: folder of TensorBoard curves; needs the extra `tensorboard`.
     Returns:
-        What was found, for each workload.  Ctrl-C ends the search early and is no error; a workload that fails does not stop the others.
+        The results of each workload.  Ctrl-C ends the search early and is not an error; a failed workload does not stop the others.
     Raises:
-        UserError: an argument makes no sense; nothing was measured then.
+        UserError: an argument is invalid; raised before any measurement.
         RecordError: the log cannot be read or written.
         BuildError: the target's code cannot run here.
     """
@@ -125,20 +125,20 @@ def tune(
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(seed)
     kind, maker = find_sampler(sampler), find_model(model)
-    odd = [f"{s.name}: {remark}" for s in found for remark in checked(s.func)]
-    target = _target_there(target) if isinstance(workers, str) else _target_here(target)
+    warnings = [f"{s.name}: {remark}" for s in found for remark in checked(s.func)]
+    target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
     tasks = _weighted([s.task(target, rules) for s in found], weights or {})
     groups = [_group(s) for s in found]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
-    database = Database() if journal is None else _known(journal)
+    database = Database() if journal is None else _loaded(journal)
     with contextlib.ExitStack() as stack:
         shown: list[Callback] = [*callbacks]
         if tensorboard is not None:
             shown.append(stack.enter_context(TensorBoardScalars(tensorboard)).show)
         if progress:
             shown.append(stack.enter_context(ProgressView(total=total_trials)).show)
-        builder, runner = _staff(workers, target, stack)
+        builder, runner = _builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         settings = {
             "trials": trials,
@@ -154,32 +154,32 @@ def tune(
         }
         names = [task.name for task in tasks]
         path = None if log is None else manifest_path(log)
-        noted = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
+        manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         each = trials if trials is not None else None if total_trials is None else total_trials // len(tasks)
         notes = [asked_once(batch, each)] if each is not None and batch >= each else []
-        notes += odd
+        notes += warnings
         search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
-        noted["tasks"] = [_noted(t) for t in report.tasks]
+        manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
-            noted["outcome"] = "interrupted"
+            manifest["outcome"] = "interrupted"
         elif report.tasks and all(t.failure for t in report.tasks):
-            noted["outcome"] = f"failed: {report.tasks[0].failure}"
+            manifest["outcome"] = f"failed: {report.tasks[0].failure}"
     return report
 
 
-def _noted(task: TaskReport) -> dict[str, object]:
-    """A task in the manifest of the run."""
+def _manifest_entry(task: TaskReport) -> dict[str, object]:
+    """The entry of a task in the run manifest."""
     failure = {"failure": task.failure} if task.failure else {}
     return {"workload": task.workload, "digest": task.digest, "trials": task.trials, "resumed": task.resumed, **failure}
 
 
 COLD_BYTES = 64 << 20
-"""Memory that the weights of a model's layers are taken from in turns: more than caches of the second level hold."""
+"""Memory from which the weights of a model's layers are taken in rotation: larger than a second-level cache."""
 
 
 class _Search:
-    """The tunings of one run, in turns."""
+    """The tunings of one run, in the scheduler's order."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Search:
         return Report(tuple([self._report(task) for task in tasks]), interrupted, self._notes)
 
     def _states(self, tasks: Sequence[Task], groups: Sequence[str]) -> list[TaskState]:
-        """The tasks as the scheduler sees them; one that could not begin, has failed, or has no more candidates, is done."""
+        """The tasks as seen by the scheduler; a task that could not start, has failed, or has no more candidates, is done."""
         out = []
         for task, group in zip(tasks, groups, strict=True):
             tuning, limit = self._tunings.get(task.name), self._settings["trials"]
@@ -229,12 +229,12 @@ class _Search:
         self._tunings[task.name] = Tuning(task, sampler_of(task), self._measurer, database=self._database, **self._settings)
 
     def _guarded(self, name: str, action: Callable[[], bool | None]) -> bool:
-        """Do something for one task; False when it is over, or has failed, which is noted."""
+        """Run an action of one task; False when the task is finished or has failed, which is recorded."""
         try:
             return bool(action())
         except TunesmithError as error:
             self._failures[name] = str(error)
-        except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, ours or a plug-in's, costs one task
+        except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, built-in or plug-in, fails one task only
             self._failures[name] = _unexpected(error)
         return False
 
@@ -242,16 +242,16 @@ class _Search:
         tuning = self._tunings.get(task.name)
         failure = self._failures.get(task.name, "")
         if tuning is None:
-            return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it began")
+            return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it started")
         best = self._database.best(task.digest, task.target.to_json(), task.func)
         examples = examples_of(self._database.records(task.digest, task.target.to_json()))
         if best is None and not failure:
-            failure = "no candidate was built, ran and gave the right result"
+            failure = "no candidate was built and ran with a correct result"
         return TaskReport.of(tuning.progress, best, failure, examples)
 
 
 def _unexpected(error: BaseException) -> str:
-    """An exception that no part raises on purpose, with the place that raised it."""
+    """Message of an unexpected exception, with the line that raised it."""
     text, is_users = described(error)
     return text if is_users or isinstance(error, (OSError, MemoryError, SystemExit)) else str(InternalError(text))
 
@@ -261,41 +261,41 @@ def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: in
 
 
 def _group(subject: Subject) -> str:
-    """Workloads of one operator and about as many operations should reach similar rates; the base of the logarithm is Ansor's."""
+    """Group of workloads of one operator and similar operation counts, expected to reach similar rates; the logarithm's base is Ansor's."""
     if subject.operator is None or not subject.flops:
         return ""
     return f"{subject.operator.operator.name}/{int(math.log(subject.flops + 1, 1.618))}"
 
 
 def _check(workers: object, policy: object, weights: object, tensorboard: object) -> None:
-    """Refuse arguments of other kinds, before anything is measured."""
+    """Raise UserError for arguments of the wrong type, before any measurement."""
     if isinstance(workers, str):
         _ray_workers(workers)
     elif workers is not None:
         try:
             as_count("workers", workers, 0)
         except UserError as error:
-            raise UserError(f'{error}: workers counts processes from 1, or is 0 for none, or "ray" or "ray:N"') from None
+            raise UserError(f'{error}: workers is a number of processes, 0 for none, "ray" or "ray:N"') from None
     if policy is not None and not isinstance(policy, MeasurePolicy):
-        raise UserError(f"policy={policy!r:.200}: a MeasurePolicy is wanted")
+        raise UserError(f"policy={policy!r:.200}: expected a MeasurePolicy")
     if weights is not None and not isinstance(weights, Mapping):
-        raise UserError(f"weights={weights!r:.200}: a mapping from names of workloads to numbers is wanted")
+        raise UserError(f"weights={weights!r:.200}: expected a mapping from workload names to numbers")
     if tensorboard is not None and not isinstance(tensorboard, (str, PathLike)):
-        raise UserError(f"tensorboard={tensorboard!r:.200}: the path of a folder is wanted")
+        raise UserError(f"tensorboard={tensorboard!r:.200}: expected the path of a folder")
 
 
 def _callbacks(given: object) -> list[Callback]:
     found = None if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if found is None or not all(callable(c) for c in found):
-        raise UserError(f"callbacks={given!r:.200}: a list of functions is wanted, which take the progress of a workload")
+        raise UserError(f"callbacks={given!r:.200}: expected a list of functions of the progress of a workload")
     return found
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:
-    """The tasks with their weights.  UserError if a weight is for none of them."""
+    """The tasks with their weights.  Raises UserError if a weight matches no task."""
     unknown = sorted(weights.keys() - {task.name for task in tasks})
     if unknown:
-        raise UserError(f"there is a weight for {unknown[0]!r}, which is not tuned; {', '.join(task.name for task in tasks)} is")
+        raise UserError(f"the weight {unknown[0]!r} matches no tuned workload; tuned: {', '.join(task.name for task in tasks)}")
     return [dataclasses.replace(task, weight=weights.get(task.name, task.weight)) for task in tasks]
 
 
@@ -305,36 +305,36 @@ def _target_here(target: str | Target | None) -> Target:
     if isinstance(target, Target):
         check_runs_here(target)
         return target
-    there = as_target(target)
-    if there.is_cpu:
-        return calibrated(there)
-    check_runs_here(there)
-    return calibrated_device(there)
+    parsed = as_target(target)
+    if parsed.is_cpu:
+        return calibrated(parsed)
+    check_runs_here(parsed)
+    return calibrated_device(parsed)
 
 
-def _target_there(target: str | Target | None) -> Target:
-    """For runners elsewhere, which refuse what they are not; one that is not this machine cannot be calibrated here."""
+def _target_remote(target: str | Target | None) -> Target:
+    """The target of remote runners, which reject other targets; only this machine can be calibrated here."""
     named, here = Target.detect() if target is None else Target(target), Target.detect()
     is_here = named.is_cpu and (named.mcpu, named.num_cores) == (here.mcpu, here.num_cores)
     return _target_here(target) if is_here else named
 
 
-def _known(journal: RecordLog) -> Database:
+def _loaded(journal: RecordLog) -> Database:
     contents = journal.load()
     database = Database(contents.records, contents.workloads.values())
     database.report = contents.report
     return database
 
 
-def _staff(workers: int | str | None, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
-    """What builds and what runs; the stack closes them."""
+def _builder_and_runner(workers: int | str | None, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
+    """Create the builder and the runner; the stack closes them."""
     if isinstance(workers, str):
-        return _ray_staff(workers, target, stack)
+        return _ray_builder_and_runner(workers, target, stack)
     builder = InProcessBuilder() if workers == 0 else LocalBuilder(workers)
     return stack.enter_context(builder), stack.enter_context(InProcessRunner() if workers == 0 else LocalRunner(target.num_cores))
 
 
-def _ray_staff(workers: str, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
+def _ray_builder_and_runner(workers: str, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
     from tunesmith.measure.ray.ray_builder import RayBuilder
     from tunesmith.measure.ray.ray_cluster import RayCluster
     from tunesmith.measure.ray.ray_runner import RayRunner
@@ -345,7 +345,7 @@ def _ray_staff(workers: str, target: Target, stack: contextlib.ExitStack) -> tup
 
 
 def _ray_workers(workers: str) -> int | None:
-    """How many "ray:N" names; None for "ray"."""
+    """The N of "ray:N"; None for "ray"."""
     kind, _, number = workers.partition(":")
     if kind != "ray" or (number and not number.isdecimal()) or workers.endswith(":"):
         raise UserError(f'workers is a number of processes, "ray" or "ray:N", got {workers!r}')

@@ -1,6 +1,6 @@
-"""What can be tuned, compiled, timed: an operator's text, a function in a Python file, a PrimFunc, a module, tensor expressions, a model.
+"""Convert operators' texts, functions of Python files, programs, tensors and models to subjects of tuning and compilation.
 
-Each of them becomes a `Subject`, a named function with what is known of it; a model becomes one for each of its tasks.
+A `Subject` is a named function with its metadata; a model becomes one subject per task.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 
 POSITIVE: Range = (0.5, 1.5)
-"""Values of an input that must be positive."""
+"""Value range of inputs that must be positive."""
 
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
 """`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, a program, a model (a module with the graph function `main`), an
-operator's workload, or tensors as `create_prim_func` takes them."""
+operator's workload, or tensors in the form that `create_prim_func` takes."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A function with a name.
+    """A named function to tune or compile.
 
     Attributes:
-        name: what people call it; for an operator its canonical text.
-        func: the function, not scheduled.
-        operator: the operator's workload that it is, with reference and flops, or None.
-        weight: how often it is called by the model that it was extracted from.
-        in_model: it was extracted from a model.
+        name: display name; for an operator its canonical text.
+        func: the unscheduled function.
+        operator: the operator's workload, with reference and flops, or None.
+        weight: number of calls in the source model.
+        in_model: the function was extracted from a model.
     """
 
     name: str
@@ -56,22 +56,22 @@ class Subject:
 
     @property
     def flops(self) -> int:
-        """Floating point operations as tables count them; 0 if unknown."""
+        """Floating point operations of one call; 0 if unknown."""
         return self.operator.flops if self.operator is not None else 0
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """Values of the inputs for which the usual range makes no sense."""
+        """Value ranges of inputs for which the default range is invalid."""
         return dict.fromkeys(self.operator.operator.positive, POSITIVE) if self.operator is not None else {}
 
     def task(self, target: Target, rules: Sequence[str | Rule] | None = None) -> Task:
-        """The task of tuning it.
+        """The tuning task of the function.
 
         Args:
-            target: where it will run.
-            rules: of the space, names or functions; by default those of the target.
+            target: target of the programs.
+            rules: rules of the space, names or functions; by default those of the target.
         Raises:
-            UserError: its sizes come with the call.
+            UserError: the function has dynamic shapes.
         """
         op = self.operator
         if any(isinstance(p, Var) for p in self.func.params):
@@ -89,11 +89,11 @@ class Subject:
 
 
 def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]:
-    """The subjects of one workload or of several.  A module gives one for each of its functions, a model one for each of its tasks.
+    """The subjects of one or several workloads.  A module gives one per function, a model one per task.
 
     Raises:
-        UserError: there is none, one is of no known form, or two different programs have one name.
-        ScriptError: an index of one is certainly out of bounds.
+        UserError: no workload, a workload of unknown form, or two different programs with one name.
+        ScriptError: an index is certainly out of bounds.
     """
     several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
     found = [s for one in (given if several else [given]) for s in _subjects_of(one)]  # type: ignore[union-attr]
@@ -111,30 +111,30 @@ def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]
 
 
 def find_subject(given: WorkloadLike) -> Subject:
-    """The one subject of a workload.  UserError if it is none, or a module with several functions."""
+    """The subject of a single workload.  Raises UserError if there is none, or the module has several functions."""
     found = find_subjects(given)
     if len(found) != 1:
         what = given if isinstance(given, str) else "the module"
-        raise UserError(f"one function is wanted, and {what} has {', '.join(s.name for s in found)}")
+        raise UserError(f"expected one function, but {what} has {', '.join(s.name for s in found)}")
     return found[0]
 
 
 def subject_of_text(text: str) -> Subject:
-    """What `NAME(key=value,...)` or `path.py:function` names.
+    """The subject of `NAME(key=value,...)` or `path.py:function`.
 
-    The file is run as Python; the function is a PrimFunc, or makes one, or makes the tensors of one.
+    The file is run as Python; the function is a PrimFunc, or returns one, or returns the tensors of one.
 
     Raises:
-        UserError: the text is neither, or what it names is not there, or is a model, which has many functions.
+        UserError: the text is neither, or names nothing, or names a model, which has many functions.
     """
     found = _of_text(text)
     if len(found) != 1:
-        raise UserError(f"one function is wanted, and {text!r} has {', '.join(s.name for s in found)}")
+        raise UserError(f"expected one function, but {text!r} has {', '.join(s.name for s in found)}")
     return found[0]
 
 
 def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
-    """What is to be compiled: a model, or another module, as it is; of everything else the functions of its subjects.
+    """The module to compile: a model or another module as it is; otherwise a module of the subjects' functions.
 
     Raises:
         UserError: as `find_subjects`.
@@ -156,7 +156,7 @@ def _of_text(text: str) -> list[Subject]:
 
 
 def _loaded(text: str) -> object:
-    """What `path.py:function` names; a function that makes something is called."""
+    """The object that `path.py:function` names; a Python function is called and returns it."""
     found = load_from_file(text)
     if isinstance(found, (PrimFunc, Workload, IRModule)) or not callable(found):
         return found
@@ -179,7 +179,7 @@ def _of_found(text: str, found: Any) -> list[Subject]:
 
 
 def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
-    """The functions of a module; of one with a graph function `main`, the tasks of that model."""
+    """Subjects of the functions of a module; for a module with the graph function `main`, the tasks of that model."""
     if isinstance(mod.get("main"), GraphFunc):
         lowered = GRAPH(mod, Target.detect())
         tasks = extract_tasks(lowered)
@@ -190,13 +190,13 @@ def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
 
 
 def _why_no_tasks(mod: IRModule) -> str:
-    """Why a lowered model has no function that a search knows schedules of."""
+    """Why a lowered model has no tunable function."""
     reasons = dict.fromkeys([why_plain(f) for f in mod.values() if isinstance(f, PrimFunc)])
     if not reasons:
-        return "the model has no functions, and so nothing to tune"
-    sized = any(isinstance(p, Var) for f in mod.values() if isinstance(f, PrimFunc) for p in f.params)
-    advice = "Import it with fixed sizes to tune it, or compile it as it is" if sized else "Compile it as it is"
-    return f"nothing of the model can be tuned; of its functions, each says: {'; or: '.join(reasons)}. {advice}"
+        return "the model has no functions to tune"
+    dynamic = any(isinstance(p, Var) for f in mod.values() if isinstance(f, PrimFunc) for p in f.params)
+    advice = "Import it with fixed sizes to tune it, or compile it as it is" if dynamic else "Compile it as it is"
+    return f"no function of the model can be tuned: {'; '.join(reasons)}. {advice}"
 
 
 def _subjects_of(given: object) -> list[Subject]:

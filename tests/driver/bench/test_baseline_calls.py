@@ -1,4 +1,4 @@
-"""Workloads put to peers: the peers' own checks accept every request, and numpy's answers are right."""
+"""Calls of workloads are accepted by the baselines' own checks and give correct results in numpy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tunesmith.ops.workload import workload
         ("add(shape=3x4)", "add"),
     ],
 )
-def test_requests_are_what_peers_take(text: str, op: str) -> None:
+def test_calls_are_accepted_by_baselines(text: str, op: str) -> None:
     w = workload(text)
     inputs = w.random_inputs()
     request = baseline_call(w, inputs)
@@ -54,6 +54,6 @@ def test_requests_are_what_peers_take(text: str, op: str) -> None:
         "mean(shape=3x4)",
     ],
 )
-def test_what_peers_do_not_have(text: str) -> None:
+def test_unsupported_operators_have_no_call(text: str) -> None:
     w = workload(text)
     assert baseline_call(w, w.random_inputs()) is None

@@ -1,4 +1,4 @@
-"""Pools: what of a log becomes one, its task is the real one with fewer rows, and nothing else can be proposed."""
+"""Tabular benchmarks: loading from logs, the restricted task, and refusal of unknown candidates."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def space_of(pool: Pool, k: int = 0) -> PoolSpace:
     return space
 
 
-def test_the_task_is_the_real_one_with_the_rows_of_the_pool(pool: Pool) -> None:
+def test_the_task_is_restricted_to_the_rows_of_the_pool(pool: Pool) -> None:
     real = {s.name: s for s in task().space.sketches}
     assert pool.task.digest == task().digest and len(pool) == 40 * len(real)
     for measured, s in zip(pool.sketches, pool.task.space.sketches, strict=True):
         assert structural.difference(s.func, real[s.name].func) is None
         assert s.space.size() == len(measured.rows) and real[s.name].space.admissible(measured.rows).all()
-        assert isinstance(s.space, PoolSpace) and s.space.real.size() == real[s.name].space.size()  # it moves in the real space
+        assert isinstance(s.space, PoolSpace) and s.space.real.size() == real[s.name].space.size()  # mutation acts in the real space
         assert [p.domain for p in s.space.params] == [p.domain for p in real[s.name].params]
 
 
-def test_what_the_space_gives_was_measured(pool: Pool) -> None:
+def test_the_space_gives_measured_rows_only(pool: Pool) -> None:
     space, rng = space_of(pool), stream(1, "test")
     rows = space.sample(200, rng)
     mutants = space.mutate(rows, rng)
@@ -67,10 +67,10 @@ def test_what_the_space_gives_was_measured(pool: Pool) -> None:
     assert not space.admissible(rows + 1000).any()
     moved = (mutants != rows).any(axis=1)
     real_moved = (space.real.mutate(rows, stream(2, "test")) != rows).any(axis=1)
-    assert moved.mean() >= 0.9 * real_moved.mean()  # no mutant falls back on its parent
+    assert moved.mean() >= 0.9 * real_moved.mean()  # no mutant maps back to its parent
 
 
-def test_the_nearest_row_is_found_as_the_slow_way_finds_it(pool: Pool) -> None:
+def test_the_nearest_row_matches_a_linear_search(pool: Pool) -> None:
     space = space_of(pool)
     rows = stream(3, "test").integers(1, 64, size=(50, len(space.params)))
 
@@ -85,8 +85,8 @@ def test_the_nearest_row_is_found_as_the_slow_way_finds_it(pool: Pool) -> None:
     assert (space.snap(space.rows) == np.arange(40)).all()
 
 
-def test_broken_numbers_have_a_nearest_row_and_are_no_row(pool: Pool) -> None:
-    """7.9 is nearer to 8 than to 7, and a row of the pool with a fraction more is not that row."""
+def test_fractions_have_a_nearest_row_and_are_not_in_the_pool(pool: Pool) -> None:
+    """7.9 is nearer to 8 than to 7, and a row of the pool plus a fraction is not in the pool."""
     space = space_of(pool)
     assert (space.indices(space.rows + 0.4) == -1).all() and not space.admissible(space.rows + 0.4).any()  # type: ignore[arg-type]
     assert (space.nearest(space.rows * 1.0, stream(0, "test")) == space.rows).all()  # type: ignore[arg-type]
@@ -110,14 +110,14 @@ def test_candidates_that_are_not_in_the_pool_are_refused(pool: Pool) -> None:
     for wrong, what in [
         (Candidate(0, (7,) * len(row)), "the row .7, 7.* of the sketch 'tile rows-vec'"),
         (Candidate(9, row), "sketch 9; the pool has 4 sketches"),
-        (Candidate(0, [*row]), "the row"),  # type: ignore[arg-type]  # a list is no row
-        ((0, row), "which is no Candidate"),
+        (Candidate(0, [*row]), "the row"),  # type: ignore[arg-type]  # a list is not a row
+        ((0, row), "which is not a Candidate"),
     ]:
         with pytest.raises(UserError, match=f"not in the pool of matmul.*{what}.*sample, mutate, crossover, nearest"):
             pool.index(wrong)  # type: ignore[arg-type]
 
 
-def test_the_median_counts_and_failures_are_infinitely_slow() -> None:
+def test_repeated_measurements_get_the_median_and_failures_are_infinitely_slow() -> None:
     s = task().space.sketches[0]
     a, b, c = (tuple(r) for r in s.space.sample(3, stream(5, "test")).tolist())
     trace = s.trace.with_row(a).to_json()
@@ -131,7 +131,7 @@ def test_the_median_counts_and_failures_are_infinitely_slow() -> None:
     assert again.digest == made.digest != make_pool("m", made.script, dict(made.target), lines[:3]).digest
 
 
-def test_sketches_that_the_rules_do_not_know_are_rebuilt_from_their_traces(hand: ModuleType) -> None:
+def test_sketches_unknown_to_the_rules_are_rebuilt_from_their_traces(hand: ModuleType) -> None:
     schedule = Schedule(hand.matmul(), parametric=True)
     hand.tiled(schedule)
     trace = schedule.trace.to_json()
@@ -155,13 +155,13 @@ def schedule_with(hand: ModuleType, columns: int) -> object:
     return s.func
 
 
-def test_a_trace_that_does_not_fit_is_refused() -> None:
+def test_a_trace_that_does_not_apply_is_refused() -> None:
     pool = make_pool("m", script(task().func), TARGET.to_json(), [Measurement("mine", [["get_block", {"name": "Z"}, ["b0"]]], (), 1.0)])
     with pytest.raises(RecordError, match="sketch 'mine' cannot be applied to its workload: .*"):
         pool.task  # noqa: B018
 
 
-def test_pools_travel_without_their_task(pool: Pool) -> None:
+def test_pools_are_pickled_without_their_task(pool: Pool) -> None:
     pool.task  # noqa: B018
     copy = pickle.loads(pickle.dumps(pool))
     assert "task" not in vars(copy) and copy.digest == pool.digest and copy.best == pool.best
@@ -170,7 +170,7 @@ def test_pools_travel_without_their_task(pool: Pool) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path, hand: ModuleType) -> Path:
-    """Two workloads; of the first a failure, a schedule written by hand, and one candidate twice."""
+    """Two workloads; the first with a failure, a hand-written schedule, and one candidate twice."""
     path = tmp_path / "log.jsonl"
     for n, text in enumerate(("matmul(m=96,n=80,k=64)", "relu(shape=4096)")):
         w = workload(text)
@@ -195,11 +195,11 @@ def test_logs_and_tables_give_the_same_pools(log: Path, tmp_path: Path) -> None:
     assert [len(first), int(np.isinf(first.seconds).sum()), first.best] == [5, 1, 2e-5]
     assert [p.digest for p in load_pools([table])] == [first.digest, second.digest]
     assert [p.name for p in load_pools([table], ["relu(shape=4096)"])] == ["relu(shape=4096)"]
-    assert len(load_pools([log, table])) == 2  # the same measurements are one pool
+    assert len(load_pools([log, table])) == 2  # equal measurements give one pool
 
 
-def test_pools_that_cannot_be_had_are_refused(log: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no pool of 'conv' in .*log.jsonl; there are: .*matmul.m=96,n=80,k=64."):
+def test_refusals(log: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no pool of 'conv' in .*log.jsonl; available: .*matmul.m=96,n=80,k=64."):
         load_pools([log], ["conv"])
     empty = tmp_path / "empty.jsonl"
     empty.touch()
@@ -210,7 +210,7 @@ def test_pools_that_cannot_be_had_are_refused(log: Path, tmp_path: Path) -> None
     text = log.read_text().splitlines()
     nameless = tmp_path / "nameless.jsonl"
     nameless.write_text("\n".join(line for line in text if '"kind":"workload"' not in line) + "\n")
-    with pytest.raises(UserError, match="not its program, .*Merge it with the log"):
+    with pytest.raises(UserError, match="but not its program, .*Merge it with the log"):
         load_pools([nameless])
     with pytest.raises(UserError, match="0 candidates, and none of them ran .0 records have no sketch"):
         make_pool("m", script(task().func), TARGET.to_json(), [])
@@ -219,7 +219,7 @@ def test_pools_that_cannot_be_had_are_refused(log: Path, tmp_path: Path) -> None
 def test_synthetic_times_are_a_formula(pool: Pool) -> None:
     for s in pool.sketches:
         assert np.array_equal(synthetic_seconds(s.name, s.rows), s.seconds)
-        assert np.array_equal(synthetic_seconds(s.name, s.rows[::-1]), s.seconds[::-1])  # of a row, whatever stands beside it
+        assert np.array_equal(synthetic_seconds(s.name, s.rows[::-1]), s.seconds[::-1])  # independent of the other rows
     assert 0 < np.isinf(pool.seconds).mean() < 0.15
     assert synthetic_pool(task(), 40).digest == pool.digest != synthetic_pool(task(), 40, seed=1).digest
     assert np.isfinite(synthetic_pool(task(), 9, failures=0.0).seconds).all()

@@ -1,4 +1,4 @@
-"""The arena on synthetic pools: replays are reproducible, resumable, refuse foreign candidates, and rank who knows more first."""
+"""Replays on synthetic pools are reproducible and resumable, refuse unknown candidates, and rank better-informed methods first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tunesmith.experiments.arena.contestants import Method, line_up, parse_spec, split_specs
+from tunesmith.experiments.arena.methods import Method, line_up, parse_spec, split_specs
 from tunesmith.experiments.arena.plots import plot_arena
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.replay import ArenaRun, ArenaSettings, Job, replay, run_arena
@@ -38,7 +38,7 @@ from tunesmith.testing.synthetic_pool import synthetic_seconds
 
 
 class Oracle(Sampler):
-    """Knows the times, and proposes the fastest first."""
+    """Proposes the fastest candidates first, from the formula of the times."""
 
     def __init__(self, task, late=0):
         known = []
@@ -85,7 +85,7 @@ def oracle(tmp_path: Path) -> str:
 
 
 class Foreign(Sampler):
-    """Proposes what it likes."""
+    """Proposes given batches."""
 
     def __init__(self, batches: list[list[Candidate]]) -> None:
         self.batches = batches
@@ -97,13 +97,13 @@ class Foreign(Sampler):
         pass
 
 
-def test_a_replay_is_a_search_on_recorded_times(pools: list[Pool]) -> None:
+def test_a_replay_searches_recorded_times(pools: list[Pool]) -> None:
     pool = pools[0]
-    asked = replay(pool, Method("random").make(pool.task, 3), 50, 8)
-    assert len(asked) == len(set(asked)) == 50 and all(0 <= i < len(pool) for i in asked)
-    assert asked == replay(pool, Method("random").make(pool.task, 3), 50, 8)
-    assert asked != replay(pool, Method("random").make(pool.task, 4), 50, 8)
-    assert replay(pool, Method("random").make(pool.task, 3), 10, 8)[:8] == asked[:8]
+    tried = replay(pool, Method("random").make(pool.task, 3), 50, 8)
+    assert len(tried) == len(set(tried)) == 50 and all(0 <= i < len(pool) for i in tried)
+    assert tried == replay(pool, Method("random").make(pool.task, 3), 50, 8)
+    assert tried != replay(pool, Method("random").make(pool.task, 4), 50, 8)
+    assert replay(pool, Method("random").make(pool.task, 3), 10, 8)[:8] == tried[:8]
 
 
 def test_proposals_that_break_the_contract_are_refused(pools: list[Pool]) -> None:
@@ -115,26 +115,26 @@ def test_proposals_that_break_the_contract_are_refused(pools: list[Pool]) -> Non
         replay(pool, Foreign([rows]), 3, 8)
     with pytest.raises(UserError, match="Foreign proposed Candidate.* twice"):
         replay(pool, Foreign([rows, rows[:1]]), 8, 8)
-    assert len(replay(pool, Foreign([rows, []]), 8, 4)) == 4  # nothing more is an end, and no error
+    assert len(replay(pool, Foreign([rows, []]), 8, 4)) == 4  # an empty proposal ends the search without an error
 
 
-def test_a_sampler_may_be_named_with_its_model() -> None:
+def test_a_sampler_can_be_given_with_its_model() -> None:
     named = line_up(["random", f"{SMALL}+none", "annealing + xgb(rounds=20)", f"{SMALL}+none"], ["xgb", "analytic"])
     assert [(e.sampler, e.model) for e in named] == [("random", ""), (SMALL, "none"), ("annealing", "xgb(rounds=20)")]
-    with pytest.raises(UserError, match="'random' takes no model, and 'random\\+xgb' names one"):
+    with pytest.raises(UserError, match="'random' takes no model, but 'random\\+xgb' names one"):
         line_up(["random+xgb"], [])
 
 
 def test_results_do_not_depend_on_the_number_of_workers(pools: list[Pool], oracle: str) -> None:
-    entrants = line_up(["random", SMALL, oracle], ["xgb"])
-    alone = run_arena(pools, entrants, 2, ArenaSettings(48, 16), workers=0)
-    spread = run_arena(pools, entrants, 2, ArenaSettings(48, 16), workers=2)
-    assert list(alone.asked.items()) == list(spread.asked.items())
-    assert len(alone.asked) == 12 and not alone.failures and not spread.failures
+    methods = line_up(["random", SMALL, oracle], ["xgb"])
+    alone = run_arena(pools, methods, 2, ArenaSettings(48, 16), workers=0)
+    spread = run_arena(pools, methods, 2, ArenaSettings(48, 16), workers=2)
+    assert list(alone.tried.items()) == list(spread.tried.items())
+    assert len(alone.tried) == 12 and not alone.failures and not spread.failures
     assert json.dumps(summarise(alone).to_json()) == json.dumps(summarise(spread).to_json())
 
 
-def test_resuming_adds_nothing_twice_and_does_nothing_again(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
+def test_resuming_repeats_no_replay(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
     journal = tmp_path / "replays.jsonl"
     seen: list[tuple[int, int]] = []
     first = run_arena(pools, line_up(["random"], []), 2, ArenaSettings(20, 8), workers=0, journal=journal)
@@ -144,16 +144,16 @@ def test_resuming_adds_nothing_twice_and_does_nothing_again(pools: list[Pool], t
         pools, more, 3, ArenaSettings(20, 8), workers=0, journal=journal, progress=lambda done, total: seen.append((done, total))
     )
     assert second.resumed == 4 and seen[0] == (4, 12) and seen[-1] == (12, 12)
-    assert all(second.asked[job] == asked for job, asked in first.asked.items())
+    assert all(second.tried[job] == tried for job, tried in first.tried.items())
     text = journal.read_text()
     assert len(text.splitlines()) == 12
     third = run_arena(pools, more, 3, ArenaSettings(20, 8), workers=0, journal=journal)
-    assert third.resumed == 12 and third.asked == second.asked and journal.read_text() == text
+    assert third.resumed == 12 and third.tried == second.tried and journal.read_text() == text
     for other in (ArenaSettings(21, 8), ArenaSettings(20, 4)):
         assert run_arena(pools, more, 1, other, workers=0, journal=journal).resumed == 0
 
 
-def test_the_journal_does_not_believe_everything(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
+def test_the_journal_ignores_invalid_lines(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
     journal = tmp_path / "replays.jsonl"
     run_arena(pools[:1], line_up([oracle], []), 1, ArenaSettings(4, 4), workers=0, journal=journal)
     (line,) = journal.read_text().splitlines()
@@ -163,18 +163,18 @@ def test_the_journal_does_not_believe_everything(pools: list[Pool], tmp_path: Pa
         assert run_arena(pools[:1], line_up([oracle], []), 1, ArenaSettings(4, 4), workers=0, journal=journal).resumed == 0
     journal.write_text(line + "\n")
     assert run_arena(pools[:1], line_up([oracle], []), 1, ArenaSettings(4, 4), workers=0, journal=journal).resumed == 1
-    Path(oracle.rpartition(":")[0]).write_text(ORACLE + "\n# edited\n")  # a sampler that was edited is another one
+    Path(oracle.rpartition(":")[0]).write_text(ORACLE + "\n# edited\n")  # an edited sampler is a different one
     assert run_arena(pools[:1], line_up([oracle], []), 1, ArenaSettings(4, 4), workers=0, journal=journal).resumed == 0
 
 
-def test_who_knows_more_ranks_first(pools: list[Pool], oracle: str) -> None:
+def test_the_better_informed_method_ranks_first(pools: list[Pool], oracle: str) -> None:
     blind = oracle + "(late=50)"
-    entrants = line_up(["random", blind, oracle], [])
-    s = summarise(run_arena(pools, entrants, 8, ArenaSettings(60, 10), workers=0))
-    assert entrants[s.ranking[0].entrant].sampler == oracle
+    methods = line_up(["random", blind, oracle], [])
+    s = summarise(run_arena(pools, methods, 8, ArenaSettings(60, 10), workers=0))
+    assert methods[s.ranking[0].method].sampler == oracle
     assert s.ranking[0].rank == 1.0 and s.ranking[0].slowdown.value == pytest.approx(1.0, abs=1e-12)
     assert s.ranking[0].p == 1.0 and s.ranking[1].p < 0.01 and s.unit == "replay"
-    by_name = {(x.pool, entrants[x.entrant].sampler): x for x in s.standings}
+    by_name = {(x.pool, methods[x.method].sampler): x for x in s.standings}
     for p in range(len(pools)):
         best = by_name[p, oracle]
         assert [g.trials.value for g in best.goals] == [1.0, 1.0, 1.0] and best.slowdown.value == 1.0
@@ -182,7 +182,7 @@ def test_who_knows_more_ranks_first(pools: list[Pool], oracle: str) -> None:
         assert best.goals[0].of_chance == 1.0 / best.goals[0].chance
 
 
-def test_random_is_as_fast_as_chance_says() -> None:
+def test_random_matches_the_expectation_by_chance() -> None:
     w = workload("matmul(m=96,n=80,k=64)")
     real = Task(w.text, w.func, Target("llvm -mcpu=znver5 -num-cores=2"))
     pool = synthetic_pool(real, 100)
@@ -201,20 +201,20 @@ def test_curves_are_padded_and_start_at_infinity(pools: list[Pool]) -> None:
     run = ArenaRun((pool,), (Method("random"),), 2, ArenaSettings(4, 4), {Job(0, 0, 1): (failed, fine)})
     assert run.curves(0, 0).tolist() == [[np.inf, *[pool.seconds[fine]] * 3]]
     slowest = pool.seconds[np.isfinite(pool.seconds)].max()
-    wanted = (np.log(slowest / pool.best) + 3 * np.log(pool.seconds[fine] / pool.best)) / 4
-    assert losses(pool, run.curves(0, 0)).tolist() == pytest.approx([wanted])
+    expected = (np.log(slowest / pool.best) + 3 * np.log(pool.seconds[fine] / pool.best)) / 4
+    assert losses(pool, run.curves(0, 0)).tolist() == pytest.approx([expected])
     assert replace(run, settings=ArenaSettings(10**6)).budget(0) == len(pool)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_sampler_that_fails_is_named_and_stops_no_other(pools: list[Pool], tmp_path: Path, workers: int) -> None:
+def test_a_failing_sampler_is_reported_and_stops_no_other(pools: list[Pool], tmp_path: Path, workers: int) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text(ORACLE.replace("return out", "return [Candidate(0, (1, 2))]").replace("Oracle", "Bad"))
     run = run_arena(pools[:1], line_up(["random", f"{bad}:Bad"], []), 2, ArenaSettings(8, 8), workers=workers)
-    assert len(run.asked) == 2 and [f.job for f in run.failures] == [Job(0, 1, 0), Job(0, 1, 1)]
+    assert len(run.tried) == 2 and [f.job for f in run.failures] == [Job(0, 1, 0), Job(0, 1, 1)]
     assert "UserError: not in the pool of matmul" in run.failures[0].message and "Traceback" in run.failures[0].detail
     s = summarise(run)
-    assert [r.entrant for r in s.ranking] == [0] and [x.entrant for x in s.standings] == [0]
+    assert [r.method for r in s.ranking] == [0] and [x.method for x in s.standings] == [0]
     assert s.to_json()["failures"][0]["entrant"] == "bad.py:Bad"  # type: ignore[index]
 
 
@@ -224,28 +224,28 @@ def test_with_six_pools_the_tests_are_over_pools(oracle: str) -> None:
     assert s.unit == "pool" and s.pairs[0].p >= 2 / 2**6
 
 
-def test_the_verdict_points_where_its_test_does(pools: list[Pool]) -> None:
-    """One entrant is ahead in 19 of 20 replays and finds nothing in one: its mean is worse, and the signed ranks are for it."""
+def test_the_verdict_agrees_with_its_test(pools: list[Pool]) -> None:
+    """One method is ahead in 19 of 20 replays and finds nothing in one: its mean is worse, but the signed ranks favour it."""
     pool = pools[0]
     seconds = [np.full(len(s.seconds), 1e-3) for s in pool.sketches]
     seconds[0][:3] = 1.00e-5, 1.02e-5, 1.10e-5
     pool = replace(pool, sketches=tuple(replace(s, seconds=x) for s, x in zip(pool.sketches, seconds, strict=True)))
     others = list(range(5, 20))
-    asked = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
-    asked |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
-    run = ArenaRun((pool,), (Method("random"), Method("evolutionary", "none")), 20, ArenaSettings(16, 4), asked)
+    tried = {Job(0, 0, s): tuple([1 if s else 20, *others]) for s in range(20)}
+    tried |= {Job(0, 1, s): tuple([2, *others]) for s in range(20)}
+    run = ArenaRun((pool,), (Method("random"), Method("evolutionary", "none")), 20, ArenaSettings(16, 4), tried)
     s = summarise(run)
     (pair,) = s.pairs
     assert pair.adjusted < 0.001 and pair.better(0.95) == 0 and pair.ratio.high < 1.0
-    assert [r.entrant for r in s.ranking] == [1, 0] and s.ranking[1].p == 1.0
+    assert [r.method for r in s.ranking] == [1, 0] and s.ranking[1].p == 1.0
     (note,) = s.notes
-    assert note.startswith("evolutionary + none has the lowest mean slowdown, and random is better in the typical replay")
-    back = summarise(replace(run, asked={Job(0, 1 - j.entrant, j.seed): found for j, found in asked.items()}))
+    assert note.startswith("evolutionary + none has the lowest mean slowdown, but random is better in the typical replay")
+    back = summarise(replace(run, tried={Job(0, 1 - j.method, j.seed): found for j, found in tried.items()}))
     assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
 
 
-def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replays are remembered by all the code that they run: the file of the class is the least of it."""
+def test_edited_imports_and_models_change_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's key covers all code of a method, not only the file of its class."""
     (tmp_path / "greed.py").write_text("GREED = 1\n")
     (tmp_path / "mine.py").write_text(
         "from greed import GREED\nfrom tunesmith.search.samplers.random_sampler import RandomSampler\n"
@@ -253,11 +253,11 @@ def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypat
     )
     (tmp_path / "ridge.py").write_text(RIDGE)
     (tmp_path / "ridge.json").write_text('{"model": "ridge", "schema": 3, "w": 1}')
-    entrants = [Method(f"{tmp_path}/mine.py:Mine"), Method("evolutionary", f"{tmp_path}/ridge.py:Ridge@{tmp_path}/ridge.json")]
+    methods = [Method(f"{tmp_path}/mine.py:Mine"), Method("evolutionary", f"{tmp_path}/ridge.py:Ridge@{tmp_path}/ridge.json")]
     path, modules = list(sys.path), set(sys.modules)
 
     def codes() -> list[str]:
-        return [Method(e.sampler, e.model).code for e in entrants]
+        return [Method(e.sampler, e.model).code for e in methods]
 
     try:
         known = [codes()]
@@ -265,7 +265,7 @@ def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypat
             (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new, 1))
             known.append(codes())
         assert [len({c[i] for c in known}) for i in (0, 1)] == [2, 3]
-        assert Method(entrants[0].sampler)._sampler[0].greed == 2  # type: ignore[attr-defined]  # a class of the file
+        assert Method(methods[0].sampler)._sampler[0].greed == 2  # type: ignore[attr-defined]  # a class defined in the file
         monkeypatch.setattr(source_closure, "_own_digest", lambda: b"another tunesmith")
         assert all(a != b for a, b in zip(codes(), known[-1], strict=True)) and Method("random").code != known[0][0]
     finally:
@@ -274,10 +274,10 @@ def test_edited_helpers_and_models_are_another_entrant(tmp_path: Path, monkeypat
             del sys.modules[name]
 
 
-def test_wrong_arguments_are_refused(pools: list[Pool]) -> None:
+def test_invalid_arguments_are_refused(pools: list[Pool]) -> None:
     with pytest.raises(UserError, match="at least 1 trial, in batches of at least 1; got trials=0"):
         ArenaSettings(0)
-    with pytest.raises(UserError, match="got 0 pools and 1 entrants"):
+    with pytest.raises(UserError, match="got 0 pools and 1 methods"):
         run_arena([], [Method("random")], 1)
     with pytest.raises(UserError, match="got seeds=0, workers=1"):
         run_arena(pools, [Method("random")], 0)
@@ -292,7 +292,7 @@ def test_specs() -> None:
             parse_spec(wrong)
 
 
-def test_entrants_are_samplers_times_models() -> None:
+def test_methods_are_samplers_times_models() -> None:
     found = line_up(["random", SMALL], ["xgb(rounds=10)", "none"])
     assert [e.label for e in found] == ["random", f"{SMALL} + xgb(rounds=10)", f"{SMALL} + none"]
     assert len({e.code for e in found}) == 3
@@ -301,17 +301,17 @@ def test_entrants_are_samplers_times_models() -> None:
     for samplers, models, what in [
         (["evolutionary(drift=1)"], ["xgb"], "the sampler 'evolutionary.drift=1.' has no setting 'drift'. It has: draft, keep"),
         (["random(x=1)"], [], "has no setting 'x'. It has: none"),
-        (["evolutionary"], [], "the sampler 'evolutionary' takes a model, and none is named"),
+        (["evolutionary"], [], "the sampler 'evolutionary' needs a model, but none is given"),
         (["evolutionary"], ["xgb(deep=1)"], "the model 'xgb.deep=1.' has no setting 'deep'"),
         (["evolutionary"], ["xbg"], "unknown cost model 'xbg'. Did you mean 'xgb'"),
         ([], ["xgb"], "an arena needs a sampler"),
-        (["annealing"], ["none"], "the sampler 'annealing' cannot do without a model: it has no setting `learning`"),
+        (["annealing"], ["none"], "the sampler 'annealing' cannot run without a model: it has no setting `learning`"),
     ]:
         with pytest.raises(UserError, match=what):
             line_up(samplers, models)
 
 
-def test_settings_reach_sampler_and_model(pools: list[Pool]) -> None:
+def test_settings_are_passed_to_sampler_and_model(pools: list[Pool]) -> None:
     sampler = Method("evolutionary(draft=64,drafting=off)", "xgb(rounds=7)").make(pools[0].task, 5)
     assert isinstance(sampler, EvolutionarySampler) and sampler.seed == 5
     assert sampler.settings.draft == 64 and not sampler.settings.drafting and sampler.settings.learning
@@ -320,49 +320,49 @@ def test_settings_reach_sampler_and_model(pools: list[Pool]) -> None:
     assert isinstance(off, EvolutionarySampler) and not off.settings.learning
 
 
-def test_what_a_class_refuses_is_told(pools: list[Pool], tmp_path: Path) -> None:
+def test_errors_of_a_class_are_reported(pools: list[Pool], tmp_path: Path) -> None:
     path = tmp_path / "picky.py"
     path.write_text(
         ORACLE.replace("known = []", "known = [] if int(late) else []").replace("Oracle", "Picky") + "\n\ndef odd(task):\n    pass\n"
     )
     with pytest.raises(UserError, match=r"picky.py:odd.*not a class that derives from tunesmith.search.samplers.sampler.Sampler"):
         line_up([f"{path}:odd"], [])
-    with pytest.raises(UserError, match=r"the sampler '.*picky.py:Picky.late=soon.' cannot be made: invalid literal for int"):
+    with pytest.raises(UserError, match=r"the sampler '.*picky.py:Picky.late=soon.' cannot be created: invalid literal for int"):
         Method(f"{path}:Picky(late=soon)").make(pools[0].task, 0)
 
 
-@pytest.mark.parametrize("name", [n for n in SAMPLERS.names() if n != "optuna-gp"])  # which takes a second a proposal
+@pytest.mark.parametrize("name", [n for n in SAMPLERS.names() if n != "optuna-gp"])  # takes a second per proposal
 def test_every_sampler_runs_unchanged(pools: list[Pool], name: str) -> None:
     pool = pools[1]
     try:
         sampler = Method(name, "random").make(pool.task, 0)
     except MissingExtraError as error:
         pytest.skip(str(error))
-    asked = replay(pool, sampler, 16, 8)
-    assert len(asked) == len(set(asked)) == 16
-    assert asked == replay(pool, Method(name, "random").make(pool.task, 0), 16, 8)
+    tried = replay(pool, sampler, 16, 8)
+    assert len(tried) == len(set(tried)) == 16
+    assert tried == replay(pool, Method(name, "random").make(pool.task, 0), 16, 8)
 
 
-def test_ablations_change_what_is_proposed(pools: list[Pool]) -> None:
+def test_ablations_change_the_proposals(pools: list[Pool]) -> None:
     pool = pools[0]
     names = [SMALL, SMALL[:-1] + ",drafting=off)"]
-    asked = {
+    tried = {
         (name, model): replay(pool, Method(name, model).make(pool.task, 0), 48, 16)
         for name in names
         for model in ("xgb", "analytic", "none")
     }
-    assert asked[names[0], "xgb"][:16] == asked[names[0], "none"][:16]  # before there is data
-    assert len({tuple(a) for a in asked.values()}) == len(asked)
+    assert tried[names[0], "xgb"][:16] == tried[names[0], "none"][:16]  # before the first data
+    assert len({tuple(a) for a in tried.values()}) == len(tried)
     analytic = pool.task.space.sketches[0].analytic(pool.task.target)
     estimate = {pool.index(Candidate(0, tuple(r))): float(analytic.seconds(r[None])[0]) for r in pool.sketches[0].rows}
 
     def mean(name: str) -> float:
-        return float(np.mean([estimate[i] for i in asked[name, "none"][:16] if i in estimate]))
+        return float(np.mean([estimate[i] for i in tried[name, "none"][:16] if i in estimate]))
 
-    assert mean(names[0]) < mean(names[1])  # the draft's ranking prefers what the analytic model likes
+    assert mean(names[0]) < mean(names[1])  # the draft ranks by the analytic model
 
 
-def test_plots_are_the_same_for_the_same_data(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
+def test_equal_data_give_equal_plots(pools: list[Pool], tmp_path: Path, oracle: str) -> None:
     pytest.importorskip("matplotlib")
     s: ArenaSummary = summarise(run_arena(pools, line_up(["random", oracle], []), 3, ArenaSettings(20, 10), workers=0))
     first, second = plot_arena(s, tmp_path / "a"), plot_arena(s, tmp_path / "b")
@@ -375,11 +375,11 @@ def test_plots_are_the_same_for_the_same_data(pools: list[Pool], tmp_path: Path,
         plot_arena(s, tmp_path / "file")
 
 
-def test_a_sampler_that_ends_the_process_costs_its_replays_alone(tmp_path: Path) -> None:
+def test_a_sampler_that_exits_fails_its_replays_only(tmp_path: Path) -> None:
     path = tmp_path / "quits.py"
     path.write_text(
         "from tunesmith.search.samplers.random_sampler import RandomSampler\n\n\nclass Quits(RandomSampler):\n"
         "    def ask(self, n):\n        raise SystemExit(3)\n"
     )
     run = run_arena([make()], line_up([f"{path}:Quits", "random"], []), 1, ArenaSettings(8), workers=0)
-    assert [f.job.entrant for f in run.failures] == [0] and run.failures[0].message == "SystemExit: 3"
+    assert [f.job.method for f in run.failures] == [0] and run.failures[0].message == "SystemExit: 3"

@@ -1,4 +1,4 @@
-"""`tunesmith arena` and docs/arena.md: what a stranger types works, and says what it found."""
+"""`tunesmith arena` and docs/arena.md: commands, files, tables and messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(hand: ModuleType) -> Pool:
 
 @pytest.fixture
 def log(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log in the working folder, as a tuner would have written it."""
+    """A log in the working folder, in the form that a tuner writes."""
     monkeypatch.chdir(tmp_path)
     pool = made(hand)
     func = workload(NAME).func
@@ -74,7 +74,7 @@ def test_the_command_writes_tables_plots_and_a_journal(hand: ModuleType, log: Pa
     for text in (
         NAME,
         "to 95%",
-        "order by chance",
+        "random order",
         "ranking over 1 pool by",
         "p-values concern this pool only; 6",
         "few seeds (2)",
@@ -83,7 +83,7 @@ def test_the_command_writes_tables_plots_and_a_journal(hand: ModuleType, log: Pa
         assert text in result.stdout
     assert "6 of 6 replays" in result.stderr
     good = [g["candidates"] for g in data["standings"][0]["goals"]]
-    assert re.search(rf"candidates that good\) +│ +{good[0]} │ +{good[1]} │ +{good[2]} │", result.stdout)
+    assert re.search(rf"candidates of the goal\) +│ +{good[0]} │ +{good[1]} │ +{good[2]} │", result.stdout)
     best = data["pools"][0]["best_us"] * 1e-6
     assert good == [int((made(hand).seconds <= best / share).sum()) for share in (0.90, 0.95, 0.99)]
     assert (tmp_path / "study" / "report.txt").read_text() == result.stdout and "report.txt" in result.stderr
@@ -101,7 +101,7 @@ def test_the_command_writes_tables_plots_and_a_journal(hand: ModuleType, log: Pa
     assert len((tmp_path / "study" / "replays.jsonl").read_text().splitlines()) == 9
 
 
-def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> None:
+def test_failures_and_misuse(log: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text(
         "from tunesmith.search.samplers.sampler import Candidate, Sampler\n\n\nclass Bad(Sampler):\n"
@@ -112,7 +112,7 @@ def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> No
     assert "bad.py:Bad on matmul" in failed.stdout and "not in the pool of" in failed.stdout and "Traceback" in failed.stderr
     bad.write_text(bad.read_text().replace("return [Candidate(0, (1, 2, 3))]", "return self.none"))
     own = run(log, "--samplers", f"random,{bad}:Bad", "--seeds", 1, "--trials", 8, "--workers", 0, "-o", tmp_path / "study")
-    unwrapped = re.sub(r"[│\s]+", " ", own.stdout)  # a long path moves the end of its line to the next one of the cell
+    unwrapped = re.sub(r"[│\s]+", " ", own.stdout)  # a long path wraps within its cell
     assert "line 6, in ask" in unwrapped and "return self.none" in unwrapped
     assert "Traceback" not in own.stderr + own.stdout and "failures.txt" in own.stderr
     assert "Traceback" in (tmp_path / "study" / "failures.txt").read_text()
@@ -120,7 +120,7 @@ def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> No
         ([log, "--samplers", "guess"], "unknown sampler 'guess'"),
         ([log, "--seeds", 0], "at least 1 seed"),
         ([log, "--trials", 0], "at least 1 trial"),
-        ([log, "--workload", "conv"], f"no pool of 'conv' in {log}; there are: {NAME} (digest "),
+        ([log, "--workload", "conv"], f"no pool of 'conv' in {log}; available: {NAME} (digest "),
         ([tmp_path / "none.jsonl"], "none.jsonl"),
         ([], "Missing argument 'POOL...'"),
     ]:
@@ -128,7 +128,7 @@ def test_failures_and_misuse_end_as_they_should(log: Path, tmp_path: Path) -> No
         assert wrong.exit_code == 2 and what in wrong.stderr
 
 
-def test_a_pool_can_be_named_as_the_report_names_it(hand: ModuleType, log: Path) -> None:
+def test_a_pool_can_be_selected_by_its_digest_in_the_report(hand: ModuleType, log: Path) -> None:
     pool = made(hand)
     common = [log, "--samplers", "random", "--seeds", 1, "--trials", 8, "--workers", 0, "--json", "-"]
     plain = json.loads(run(*common).stdout)["pools"]
@@ -139,7 +139,7 @@ def test_a_pool_can_be_named_as_the_report_names_it(hand: ModuleType, log: Path)
 
 
 def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
-    """Every pair stands on the screen with what may be said of it; what replays cost, there and in the journal alone."""
+    """All pairs are displayed with their verdict; the seconds of replays only on the screen and in the journal."""
     report = arena(
         [made(hand)],
         ["random", "evolutionary(draft=64,keep=16)"],
@@ -155,10 +155,10 @@ def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
     assert data["notes"] == ["batch 16 >= trials 16: a sampler is asked once and learns nothing. Take a smaller batch, or more trials"]
     text = str(report)
     for part in (
-        "all pairs; the verdict goes by p",
+        "all pairs; the verdict uses p",
         "slowdown A/B",
         "p (Holm)",
-        "s a replay",
+        "s per replay",
         "mean slowdown",
         "median slowdown at the end",
     ):
@@ -166,7 +166,7 @@ def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
     for pair in data["pairs"]:
         shown = pair["p_holm"] <= 0.05
         assert pair["better"] == (None if not shown else pair["first"] if pair["ratio"][0] < 1 else pair["second"])
-    assert {p["better"] for p in data["pairs"]} >= {None}, "the two with one draft propose the same"
+    assert {p["better"] for p in data["pairs"]} >= {None}, "the two methods with equal drafts propose the same"
     assert text.count("is better") + text.count("no difference shown") == 3
     taken = [json.loads(line)["seconds"] for line in (tmp_path / "replays.jsonl").read_text().splitlines()]
     assert len(taken) == 30 and min(taken) > 0 and "seconds" not in json.dumps(data)
@@ -181,11 +181,11 @@ def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
         folder=tmp_path,
         progress=False,
     )
-    assert again.summary.run.took == {job: pytest.approx(s, abs=1e-3) for job, s in report.summary.run.took.items()}
+    assert again.summary.run.seconds == {job: pytest.approx(s, abs=1e-3) for job, s in report.summary.run.seconds.items()}
     assert again.to_json() == data
 
 
-def test_plots_are_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_need_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report = arena([made(hand)], ["random"], seeds=1, trials=8, workers=0, progress=False)
     with pytest.raises(MissingExtraError, match=r"plotting an arena needs .*matplotlib.*pip install 'tunesmith\[plot\]'"):
@@ -194,7 +194,7 @@ def test_plots_are_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeyp
     assert result.exit_code == 0 and "tunesmith[plot]" in result.stderr and (tmp_path / "study" / "curves.csv").exists()
 
 
-def test_pictures_hold_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
+def test_plots_contain_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = arena([made(hand).renamed("a\x1b[31m\x00b")], ["random"], seeds=1, trials=8, workers=0, progress=False)
     for file in report.plot(tmp_path):
@@ -202,7 +202,7 @@ def test_pictures_hold_no_control_characters(hand: ModuleType, tmp_path: Path) -
         assert "\x1b" not in file.read_text()
 
 
-def test_a_report_that_cannot_be_written_says_so(hand: ModuleType, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_an_error(hand: ModuleType, tmp_path: Path) -> None:
     report = arena([made(hand)], ["random"], seeds=1, trials=8, workers=0, progress=False)
     assert report.ok and "slowdown" in str(report)
     (tmp_path / "file").touch()
@@ -213,7 +213,7 @@ def test_a_report_that_cannot_be_written_says_so(hand: ModuleType, tmp_path: Pat
 
 
 def test_the_document_runs(log: Path, tmp_path: Path) -> None:
-    """Python blocks in order, with the climber of docs/samplers.md beside them; then the arena's command, with fewer seeds."""
+    """Python blocks in order, with the climber of docs/samplers.md available; then the arena's command, with fewer seeds."""
     (climber,) = re.findall(r"^```python\n(# climber\.py\n.*?)^```\n", SAMPLERS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "climber.py").write_text(climber, encoding="utf-8")
     text = DOCUMENT.read_text(encoding="utf-8")
@@ -237,7 +237,7 @@ def test_the_document_runs(log: Path, tmp_path: Path) -> None:
     assert "climber.py:Climber" in result.stdout and (tmp_path / "study" / "ranking.csv").exists()
 
 
-def test_nothing_heavy_is_imported_for_the_command_line() -> None:
+def test_the_command_line_imports_no_heavy_package() -> None:
     code = (
         "import sys, tunesmith.cli.main; print([m for m in ('matplotlib', 'xgboost', 'pandas', 'llvmlite', 'torch') if m in sys.modules])"
     )

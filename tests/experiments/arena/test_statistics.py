@@ -1,4 +1,4 @@
-"""Statistics of the arena against values that are known, and against counting everything out."""
+"""Statistics of the arena match known values and complete enumeration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_signed_rank_of_darwins_plants() -> None:
 
 
 @pytest.mark.parametrize("differences", [[1, 1, -2, 3], [0.5, 0.5, 0.5, 0.5, -0.5], [1, 2, 3, 4, 5, 6], [-3.0]])
-def test_signed_rank_counts_all_signs(differences: list[float]) -> None:
+def test_signed_rank_enumerates_all_signs(differences: list[float]) -> None:
     d = np.array(differences)
     sizes = np.abs(d)
     ranks = np.array([(2 * (sizes < x).sum() + (sizes == x).sum() + 1) / 2 for x in sizes])
@@ -57,7 +57,7 @@ def test_signed_rank_of_many_pairs_is_nearly_normal(monkeypatch: pytest.MonkeyPa
     assert signed_rank(np.concatenate([many, -many])) == pytest.approx(1.0)
 
 
-def test_no_difference_is_no_evidence() -> None:
+def test_equal_pairs_have_p_value_one() -> None:
     assert signed_rank(np.zeros(5)) == 1.0
 
 
@@ -79,12 +79,12 @@ def test_chance_is_negative_hypergeometric(size: int, good: int) -> None:
         assert chance_trials(size, good, quantile) == next(t for t in range(size + 1) if 1 - later[t] >= quantile - 1e-12)
 
 
-def test_chance_needs_something_good() -> None:
-    with pytest.raises(UserError, match="of a pool of 5 candidates 1 to 5 can be good, not 0"):
+def test_chance_needs_a_good_candidate() -> None:
+    with pytest.raises(UserError, match="the number of good candidates in a pool of 5 must be 1 to 5, got 0"):
         chance_trials(5, 0)
 
 
-def test_medians_keep_infinity_where_it_belongs() -> None:
+def test_medians_handle_infinity() -> None:
     inf = np.inf
     assert medians(np.array([[3.0, 1.0], [1.0, inf], [2.0, inf]])).tolist() == [2.0, inf]
     assert medians(np.array([1.0, inf])).tolist() == inf
@@ -92,7 +92,7 @@ def test_medians_keep_infinity_where_it_belongs() -> None:
     assert Interval(3.0, 1.0, inf).to_json() == [3.0, 1.0, None]
 
 
-def test_intervals_cover_as_often_as_they_say() -> None:
+def test_intervals_have_their_nominal_coverage() -> None:
     truth, hits = math.log(2.0), 0
     for i in range(200):
         x = median_interval(stream(i, "coverage").exponential(1.0, 40), 0.9, resamples=400)
@@ -101,19 +101,19 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     assert 0.84 <= hits / 200 <= 0.96
 
 
-def test_curves_are_resampled_as_wholes() -> None:
+def test_whole_curves_are_resampled() -> None:
     curves = np.minimum.accumulate(stream(1, "curves").exponential(1.0, (30, 50)), axis=1)
     value, low, high = bootstrap_medians(curves, resamples=300)
     assert value.shape == low.shape == high.shape == (50,)
-    for ends in (low, value, high):  # never rising, as every resample of curves is
+    for ends in (low, value, high):  # never rising, like every resampled curve
         assert (np.diff(ends) <= 0).all()
     again = bootstrap_medians(curves, resamples=300)
     assert np.array_equal(again[1], low) and not np.array_equal(bootstrap_medians(curves, seed=1, resamples=300)[1], low)
-    with pytest.raises(UserError, match="median of no runs"):
+    with pytest.raises(UserError, match="cannot compute a median of no runs"):
         bootstrap_medians(np.zeros((0, 3)))
 
 
-def test_the_mean_of_groups_weighs_them_alike() -> None:
+def test_groups_have_equal_weight_in_the_mean() -> None:
     many, few = np.full(100, 1.0), np.array([3.0, 3.0])
     assert mean_interval([many, few]) == Interval(2.0, 2.0, 2.0)
     spread = mean_interval([np.array([0.0, 2.0] * 20), few])
@@ -126,7 +126,7 @@ def test_trials_to_a_goal() -> None:
 
 
 def test_pseudomedian_of_darwins_plants() -> None:
-    """Its interval holds the shifts that the test does not reject: of 15 pairs, rank sums up to 25 are rejected at 5 %."""
+    """Its interval contains the shifts that the test does not reject: for 15 pairs, rank sums up to 25 are rejected at 5 %."""
     darwin = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], np.float64)
     walsh = sorted((a + b) / 2 for i, a in enumerate(darwin) for b in darwin[i:])
     found = pseudomedian(darwin)
@@ -134,7 +134,7 @@ def test_pseudomedian_of_darwins_plants() -> None:
     assert signed_rank(darwin - (walsh[25] - 1e-9)) < 0.05 < signed_rank(darwin - (walsh[25] + 1e-9))
 
 
-def test_pseudomedian_of_few_pairs_has_no_interval_and_of_many_nearly_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_of_the_pseudomedian_for_few_and_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pseudomedian(np.arange(1.0, 6.0)) == Interval(3.0, -np.inf, np.inf)
     assert pseudomedian(np.arange(1.0, 7.0)) == Interval(3.5, 1.0, 6.0)
     d = np.random.default_rng(0).normal(0.3, 1.0, 120)
@@ -143,7 +143,7 @@ def test_pseudomedian_of_few_pairs_has_no_interval_and_of_many_nearly_the_exact_
     assert pseudomedian(d).low == pytest.approx(exact.low, abs=0.01) and pseudomedian(d).high == pytest.approx(exact.high, abs=0.01)
 
 
-def test_the_pseudomedian_points_where_the_ranks_do() -> None:
+def test_the_pseudomedian_has_the_sign_of_the_ranks() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         d = rng.standard_cauchy(rng.integers(1, 30)) + rng.normal()

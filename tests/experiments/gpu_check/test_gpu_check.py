@@ -1,4 +1,4 @@
-"""The GPU check on OpenCL, from the command line to its table; what it says of packages, marks and results is tested apart."""
+"""The GPU check on OpenCL from the command line, and unit tests of its packages, marks and tables."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     for text in ("relu(shape=64x64)", "sum(shape=16x64,axis=1)"):
         task = found["tuning"]["tasks"][text]
         assert task["trials"] == 4 and task["best_us"] > 0
-        peers = found["peers"]["tasks"][text]
-        assert set(peers["times"]) == {"ours", "eager"} and peers["differences"]["eager"] < 1e-5 and peers["left_out"] == {}
+        baselines = found["peers"]["tasks"][text]
+        assert set(baselines["times"]) == {"ours", "eager"} and baselines["differences"]["eager"] < 1e-5 and baselines["left_out"] == {}
     assert (out / "table.md").read_text().splitlines()[-1] == lines[-1]
     assert (out / "records.jsonl").exists() and "== peers" in (out / "output.txt").read_text()
 
 
 @needs_opencl
-def test_an_interrupt_ends_with_the_table(tmp_path: Path) -> None:
+def test_an_interrupt_prints_the_table(tmp_path: Path) -> None:
     options = ["--kind", "opencl", "--trials", "100000", "--out", str(tmp_path / "out"), "--only", "tuning"]
     command = [sys.executable, str(RUN), *options, "--workloads", "relu(shape=64x64)"]
     with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
@@ -73,11 +73,11 @@ def test_an_interrupt_ends_with_the_table(tmp_path: Path) -> None:
         shown += process.stdout.readlines()
         assert process.wait(60) == 130
     text = "".join(shown)
-    assert "interrupted; what there is" in text and text.splitlines()[-1].startswith("mark: at least 3 trials/s: ")
+    assert "interrupted; results so far" in text and text.splitlines()[-1].startswith("mark: at least 3 trials/s: ")
     assert "| relu(shape=64x64)" in text
 
 
-def test_a_section_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_or_late_section_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tunesmith.experiments.gpu_check import session as module
 
     monkeypatch.setattr(module, "_GRACE_S", 0.1)
@@ -90,7 +90,7 @@ def test_a_section_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_pat
     s.section("first", wrong, 5.0)
     s.section("second", lambda *_: time.sleep(30), 0.0)
     s.section("third", lambda _, found: found.update(done=True), 5.0)
-    assert s.failures == {"first": "ValueError: a wrong turn", "second": "OutOfTime: cut off after 0 s"}
+    assert s.failures == {"first": "ValueError: a wrong turn", "second": "OutOfTime: aborted after 0 s"}
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["first"]["before"] == 1 and found["third"]["done"] is True
     assert 'raise ValueError("a wrong turn")' in (tmp_path / "output.txt").read_text()
@@ -105,13 +105,13 @@ def run() -> ModuleType:
     return module
 
 
-def test_missing_packages_are_named_at_once(run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_packages_are_reported_first(run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     absent = {"xgboost", "tvm_ffi", "cuda.bindings"}
-    there = run._there
-    monkeypatch.setattr(run, "_there", lambda module: module not in absent and there(module))
+    is_installed = run._is_installed
+    monkeypatch.setattr(run, "_is_installed", lambda module: module not in absent and is_installed(module))
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "machine"])
     assert run.main() == 2
-    assert "lacks what this needs: xgboost apache-tvm-ffi cuda-bindings\n" in capsys.readouterr().err
+    assert "lacks required packages: xgboost apache-tvm-ffi cuda-bindings\n" in capsys.readouterr().err
 
 
 def test_unknown_sections_are_refused(run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_the_marks() -> None:
 
 
 @pytest.mark.parametrize("difference", [2e-3, float("nan")])
-def test_a_result_that_differs_is_no_comparison(difference: float) -> None:
+def test_different_results_are_not_compared(difference: float) -> None:
     tasks = {"matmul(m=1024,n=1024,k=1024)": {**TASKS["matmul(m=1024,n=1024,k=1024)"], "differences": {"cuBLAS": difference}}}
     text = table({"peers": {"tasks": tasks}}, {}, {})
     assert "cuBLAS DIFFERS from ours" in text and "of cuBLAS: not measured" in text
@@ -156,7 +156,7 @@ def test_state_of_the_gpu() -> None:
     assert isinstance(gpu_state(), GpuState)
 
 
-def test_loads_from_shared_memory_stay_whole() -> None:
+def test_loads_from_shared_memory_stay_vectorized() -> None:
     from tunesmith.codegen.cuda.nvrtc import compile_cuda, disassemble
 
     pytest.importorskip("cuda.bindings.nvrtc")

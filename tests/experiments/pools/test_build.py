@@ -1,4 +1,4 @@
-"""dataset build: fair measurements of every workload, resumed from the log, written as a table."""
+"""`dataset build`: comparable measurements of every workload, resumed from the log, written as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def made_up(task: Any, candidate: tuple[int, tuple[int, ...]], **changes: Any) -> Record:
+def synthetic_record(task: Any, candidate: tuple[int, tuple[int, ...]], **changes: Any) -> Record:
     sketch = task.sketches[candidate[0]]
     fields: dict[str, Any] = {
         "workload": task.digest,
@@ -54,30 +54,30 @@ def made_up(task: Any, candidate: tuple[int, tuple[int, ...]], **changes: Any) -
     return Record(**{**fields, **changes})
 
 
-class Made:
-    """In place of `Measurer.stream`: made-up times, in the log as real ones; `noisy` and `stop_after` as a test needs them."""
+class FakeStream:
+    """Replaces `Measurer.stream`: synthetic times, logged like real ones; `noisy` and `stop_after` configure it."""
 
     def __init__(self, noisy: bool = False, stop_after: int | None = None) -> None:
         self.noisy, self.stop_after, self.count = noisy, stop_after, 0
         self.measured: list[Any] = []
 
     def __call__(self, measurer: Measurer, task: Any, candidates: Any, *, seed: int = 0, extra: Any = None) -> Iterator[Record]:
-        measurer._setup(task)  # the workload's line
+        measurer._setup(task)  # writes the workload's line
         for c in candidates:
             if self.count == self.stop_after:
                 raise KeyboardInterrupt
             self.count += 1
             self.measured.append(c)
             time = 1000.0 + self.count
-            record = made_up(task, c, seed=seed, clean=not self.noisy, timestamp=time, extra={**(extra or {}), "run_s": 0.1})
+            record = synthetic_record(task, c, seed=seed, clean=not self.noisy, timestamp=time, extra={**(extra or {}), "run_s": 0.1})
             assert measurer.log is not None
             measurer.log.append(record)
             yield record
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    fake = Made()
+def made(monkeypatch: pytest.MonkeyPatch) -> FakeStream:
+    fake = FakeStream()
     monkeypatch.setattr(Measurer, "stream", lambda self, *a, **k: fake(self, *a, **k))
     return fake
 
@@ -104,34 +104,34 @@ def test_a_pool_is_measured_logged_and_written(tmp_path: Path) -> None:
     assert RecordTable.load(out).records() == table.records()
 
 
-def test_every_candidate_gets_a_fair_time() -> None:
+def test_early_stopping_is_refused() -> None:
     assert POOL_POLICY.race.give_up == math.inf and POOL_POLICY.verify == "always"
-    with pytest.raises(UserError, match="a pool needs fair times: give_up must be inf in its policy, and is 1.5"):
+    with pytest.raises(UserError, match="a pool needs comparable times: give_up must be inf in its policy, but is 1.5"):
         build(MATMUL, 4, policy=MeasurePolicy(), progress=False)
 
 
-def test_an_interrupted_run_keeps_everything_and_goes_on(tmp_path: Path, made: Made) -> None:
+def test_an_interrupted_run_keeps_all_measurements_and_resumes(tmp_path: Path, made: FakeStream) -> None:
     made.stop_after = 21
     out, log = tmp_path / "p.parquet", tmp_path / "p.jsonl"
     first = build([MATMUL, "softmax(m=16,n=40)"], 16, out, log, batch=8, **QUICK)
     assert first.interrupted and first.ok and len(RecordTable.load(out)) == 21
-    assert "run again to go on" in str(first)
+    assert "run again to resume" in str(first)
     made.stop_after = None
     second = build([MATMUL, "softmax(m=16,n=40)"], 16, out, log, batch=8, **QUICK)
     assert not second.interrupted and len(RecordTable.load(out)) == 32 == len(set(map(str, made.measured))) == len(made.measured)
     assert sum(p.progress.resumed for p in second.pools) == 21
 
 
-def test_more_candidates_and_more_workloads_add_what_is_missing(tmp_path: Path, made: Made) -> None:
+def test_more_candidates_and_workloads_extend_the_pools(tmp_path: Path, made: FakeStream) -> None:
     out, log = tmp_path / "p.parquet", tmp_path / "p.jsonl"
     build(MATMUL, 16, out, log, **QUICK)
     build([MATMUL, "relu(shape=4096)"], 24, out, log, **QUICK)
     assert len(RecordTable.load(out)) == 48 == made.count
     build(MATMUL, 8, out, log, **QUICK)
-    assert len(RecordTable.load(out)) == 8 and made.count == 48, "the table has what was asked for, the log everything"
+    assert len(RecordTable.load(out)) == 8 and made.count == 48, "the table has the requested candidates, the log all"
 
 
-def test_disturbed_times_are_taken_again_on_demand(tmp_path: Path, made: Made) -> None:
+def test_disturbed_times_are_measured_again_on_request(tmp_path: Path, made: FakeStream) -> None:
     out, log = tmp_path / "p.parquet", tmp_path / "p.jsonl"
     made.noisy = True
     build(MATMUL, 8, out, log, **QUICK)
@@ -146,14 +146,14 @@ def test_disturbed_times_are_taken_again_on_demand(tmp_path: Path, made: Made) -
     assert made.count == 16
 
 
-def test_a_small_space_is_measured_whole_and_is_no_failure(tmp_path: Path, made: Made) -> None:
+def test_a_small_space_is_measured_completely_and_is_not_a_failure(tmp_path: Path, made: FakeStream) -> None:
     report = build("relu(shape=8)", 500, tmp_path / "p.parquet", tmp_path / "p.jsonl", **QUICK)
     (pool,) = report.pools
     assert report.ok and pool.exhausted and pool.progress.trials == len(report.table) == made.count < 500
     assert "(all)" in str(report)
 
 
-def test_a_workload_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made) -> None:
+def test_a_workload_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: FakeStream) -> None:
     def fails(self: Measurer, task: Any, candidates: Any, **more: Any) -> Iterator[Record]:
         if task.name == MATMUL:
             raise RunError("no core left")
@@ -165,23 +165,23 @@ def test_a_workload_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypa
     assert "! matmul(m=64,n=64,k=64): no core left" in str(report)
 
 
-def test_which_records_count(task: Task) -> None:
+def test_representative_records(task: Task) -> None:
     m = task.measured
     rng = np.random.default_rng(0)
     a, b, c, d = [(k, tuple(s.space.sample(1, rng)[0].tolist())) for k, s in enumerate(task.space.sketches)][:4]
     wrong = ErrorInfo("wrong_result", "off")
-    fine, noisy = made_up(m, a), made_up(m, a, clean=False, timestamp=2000.0)
+    fine, noisy = synthetic_record(m, a), synthetic_record(m, a, clean=False, timestamp=2000.0)
     records = [
         fine,
         noisy,  # later, but disturbed
-        made_up(m, b, timestamp=1.0),
-        made_up(m, b, error=wrong, verified=False, timestamp=0.5),  # earlier, and wrong all the same
-        made_up(m, c, policy={"kind": "race", "give_up": 1.5, "repeats": 5}),  # gave up
-        made_up(m, d, target=Target("llvm -mcpu=znver4 -num-cores=4").to_json()),
-        made_up(m, d, workload="other"),
-        made_up(m, d, sketch="unknown"),
-        made_up(m, d, trace=[["get_block", {}, ["b0"]]]),  # the same name, other steps
-        made_up(m, d, row=d[1][:-1]),
+        synthetic_record(m, b, timestamp=1.0),
+        synthetic_record(m, b, error=wrong, verified=False, timestamp=0.5),  # earlier, but wrong
+        synthetic_record(m, c, policy={"kind": "race", "give_up": 1.5, "repeats": 5}),  # stopped early
+        synthetic_record(m, d, target=Target("llvm -mcpu=znver4 -num-cores=4").to_json()),
+        synthetic_record(m, d, workload="other"),
+        synthetic_record(m, d, sketch="unknown"),
+        synthetic_record(m, d, trace=[["get_block", {}, ["b0"]]]),  # the same name, other steps
+        synthetic_record(m, d, row=d[1][:-1]),
     ]
     found = fair_records(task, records)
     assert found == {Candidate(*a): fine, Candidate(*b): records[3]}
@@ -189,6 +189,6 @@ def test_which_records_count(task: Task) -> None:
 
 @pytest.mark.parametrize("arguments", [{"per_task": 0}, {"batch": 0}, {"workers": -1}])
 def test_refusals(tmp_path: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="count from 1"):
+    with pytest.raises(UserError, match="must be at least 1"):
         build(MATMUL, **{"out": tmp_path / "p", "log": tmp_path / "l", "progress": False, **arguments})  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""dataset export: the features are those a search computes, by name, and need nothing but the table."""
+"""`dataset export`: named feature columns equal to those of a search, computed from the table only."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_exporting_again_replaces_the_columns(tasks: list[Task]) -> None:
     assert list(once.frame.columns) == list(twice.frame.columns)
 
 
-def test_a_schedule_by_hand_has_features_too(hand: ModuleType) -> None:
+def test_a_hand_written_schedule_has_features(hand: ModuleType) -> None:
     record = hand.record_of(hand.matmul())
     log = [record, hand.record_of(hand.matmul(), lambda s: hand.tiled(s, 4), timestamp=1.0)]
     func = hand.matmul()
@@ -100,7 +100,7 @@ def test_lines_without_features_are_counted_with_the_reason(tasks: list[Task]) -
     assert missing.sum() == count and set(exported.table.frame["workload"][missing]) == {tasks[1].digest}
 
 
-def test_steps_that_do_not_fit_are_told(tasks: list[Task]) -> None:
+def test_steps_that_do_not_match_are_reported(tasks: list[Task]) -> None:
     table = table_of(tasks[1])
     frame = table.frame.copy()
     frame.loc[0, "trace"] = json.dumps([["get_block", {"name": "nothing"}, ["b0"]]])
@@ -108,7 +108,7 @@ def test_steps_that_do_not_fit_are_told(tasks: list[Task]) -> None:
     frame.at[2, "row"] = (1,)
     reasons = " ".join(with_features(RecordTable(frame, table.workloads, table.targets, table.sketches)).without)
     assert "no block named 'nothing'" in reasons or "nothing" in reasons
-    assert "os_system" in reasons and "rows have other than" in reasons
+    assert "os_system" in reasons and "some rows do not have" in reasons
 
 
 def test_nothing_to_export(tasks: list[Task]) -> None:

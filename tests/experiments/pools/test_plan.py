@@ -1,4 +1,4 @@
-"""Pools: the mix is as documented, the choice follows from seed and task, and a later run goes on as if there had been no break."""
+"""Plans of pools: the documented mix, determinism by seed and task, and resumption without a difference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seconds(c: Candidate) -> float:
 
 
 def grow(task: Task, size: int, known: Known, seed: int = 0, batch: int = 7, stop: int | None = None) -> tuple[PoolPlan, list[str]]:
-    """Measure a pool, adding to `known`; at most `stop` candidates."""
+    """Measure a pool into `known`, at most `stop` candidates."""
     plan, parts = PoolPlan(task, size, seed, known), []
     while chosen := plan.next(batch):
         assert len({part for _, part in chosen}) == 1 and len(chosen) <= batch
@@ -52,13 +52,13 @@ def test_the_mix(task: Task) -> None:
     assert all(random.count(k) == 32 // len(task.space.sketches) for k in range(len(task.space.sketches)))
 
 
-def test_the_ranked_part_is_better_than_the_random_one_by_the_analytic_model(task: Task) -> None:
+def test_the_ranked_part_has_lower_analytic_cost_than_the_random_one(task: Task) -> None:
     known: Known = {}
     grow(task, 64, known)
     draw = PoolDraw(task, 0)
 
     def middle(part: str) -> float:
-        values = sorted(float(draw.drafter.estimate(c.sketch, np.array([c.row]))[0]) for c in known if known[c][1] == part)
+        values = sorted(float(draw.proposals.estimate(c.sketch, np.array([c.row]))[0]) for c in known if known[c][1] == part)
         return values[len(values) // 2]
 
     assert middle("ranked") < middle("random")
@@ -72,10 +72,10 @@ def test_neighbours_are_near_the_fastest(task: Task) -> None:
     assert {c.sketch for c in near} <= {c.sketch for _, c in best}
     shared = [max(sum(a == b for a, b in zip(c.row, p.row, strict=True)) for _, p in best if p.sketch == c.sketch) for c in near]
     assert sum(n > 0 for n in shared) > len(near) / 2
-    assert list(draw.part("near-1", dict.fromkeys(known, math.inf))) == [], "what failed has no neighbours"
+    assert list(draw.part("near-1", dict.fromkeys(known, math.inf))) == [], "failures have no neighbours"
 
 
-def test_equal_seeds_choose_alike_whatever_the_batch(task: Task) -> None:
+def test_equal_seeds_select_equal_candidates_for_any_batch(task: Task) -> None:
     one, two, other = {}, {}, {}  # type: ignore[var-annotated]
     grow(task, 40, one, batch=3)
     grow(task, 40, two, batch=32)
@@ -84,7 +84,7 @@ def test_equal_seeds_choose_alike_whatever_the_batch(task: Task) -> None:
 
 
 @pytest.mark.parametrize("stop", [5, 21, 33, 37, 39])
-def test_a_run_that_was_stopped_ends_like_one_that_was_not(task: Task, stop: int) -> None:
+def test_a_resumed_run_ends_like_an_uninterrupted_one(task: Task, stop: int) -> None:
     whole: Known = {}
     grow(task, 40, whole)
     known: Known = {}
@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(task: Task, stop: int
     assert grow(task, 40, known)[1] == []
 
 
-def test_a_larger_pool_keeps_what_is_there(task: Task) -> None:
+def test_a_larger_pool_keeps_the_existing_candidates(task: Task) -> None:
     known: Known = {}
     grow(task, 32, known)
     before = dict(known)
@@ -103,13 +103,13 @@ def test_a_larger_pool_keeps_what_is_there(task: Task) -> None:
     assert set(before) <= set(plan.chosen) and len(plan.chosen) == 64 and len(parts) == 32
 
 
-def test_candidates_that_others_measured_are_not_measured_again(task: Task) -> None:
+def test_candidates_measured_by_other_runs_are_not_measured_again(task: Task) -> None:
     first = {c: (seconds(c), "") for _, c in zip(range(10), PoolDraw(task, 0).part("random", {}), strict=False)}
     plan, parts = grow(task, 32, dict(first))
     assert len(parts) == 22 and set(first) <= set(plan.chosen)
 
 
-def test_a_small_space_ends_with_all_of_it() -> None:
+def test_a_small_space_is_exhausted() -> None:
     tiny = find_subject("relu(shape=8)").task(Target("llvm"))
     plan, parts = grow(tiny, 500, {})
     assert len(parts) == len(plan.chosen) < 500 and plan.next(5) == []

@@ -1,4 +1,4 @@
-"""Pictures of a table: written in the wanted format, equal for equal tables; what cannot be drawn is refused."""
+"""Plots of a table: formats, reproducible files and refusals."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def table(hand: ModuleType, tmp_path: Path) -> RecordTable:
     return RecordTable.from_log(hand.write_log(tmp_path / "log.jsonl", *records, failed, spread))
 
 
-def test_pictures(table: RecordTable, tmp_path: Path) -> None:
+def test_plots(table: RecordTable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = plot(table, tmp_path / "a")
     assert [f.name for f in files] == ["slowdown.svg", "outcomes.svg", "noise.svg"]
     texts = [f.read_text() for f in files]
-    assert all(t.startswith("<?xml") for t in texts) and "What became of them" in texts[1].replace("&#x20;", " ")
+    assert all(t.startswith("<?xml") for t in texts) and "Outcomes" in texts[1].replace("&#x20;", " ")
     assert [f.read_text() for f in plot(table, tmp_path / "b")] == texts
     (first, *_) = plot(table, tmp_path / "c", "png")
     assert first.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_names_hold_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
+def test_names_contain_no_control_characters(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()), name="a\x1b[31m\x00b")
     table = RecordTable.from_log(log)
     assert [name for name, _ in plot_dataset._tasks(table)] == ["a?[31m?b"]
@@ -55,11 +55,11 @@ def test_refusals(table: RecordTable, tmp_path: Path) -> None:
         plot(table.take([]), tmp_path)
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write pictures"):
+    with pytest.raises(UserError, match="cannot write plots"):
         plot(table, tmp_path / "file")
 
 
-def test_without_matplotlib_the_install_line_is_told(table: RecordTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_install_line_is_reported(table: RecordTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def absent(name: str, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ablations: what is switched off is off, and everything else is as it was."""
+"""Ablations disable one component and change nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunesmith.support.seeds import stream
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 
 
-def test_divisors_only_keeps_the_rows_whose_tiles_divide_and_no_others() -> None:
+def test_divisors_only_keeps_exactly_the_configurations_whose_tiles_divide() -> None:
     subject = find_subject("matmul(m=48,n=64,k=32)")
     full = {s.name: s for s in subject.task(TARGET).space.sketches}
     perfect = subject.task(TARGET, divisors_only()).space.sketches
@@ -50,7 +50,7 @@ def test_a_sketch_with_divisors_replays_to_the_same_program() -> None:
     assert structural.equal(replay(sketch.trace_of(row), subject.func).func, sketch.concretize(row))
 
 
-def test_divisors_only_falls_back_where_no_structure_has_any_row() -> None:
+def test_divisors_only_falls_back_if_no_sketch_has_a_configuration() -> None:
     subject = find_subject("relu(shape=63)")
     found = [s.name for s in subject.task(TARGET, divisors_only()).space.sketches]
     assert found == ["fallback", "fallback serial"]
@@ -59,18 +59,18 @@ def test_divisors_only_falls_back_where_no_structure_has_any_row() -> None:
     assert "fallback" not in [s.name for s in even.task(TARGET, divisors_only()).space.sketches]
 
 
-def test_without_draft_model_the_order_is_by_chance_and_depends_on_the_seed_alone() -> None:
+def test_without_draft_model_the_order_is_random_and_depends_on_the_seed_only() -> None:
     task = find_subject("matmul(m=48,n=64,k=32)").task(TARGET)
 
     def spread(kind: type[EvolutionarySampler] | type, seed: int) -> list[float]:
         sampler = make_sampler(kind, task, lambda: make_model("random"), seed)
-        judge = EvolutionarySampler(task, make_model("random")).drafter
-        return [float(judge.estimate(c.sketch, np.array([c.row]))[0]) for c in sampler.ask(16)]
+        proposals = EvolutionarySampler(task, make_model("random")).drafter
+        return [float(proposals.estimate(c.sketch, np.array([c.row]))[0]) for c in sampler.ask(16)]
 
     blind = without_draft_model(EvolutionarySampler)
     assert issubclass(blind, EvolutionarySampler) and blind.__name__ == "EvolutionarySamplerWithoutDraftModel"
-    seeing, chance = spread(EvolutionarySampler, 1), spread(blind, 1)
-    assert np.median(seeing) < np.median(chance)
+    informed, chance = spread(EvolutionarySampler, 1), spread(blind, 1)
+    assert np.median(informed) < np.median(chance)
     assert chance == spread(blind, 1) and chance != spread(blind, 2)
 
 
@@ -80,7 +80,7 @@ def test_a_sampler_without_drafts_is_refused() -> None:
         make_sampler(without_draft_model(RandomSampler), task, lambda: make_model("random"), 0)
 
 
-def test_without_racing_nothing_is_given_up_and_the_policy_is_plain_data() -> None:
+def test_without_racing_no_candidate_is_stopped_and_the_policy_is_plain_data() -> None:
     policy = without_racing(MeasurePolicy(RacePolicy(min_repeat_ms=0.0, repeats=3, quiet_fraction=1e9), verify="always"))
     assert policy.verify == "always" and math.isfinite(float(str(policy.to_json()["give_up"])))
     calls: list[int] = []

@@ -1,4 +1,4 @@
-"""Two runs compared: ratios, what may be said of them, and what a reader is told beside them."""
+"""Comparison of two runs: ratios, verdicts and caveats."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_ratios_and_verdicts(make_run: Make) -> None:
     assert data["lines"][0]["b"]["trials_to_95"] == first.trials_b and data["notes"] == []
 
 
-def test_one_seed_decides_nothing(make_run: Make) -> None:
+def test_one_seed_gives_no_verdict(make_run: Make) -> None:
     found = compare_runs(make_run("a", {(A, "x"): [2e-6]}), make_run("b", {(A, "x"): [1e-6]}))
     assert [x.verdict for x in found.lines] == ["too few seeds to tell"] and found.lines[0].ratio.low is None
     assert "0.500" in str(found)
 
 
-def test_what_differs_is_told(make_run: Make) -> None:
+def test_differences_are_reported(make_run: Make) -> None:
     a = make_run("a", {(A, "x"): [1e-6, 1e-6], (B, "x"): [1e-6, None], (A, "y"): [1e-6]})
     b = make_run("b", {(A, "x"): [1e-6, 1e-6], ("gelu(shape=8)", "x"): [1e-6]})
     index = json.loads((b / "index.json").read_text())
@@ -61,15 +61,15 @@ def test_what_differs_is_told(make_run: Make) -> None:
         "the setting trials differs: 128 in A, 64 in B",
         "the variant default differs: {'racing': True, 'draft_model': True, 'imperfect_tiles': True} in A, "
         "{'racing': False, 'draft_model': True, 'imperfect_tiles': True} in B",
-        f"only A has {B}, y",
+        f"only in A: {B}, y",
         "A is not finished: 1 of 5 cells are not done",
-        "only B has gelu(shape=8)",
+        "only in B: gelu(shape=8)",
         "the machine differs: cpu Old in A, New in B",
         "the source differs: commit c1 in A, c2 in B",
     )
 
 
-def test_runs_without_anything_in_common_are_refused(make_run: Make, tmp_path: Path) -> None:
+def test_runs_without_common_cells_are_refused(make_run: Make, tmp_path: Path) -> None:
     a, b = make_run("a", {(A, "x"): [1e-6]}), make_run("b", {(A, "y"): [1e-6], (A, "x"): [None]})
     with pytest.raises(UserError, match="nothing is done in both runs. a has matmul.* by x; b has matmul.* by y"):
         compare_runs(a, b)

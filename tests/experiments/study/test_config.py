@@ -1,4 +1,4 @@
-"""Configurations of studies: what they say, what they leave to defaults, and everything that is refused."""
+"""Configurations of studies: values, defaults and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LEAST = 'workloads = ["relu(shape=8)"]\n'
 
 
-def test_only_workloads_must_be_there_and_defaults_are_those_of_tune(tmp_path: Path) -> None:
+def test_only_workloads_are_required_and_defaults_are_those_of_tune(tmp_path: Path) -> None:
     folder = tmp_path / "my_study"
     folder.mkdir()
     (folder / "config.toml").write_text(LEAST)
@@ -33,7 +33,7 @@ def test_only_workloads_must_be_there_and_defaults_are_those_of_tune(tmp_path: P
     assert config.policy == MeasurePolicy() and config.variants == (Variant(),) and config.text == LEAST
 
 
-def test_everything_can_be_said() -> None:
+def test_all_keys() -> None:
     text = (
         'name = "all"\nquestion = "What?"\nworkloads = ["a()", "suite:tiny"]\nsamplers = ["random", "mine.py:Mine"]\nmodels = ["xgb"]\n'
         'seeds = [3, -1]\ntrials = 5\nbatch = 2\nleaders = 0\nworkers = 0\ntarget = "llvm"\n'
@@ -87,13 +87,13 @@ def test_everything_can_be_said() -> None:
         (LEAST + '[[variants]]\nname = "a"\n[[variants]]\nname = "b"', "'a' and 'b' are the same"),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
+def test_invalid_values_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         ExperimentConfig.from_text(text, "study.toml")
     assert "study.toml" in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read .*config.toml: No such file"):
         ExperimentConfig.load(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ExperimentConfig.load(tmp_path / "binary.toml")
 
 
-def test_the_documentation_names_every_key_and_loads() -> None:
+def test_the_documentation_lists_every_key_and_loads() -> None:
     text = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     config = ExperimentConfig.from_text(example)

@@ -1,4 +1,4 @@
-"""The page of a run: well-formed, self-contained, escaped, with all its numbers; opened in a real browser where there is one."""
+"""The report page is well-formed, self-contained, escaped and complete; it is opened in a browser if one is installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Make = Callable[..., Path]
 
 
 class Page(HTMLParser):
-    """Checks nesting, and keeps elements, their attributes and the text of each table."""
+    """Checks nesting, and stores elements, their attributes and the text of each table."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -98,20 +98,22 @@ def test_the_numbers(run: Path) -> None:
     assert best["trials_to"] == {"90": {"median": 4, "reached": 2, "of": 2}} | {
         s: {"median": None, "reached": 1, "of": 2} for s in ("95", "99")
     }
-    assert best["curve"]["trials"] == [2, 3, 4, 5, 6, 7, 8]  # from where both have a program
+    assert best["curve"]["trials"] == [2, 3, 4, 5, 6, 7, 8]  # from the first trial at which both have a program
     assert best["curve"]["percent"][0] == pytest.approx(50 / math.sqrt(1.1), rel=1e-5)
     overall = {o["arm"]: o for o in data["overall"]}
     assert overall["random"]["seeds"] == [0, 1] and overall["best"]["seeds"] == [0]
     assert overall["best"]["percent"] == {"mean": pytest.approx(100.0), "low": None, "high": None, "n": 1}
     versus = {c["workload"]: c for c in data["against_first"]}
     assert versus[A]["ratio"] == pytest.approx(0.5) and versus[A]["p"] is None is versus[A]["p_adjusted"]
-    assert versus[""]["ratio"] == pytest.approx(math.sqrt(0.5)) and versus[""]["seeds"] == 1, "only seed 0 finished both with both"
+    assert versus[""]["ratio"] == pytest.approx(math.sqrt(0.5)) and versus[""]["seeds"] == 1, (
+        "only seed 0 finished both workloads with both arms"
+    )
     assert data["time"][0]["seconds"]["total"] == 8.0 and data["time"][0]["trials"] == 32
     assert data["results"][0]["errors"] == {"crash": 2}
     assert data["failures"] == [{"workload": B, "arm": "best", "seed": 1, "failure": "the device is gone"}]
 
 
-def test_the_page_holds_tables_curves_captions_and_the_numbers(run: Path) -> None:
+def test_the_page_contains_tables_curves_captions_and_numbers(run: Path) -> None:
     (run / "manifest.jsonl").write_text('{"v":1,"kind":"run","run":"a","host":{"cpu":"An Old One"},"load":[1,2]}\n')
     path, data = report_experiment(run)
     assert path == run / "report.html"
@@ -133,7 +135,7 @@ def test_the_page_holds_tables_curves_captions_and_the_numbers(run: Path) -> Non
 
 
 def test_arms_are_compared_within_seeds(make_run: Make) -> None:
-    """Seeds that differ by far more than the arms do, which agree on every seed; with one workload there is no line for all."""
+    """Seeds differ far more than arms, which have the same ratio on every seed; with one workload there is no overall line."""
     seeds = [1e-6, 9e-6, 2e-6, 30e-6, 4e-6]
     folder = make_run(
         "paired", {(A, "random"): seeds, (A, "best"): [0.9 * s * f for s, f in zip(seeds, (1, 1.01, 0.99, 1, 1), strict=True)]}
@@ -145,15 +147,15 @@ def test_arms_are_compared_within_seeds(make_run: Make) -> None:
     assert "<strong>all workloads</strong>" not in text and "over 1 workload " in text and "seed by seed" in text
 
 
-def test_a_batch_that_is_the_whole_budget_is_told(run: Path, tmp_path: Path) -> None:
+def test_a_batch_as_large_as_the_budget_is_noted(run: Path, tmp_path: Path) -> None:
     assert "Mind: " not in report_experiment(run)[0].read_text()
     index = json.loads((run / "index.json").read_text())
     index["settings"]["trials"] = 16
     (run / "index.json").write_text(json.dumps(index))
-    assert "Mind: batch 32 &gt;= trials 16: a sampler is asked once and learns nothing" in report_experiment(run)[0].read_text()
+    assert "Note: batch 32 &gt;= trials 16: a sampler is asked once and learns nothing" in report_experiment(run)[0].read_text()
 
 
-def test_the_page_needs_nothing_and_runs_nothing(run: Path) -> None:
+def test_the_page_is_self_contained_and_has_no_scripts(run: Path) -> None:
     text = report_experiment(run)[0].read_text(encoding="utf-8")
     found = Page(text)
     assert found.count("script") == 0
@@ -166,7 +168,7 @@ def test_the_page_needs_nothing_and_runs_nothing(run: Path) -> None:
     assert "prefers-color-scheme:dark" in text
 
 
-def test_what_comes_from_files_is_escaped(make_run: Make) -> None:
+def test_texts_of_files_are_escaped(make_run: Make) -> None:
     times = {(HOSTILE, HOSTILE): [1e-6, 2e-6], (HOSTILE, "b"): [1e-6, None]}
     folder = make_run("study", times, question=HOSTILE, failure=HOSTILE)
     path = sorted((folder / "cells").glob("*/result.json"))[0]
@@ -183,7 +185,7 @@ def test_a_run_without_any_result_has_a_page(make_run: Make, tmp_path: Path) -> 
     path, data = report_experiment(folder, tmp_path / "elsewhere.html")
     found = Page(path.read_text(encoding="utf-8"))
     assert "no program yet" in "".join(found.words) and data["against_first"] == []
-    assert "The run folder holds no manifest." in "".join(found.words)
+    assert "The run folder has no manifest." in "".join(found.words)
     with pytest.raises(RecordError, match="cannot write"):
         report_experiment(folder, tmp_path)
     with pytest.raises(RecordError, match="Is .* the folder of a run"):
@@ -215,7 +217,7 @@ def test_curves_are_padded_thinned_and_drawn_as_steps(run: Path) -> None:
     line = re.search(r'd="(M[^"Z]*)"', drawn)
     assert line is not None
     heights = [float(x) for x in re.findall(r"V([\d.]+)", line[1])]
-    assert heights[-1] == 8.0  # beyond 100 % stands at the top
+    assert heights[-1] == 8.0  # values above 100 % are clamped to the top
     assert curve_chart([Curve("x", 0, [], [], [], [])], label="empty").count("<path") == 0
     assert bar_chart([], ["a"], unit="s", label="none").count("<rect") == 0
     widths = [
@@ -227,7 +229,7 @@ def test_curves_are_padded_thinned_and_drawn_as_steps(run: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_without_errors(run: Path, tmp_path: Path) -> None:
     path = report_experiment(run)[0]
 
     def browse(file: Path) -> tuple[str, str]:
@@ -243,7 +245,7 @@ def test_a_browser_shows_it_without_complaint(run: Path, tmp_path: Path) -> None
     bad = tmp_path / "bad.html"
     bad.write_text(path.read_text(encoding="utf-8").replace("<main>", "<main><script>document.title='x'</script>"), encoding="utf-8")
     dom, said = browse(bad)
-    assert "CONSOLE" in said and "<title>x</title>" not in dom  # so silence above means something, and the policy holds
+    assert "CONSOLE" in said and "<title>x</title>" not in dom  # the browser reports violations, so the check above is effective
 
 
 def test_the_page_of_equal_numbers_is_equal(run: Path) -> None:

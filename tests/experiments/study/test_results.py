@@ -1,4 +1,4 @@
-"""Run folders as data: what is written is read back, and nothing malformed is believed."""
+"""Run folders are read back as written, and malformed files are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_folder_is_read_back(run: Path) -> None:
     assert json.loads((run / "index.json").read_text())["done"] == 2
 
 
-def test_cells_have_names_of_their_own_that_are_safe_for_folders() -> None:
+def test_cells_have_unique_names_that_are_safe_for_folders() -> None:
     hostile = Cell("../../etc/passwd\0" * 50, Arm("a/b", "<c>", "d"), -3)
     assert "/" not in hostile.id and "." not in hostile.id and "\0" not in hostile.id and len(hostile.id) < 110
     assert hostile.id != Cell("etc-passwd", Arm("a/b", "<c>", "d"), -3).id
@@ -53,7 +53,7 @@ def test_cells_have_names_of_their_own_that_are_safe_for_folders() -> None:
         ({"spaces": [{"workload": "x", "imperfect_tiles": True, "sketches": 10**400}]}, "'sketches' must be an integer, .*200 digits"),
     ],
 )
-def test_an_index_that_is_none_is_refused(run: Path, change: dict[str, Any], message: str) -> None:
+def test_a_malformed_index_is_refused(run: Path, change: dict[str, Any], message: str) -> None:
     data = json.loads((run / "index.json").read_text())
     write_json(run / "index.json", data | change)
     with pytest.raises(RecordError, match=message):
@@ -81,7 +81,7 @@ def test_an_index_that_is_none_is_refused(run: Path, change: dict[str, Any], mes
         ({"curve": []}, "'curve' must be a list with the trial that found the best program"),
     ],
 )
-def test_a_result_that_is_none_is_refused(run: Path, change: dict[str, Any], message: str) -> None:
+def test_a_malformed_result_is_refused(run: Path, change: dict[str, Any], message: str) -> None:
     path = sorted((run / "cells").glob("*/result.json"))[0]
     write_json(path, json.loads(path.read_text()) | change)
     with pytest.raises(RecordError, match=message):

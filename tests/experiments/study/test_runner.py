@@ -1,4 +1,4 @@
-"""Running studies: a tiny one end to end, resuming, failing cells, and what a run folder may not be used for."""
+"""Running studies: a small one end to end, resuming, failing cells, and refusals of run folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MATMUL = "matmul(m=32,n=32,k=32)"
 
 
 def study(**changes: Any) -> ExperimentConfig:
-    """One workload, one random search of four trials in this process."""
+    """A study of one workload with one random search of four trials in this process."""
     policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
     base = ExperimentConfig("small", (MATMUL,), samplers=("random",), trials=4, batch=2, leaders=0, workers=0, policy=policy)
     return replace(base, **changes)
@@ -42,12 +42,12 @@ def own_sampler(tmp_path: Path, body: str) -> str:
     return f"{file}:Own"
 
 
-def test_a_tiny_study_runs_and_is_not_run_again(tmp_path: Path) -> None:
+def test_a_small_study_runs_once(tmp_path: Path) -> None:
     config = ExperimentConfig.load(SMOKE)
     said: list[str] = []
     index = run_experiment(config, tmp_path / "run", target=TARGET, say=said.append)
     assert index.ok and not index.interrupted
-    assert [r.cell.seed for r in index.results] == [0] * 4 + [1] * 4  # a seed after the other
+    assert [r.cell.seed for r in index.results] == [0] * 4 + [1] * 4  # one seed after the other
     assert [a.name for a in index.arms] == ["random", "evolutionary + random"]
     for r in index.results:
         assert r.trials == r.timed_trials == 4 == len(r.curve) and r.best_s and r.curve[-1] == r.best_s
@@ -66,7 +66,7 @@ def test_a_tiny_study_runs_and_is_not_run_again(tmp_path: Path) -> None:
     assert as_text(render_run(index)).count("2/2") == 4
 
 
-def test_variants_are_what_they_say(tmp_path: Path) -> None:
+def test_variants(tmp_path: Path) -> None:
     variants = (
         Variant(),
         Variant("patient", racing=False),
@@ -88,7 +88,7 @@ def test_variants_are_what_they_say(tmp_path: Path) -> None:
     ]
 
 
-def test_an_interrupted_cell_goes_on_from_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_cell_resumes_from_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = RandomSampler.ask
     rounds: list[int] = []
 
@@ -103,7 +103,7 @@ def test_an_interrupted_cell_goes_on_from_its_log(tmp_path: Path, monkeypatch: p
     first = run_experiment(config, tmp_path, target=TARGET)
     assert first.interrupted and not first.ok
     assert [(r.state, r.trials) for r in first.results] == [("interrupted", 2), ("waiting", 0)]
-    assert "the same command goes on" in as_text(render_run(first))
+    assert "the same command resumes the run" in as_text(render_run(first))
     log = cell_folder(tmp_path, first.results[0].cell) / "log.jsonl"
     before = RecordLog(log).load().records
     second = run_experiment(config, tmp_path, target=TARGET)
@@ -113,7 +113,7 @@ def test_an_interrupted_cell_goes_on_from_its_log(tmp_path: Path, monkeypatch: p
     assert resumed.trials == resumed.timed_trials == 4 and resumed.seconds["total"] > first.results[0].seconds["total"]
 
 
-def test_an_interrupt_between_searches_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_between_searches_keeps_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -129,7 +129,7 @@ def test_an_interrupt_between_searches_keeps_what_there_is(tmp_path: Path, monke
         ("from tunesmith.support.errors import RunError; raise RunError('gone')", "gone"),
     ],
 )
-def test_a_cell_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path, body: str, failure: str) -> None:
+def test_a_failing_cell_stops_no_other_and_is_repeated(tmp_path: Path, body: str, failure: str) -> None:
     config = study(samplers=(own_sampler(tmp_path, body), "random"))
     index = run_experiment(config, tmp_path / "run", target=TARGET, run_code=True)
     assert [r.state for r in index.results] == ["failed", "done"] and failure in index.results[0].failure
@@ -143,20 +143,20 @@ def test_a_sampler_without_drafts_fails_the_variant_without_draft_model(tmp_path
     assert [r.state for r in index.results] == ["done", "failed"] and "has no draft model" in index.results[1].failure
 
 
-def test_files_that_would_be_executed_need_permission(tmp_path: Path) -> None:
+def test_executable_files_need_permission(tmp_path: Path) -> None:
     spec = own_sampler(tmp_path, "pass")
-    with pytest.raises(UserError, match="names Python files, which would be run: .*own.py:Own.*--run-code"):
+    with pytest.raises(UserError, match="names Python files, which would be executed: .*own.py:Own.*--run-code"):
         run_experiment(study(samplers=(spec,)), tmp_path / "run", target=TARGET)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_grows_but_does_not_change(tmp_path: Path) -> None:
+def test_a_run_can_be_extended_but_not_changed(tmp_path: Path) -> None:
     assert run_experiment(study(), tmp_path, target=TARGET).ok
     log = next((tmp_path / "cells").rglob("log.jsonl"))
     text = log.read_text()
     grown = run_experiment(study(seeds=(0, 1), variants=(Variant(), Variant("patient", racing=False))), tmp_path, target=TARGET)
     assert grown.ok and len(grown.results) == 4 and log.read_text() == text
-    with pytest.raises(UserError, match="holds a run with other settings .trials: 4 there, 8 here.: name another folder"):
+    with pytest.raises(UserError, match="has a run with other settings .trials: 4 in the folder, 8 now.: name another folder"):
         run_experiment(study(trials=8), tmp_path, target=TARGET)
     with pytest.raises(UserError, match="the variant 'patient'"):
         run_experiment(study(variants=(Variant("patient", draft_model=False),)), tmp_path, target=TARGET)
@@ -183,21 +183,21 @@ def test_the_plan() -> None:
         ({"target": "lvm"}, "lvm"),
     ],
 )
-def test_unknown_names_are_refused_before_anything_is_measured(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unknown_names_are_refused_before_any_measurement(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         run_experiment(study(**changes), tmp_path / "run")
     assert not (tmp_path / "run" / "cells").exists()
 
 
-def test_a_space_that_is_empty_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_space_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     size = space_size(find_subject("relu(shape=64)"), TARGET)
     assert (size.sketches, size.rows, size.admissible, size.failure) == (2, size.rows, size.rows, "")
     monkeypatch.setattr("tunesmith.experiments.study.runner.divisors_only", lambda: ())
     assert "no sketch rule applies" in space_size(find_subject("relu(shape=64)"), TARGET, imperfect_tiles=False).failure
 
 
-def test_a_run_goes_on_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative paths start from where the run was begun, not from where one happens to be."""
+def test_a_run_resumes_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths are relative to the folder where the run was started, not to the current one."""
     (tmp_path / "here").mkdir()
     (tmp_path / "away").mkdir()
     own_sampler(tmp_path / "here", "pass")
@@ -214,7 +214,7 @@ def test_a_run_goes_on_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path / "away")
     (tmp_path / "run" / "config.toml").write_text(text.replace("seeds = [0]", "seeds = [0, 1]"))
     again = ExperimentConfig.load(tmp_path / "run")
-    with pytest.raises(UserError, match=f"would be run: {tmp_path}/here/op.py:small, {tmp_path}/here/own.py:Own"):
+    with pytest.raises(UserError, match=f"would be executed: {tmp_path}/here/op.py:small, {tmp_path}/here/own.py:Own"):
         run_experiment(again, tmp_path / "run", target=TARGET)
     index = run_experiment(again, tmp_path / "run", target=TARGET, run_code=True)
     assert index.ok and [(r.cell.workload, r.cell.arm.sampler) for r in index.results] == [("op.py:small", "own.py:Own")] * 2

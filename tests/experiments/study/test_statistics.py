@@ -1,4 +1,4 @@
-"""Intervals, ratios and their significance, against SciPy, which is no dependency of the package."""
+"""Intervals, ratios and p-values match SciPy, which is not a dependency of the package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_students_t(df: float) -> None:
         assert student_p(t, df) == pytest.approx(2 * stats.t.sf(abs(t), df), rel=1e-9, abs=1e-15)
 
 
-def test_an_interval_is_that_of_the_logarithms() -> None:
+def test_an_interval_is_computed_on_logarithms() -> None:
     values = [1.0, 2.0, 4.5, 3.0]
     found = interval(values)
     low, high = stats.t.interval(0.95, 3, np.log(values).mean(), stats.sem(np.log(values)))
@@ -47,7 +47,7 @@ def test_units_and_rates() -> None:
     assert Interval(2.0, None, None, 1).inverse() == Interval(0.5, None, None, 1)
 
 
-def test_a_ratio_is_welchs_test() -> None:
+def test_a_ratio_matches_welchs_test() -> None:
     a, b = [1.0, 1.2, 0.9, 1.1, 0.95], [2.0, 2.5, 1.7, 2.2, 2.1, 1.9]
     found = ratio(a, b)
     expected = stats.ttest_ind(np.log(a), np.log(b), equal_var=False)
@@ -56,7 +56,7 @@ def test_a_ratio_is_welchs_test() -> None:
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
 
 
-def test_a_paired_ratio_is_students_test_of_the_seeds_that_both_have() -> None:
+def test_a_paired_ratio_matches_students_test_of_the_common_seeds() -> None:
     a = {0: 1.0, 1: 5.2, 2: 9.1, 3: 2.0, 5: 3.0, 9: 7.0}
     b = {0: 1.1, 1: 5.6, 2: 9.9, 3: 2.3, 4: 0.1, 5: 3.1}
     both = [0, 1, 2, 3, 5]
@@ -67,12 +67,12 @@ def test_a_paired_ratio_is_students_test_of_the_seeds_that_both_have() -> None:
     assert found.ratio == pytest.approx(math.exp(np.mean(logs[0] - logs[1]))) and found.p == pytest.approx(expected.pvalue)
     low, high = expected.confidence_interval(0.95)
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
-    assert found.p < 0.02 < 0.5 < ratio([a[s] for s in both], [b[s] for s in both]).p, "seeds differ by far more than arms do"  # type: ignore[operator]
+    assert found.p < 0.02 < 0.5 < ratio([a[s] for s in both], [b[s] for s in both]).p, "seeds differ far more than arms"  # type: ignore[operator]
 
 
-def test_where_nothing_can_be_said_nothing_is() -> None:
+def test_too_few_seeds_give_no_statistics() -> None:
     assert ratio([1.0], [2.0, 2.1]) == Ratio(pytest.approx(1 / math.sqrt(4.2)))
-    # Two seeds may lie close together by luck: no test is asked what it makes of that.
+    # Two seeds may be close together by chance, so no test is applied.
     assert ratio([0.92, 0.921] * 2, [1.0, 1.001] * 3) == Ratio(pytest.approx(0.92, rel=1e-2))
     assert paired_ratio({0: 0.918, 1: 0.934}, {0: 1.0, 1: 1.0}) == Ratio(pytest.approx(0.926, rel=1e-3))
     assert paired_ratio({0: 1.0}, {1: 1.0}) is None

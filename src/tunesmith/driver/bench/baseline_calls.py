@@ -1,4 +1,4 @@
-"""How a workload of the operator library is put to a peer: the same inputs, under the peers' names for operators and parameters."""
+"""Map workloads of the operator library to baseline calls, with the baselines' names of operators and parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunesmith.ops.workload import Workload
 
 @dataclass(frozen=True)
 class BaselineCall:
-    """What `Peer.prepare` takes: operator, parameters, inputs by name."""
+    """Arguments of `Baseline.prepare`: operator, parameters, inputs by name."""
 
     op: str
     params: Mapping[str, Param]
@@ -21,7 +21,7 @@ class BaselineCall:
 
 
 def baseline_call(w: Workload, inputs: Sequence[np.ndarray]) -> BaselineCall | None:
-    """The request for a workload; None where peers have no such operator, or not in this form.
+    """The baseline call of a workload; None if the baselines lack the operator, or its form.
 
     Args:
         w: the workload.
@@ -49,7 +49,7 @@ def baseline_call(w: Workload, inputs: Sequence[np.ndarray]) -> BaselineCall | N
 
 
 def _sum(w: Workload, named: Mapping[str, np.ndarray]) -> BaselineCall | None:
-    """Peers sum matrices only, along one axis or both."""
+    """The call of a sum; baselines support only matrices, along one axis or both."""
     axes = w.params["axis"]
     (x,) = named.values()
     if x.ndim != 2 or not isinstance(axes, tuple):
@@ -58,7 +58,7 @@ def _sum(w: Workload, named: Mapping[str, np.ndarray]) -> BaselineCall | None:
 
 
 def _with_group_axis(named: Mapping[str, np.ndarray], nhwc: bool) -> dict[str, np.ndarray]:
-    """Peers want the filter of a depthwise convolution with its axis of one channel."""
+    """Add the axis of length 1 that baselines expect in the filter of a depthwise convolution."""
     w = named["W"]
     if w.ndim == 3:
         w = w[:, :, None, :] if nhwc else w[:, None, :, :]
@@ -66,5 +66,5 @@ def _with_group_axis(named: Mapping[str, np.ndarray], nhwc: bool) -> dict[str, n
 
 
 def _plain(params: Mapping[str, object]) -> dict[str, Param]:
-    """Integers and words stay; real numbers become texts, which is how peers take them."""
+    """Convert the parameters that are neither integers nor strings to strings, as baselines expect."""
     return {name: value if isinstance(value, (int, str)) else str(value) for name, value in params.items()}

@@ -1,8 +1,7 @@
-"""bench: our best schedules beside the libraries of others, on the same inputs, interleaved in one run.
+"""Benchmark tuned workloads against vendor libraries on the same inputs, interleaved in one run.
 
-Every contestant has a process of its own, with the threads it likes best.  This process, which does nothing else meanwhile,
-gives out turns: one window of a fifth of a second to one of them, then to the next, for several rounds, so that whatever the
-minute brings meets all of them alike.  A window in which others used the machine is taken again.
+Each system has its own process with its preferred threads.  The main process, otherwise idle, runs one window of a fifth of a second
+per system in turn, for several rounds, so that disturbances affect all systems alike.  A window disturbed by other processes is repeated.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 
-DEFAULT_PEERS = ("torch", "openblas", "onnxruntime", "jax")
-"""Peers that need no more than seconds to prepare."""
+DEFAULT_BASELINES = ("torch", "openblas", "onnxruntime", "jax")
+"""Baselines that take only seconds to prepare."""
 
 _PREPARE_S = 1800.0
 _SETTLE_S = 0.03
-"""Between turns: pools of threads spin for up to 20 ms after their last work."""
+"""Pause between turns: thread pools spin for up to 20 ms after their last work."""
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPolicy:
-    """How contestants are timed.
+    """How systems are timed.
 
     Args:
-        rounds: windows of each contestant.
+        rounds: windows per system.
         window_s: seconds of a window.
-        quiet_fraction: a window counts as quiet when others used less than this part of a core.
-        patience_s: seconds, for each workload, that may be spent on taking disturbed windows again.
-        seed: of the inputs.
+        quiet_fraction: a window is quiet if other processes used less than this fraction of a core.
+        patience_s: seconds per workload for repeating disturbed windows.
+        seed: seed of the inputs.
     """
 
     rounds: int = 8
@@ -61,35 +60,37 @@ class BenchPolicy:
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.window_s <= 0 or self.quiet_fraction < 0 or self.patience_s < 0:
-            raise UserError(f"bench policy out of range: {self}. rounds starts at 1, the length of a window above 0, others at 0")
+            raise UserError(f"bench policy out of range: {self}. rounds is at least 1, window_s is positive, the others are not negative")
 
 
 def bench(
     workloads: WorkloadLike | Iterable[WorkloadLike],
     log: Records = "log.jsonl",
-    against: Sequence[str] = DEFAULT_PEERS,
+    against: Sequence[str] = DEFAULT_BASELINES,
     *,
     target: str | Target | None = None,
     policy: BenchPolicy | None = None,
     say: Callable[[str], None] | None = None,
 ) -> BenchReport:
-    """Time the best record of each workload, replayed, and each peer.
+    """Time the replayed best record of each workload, and each baseline.
 
     Args:
-        workloads: operators of the library, whose inputs and reference are known.
-        log: where the records are.
-        against: names of peers; one that is not installed, or has no such operator, is named in the report and left out.
-        target: what is compiled for; by default this machine.  Peers get as many threads as it has cores.
-        policy: how long.
-        say: told what goes on, a line at a time.
+        workloads: workloads of the operator library, which defines their inputs and reference.
+        log: the log of records.
+        against: names of baselines; one that is not installed or lacks the operator is skipped and listed in the report.
+        target: target of compilation; by default this machine.  Baselines use as many threads as it has cores.
+        policy: rounds and windows of the timing.
+        say: called with each line of progress.
     Raises:
-        UserError: a workload is no operator's, or a peer is unknown.
+        UserError: a workload is not from the operator library, or a baseline is unknown.
         RecordError: the log cannot be read.
     """
     subjects = find_subjects(workloads)
     foreign = [s.name for s in subjects if s.operator is None]
     if foreign:
-        raise UserError(f"bench compares operators of the library, which have a reference and peers; {', '.join(foreign)} is none")
+        raise UserError(
+            f"bench needs workloads of the operator library, which have a reference and baselines; {', '.join(foreign)} is not one"
+        )
     for name in against:
         BASELINES.get(name)
     machine = as_target(target)
@@ -97,113 +98,113 @@ def bench(
     operators = [s.operator for s in subjects if s.operator is not None]
     say = say or (lambda text: None)
     with ExitStack() as stack:
-        contestants = _contestants(stack, against, machine)
-        skipped = {c.name: c.missing for c in contestants if c.missing}
+        systems = _start_systems(stack, against, machine)
+        skipped = {c.name: c.missing for c in systems if c.missing}
         for name, why in skipped.items():
-            say(f"{name} is left out: {why}")
+            say(f"{name} is skipped: {why}")
         folder = stack.enter_context(temporary_folder("tunesmith-bench-"))
-        match = _Match([c for c in contestants if not c.missing], policy or BenchPolicy(), folder, say)
-        rows = [row for w in operators for row in match.play(w, machine, database)]
-    return BenchReport(tuple(rows), skipped, tuple(match.absent))
+        run = _InterleavedRun([s for s in systems if not s.missing], policy or BenchPolicy(), folder, say)
+        rows = [row for w in operators for row in run.rows(w, machine, database)]
+    return BenchReport(tuple(rows), skipped, tuple(run.absent))
 
 
 @dataclass(eq=False)
-class _Contestant:
-    """The near end of a contestant's process."""
+class _SystemProcess:
+    """Proxy of a system's process."""
 
     name: str
     pool: WorkerPool
     missing: str = ""
 
-    def ask(self, method: str, *arguments: object, timeout: float = _PREPARE_S) -> object:
-        """Do a job.  Raises RunError when it fails, or its process does."""
+    def request(self, method: str, *arguments: object, timeout: float = _PREPARE_S) -> object:
+        """Run a job in the process.  Raises RunError if the job or the process fails."""
         (result,) = self.pool.run([(method, arguments)], timeout=timeout)
         if result.error is not None:
             raise RunError(f"{result.message}" if result.error != "crash" else f"it crashed: {result.message}")
         return result.value
 
 
-def _contestants(stack: ExitStack, against: Sequence[str], target: Target) -> list[_Contestant]:
-    """Start all processes, and find out which peers can be used."""
+def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> list[_SystemProcess]:
+    """Start all processes and query which baselines are available."""
     threads = target.num_cores if target.base != "cuda" else Target.detect().num_cores
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
     there = ON_GPU if target.base == "cuda" else {}
-    peers = [(name, "peer", (there.get(name, name), threads), plain) for name in dict.fromkeys(against)]
-    jobs = [(OURS, "ours", (target.is_gpu,), pin_threads(threads)), *peers]
+    baselines = [(name, "baseline", (there.get(name, name), threads), plain) for name in dict.fromkeys(against)]
+    jobs = [(OURS, "ours", (target.is_gpu,), pin_threads(threads)), *baselines]
     found = []
     for name, factory, arguments, env in jobs:
         pool = stack.enter_context(closing(WorkerPool(f"tunesmith.driver.bench.worker:{factory}", 1, arguments, env=env)))
-        found.append(_Contestant(name, pool))
-    for contestant in found:
+        found.append(_SystemProcess(name, pool))
+    for system in found:
         try:
-            contestant.missing = str(contestant.ask("available"))
+            system.missing = str(system.request("available"))
         except RunError as error:
-            contestant.missing = str(error)
+            system.missing = str(error)
     return found
 
 
 @dataclass
-class _Score:
-    """What a contestant has shown on one workload."""
+class _Timing:
+    """Windows of one system on one workload."""
 
-    contestant: _Contestant
+    system: _SystemProcess
     variant: str
     windows: list[Window] = field(default_factory=list)
     fault: str = ""
 
 
-class _Match:
-    """Workloads one after the other, contestants in turn."""
+class _InterleavedRun:
+    """Times the workloads in order, with the systems in turn."""
 
-    def __init__(self, contestants: Sequence[_Contestant], policy: BenchPolicy, folder: Path, say: Callable[[str], None]) -> None:
-        self._contestants, self._policy, self._folder, self._say = contestants, policy, folder, say
+    def __init__(self, systems: Sequence[_SystemProcess], policy: BenchPolicy, folder: Path, say: Callable[[str], None]) -> None:
+        self._systems, self._policy, self._folder, self._say = systems, policy, folder, say
         self.absent: list[str] = []
-        """Who has no such operator."""
+        """A line per system and workload without the operator."""
 
-    def play(self, w: Workload, target: Target, database: Database) -> list[BenchRow]:
-        """The rows of one workload."""
-        self._say(f"{w.text}: preparing {', '.join(c.name for c in self._contestants)}")
+    def rows(self, w: Workload, target: Target, database: Database) -> list[BenchRow]:
+        """Time one workload and return its rows."""
+        self._say(f"{w.text}: preparing {', '.join(c.name for c in self._systems)}")
         reference = self._folder / "reference.npz"
         save_reference(reference, w.reference(w.random_inputs(self._policy.seed)))
         setting = Setting(w.text, self._policy.seed, str(reference), tolerance_of(w.func))
         rows: list[BenchRow] = []
-        scores: list[_Score] = []
-        for contestant in self._contestants:
+        timings: list[_Timing] = []
+        for system in self._systems:
             try:
-                mine = _with_code(setting, w, target, database) if contestant.name == OURS else setting
-                prepared = cast(Prepared, contestant.ask("prepare", mine))
+                own = _with_code(setting, w, target, database) if system.name == OURS else setting
+                prepared = cast(Prepared, system.request("prepare", own))
             except (RunError, RecordError) as error:
-                rows.append(BenchRow.failed(w.text, contestant.name, str(error)))
+                rows.append(BenchRow.failed(w.text, system.name, str(error)))
                 continue
             if not prepared.offered:
-                self.absent.append(f"{contestant.name} has no {w.text}")
+                self.absent.append(f"{system.name} has no {w.text}")
             elif prepared.wrong:
-                rows.append(BenchRow.failed(w.text, contestant.name, f"wrong result ({prepared.variant}): {prepared.wrong}"))
+                rows.append(BenchRow.failed(w.text, system.name, f"wrong result ({prepared.variant}): {prepared.wrong}"))
             else:
-                scores.append(_Score(contestant, prepared.variant))
-        self._say(f"{w.text}: timing {', '.join(s.contestant.name for s in scores)}")
-        self._time(scores)
-        return rows + [self._row(w, s) for s in scores]
+                timings.append(_Timing(system, prepared.variant))
+        self._say(f"{w.text}: timing {', '.join(t.system.name for t in timings)}")
+        self._time(timings)
+        return rows + [self._row(w, t) for t in timings]
 
-    def _time(self, scores: Sequence[_Score]) -> None:
-        """All rounds; who begins moves on by one each round."""
+    def _time(self, timings: Sequence[_Timing]) -> None:
+        """Run all rounds; the first system rotates."""
         patience = self._policy.patience_s
         for i in range(self._policy.rounds):
-            first = i % max(1, len(scores))
-            for score in [*scores[first:], *scores[:first]]:
-                if not score.fault:
-                    patience = self._turn(score, patience)
+            first = i % max(1, len(timings))
+            for timing in [*timings[first:], *timings[:first]]:
+                if not timing.fault:
+                    patience = self._turn(timing, patience)
 
-    def _turn(self, score: _Score, patience: float) -> float:
-        """One window, taken again while others disturb it and there is patience; returns what is left of that."""
+    def _turn(self, timing: _Timing, patience: float) -> float:
+        """Time one window, repeated while it is disturbed and patience remains; returns the remaining patience in seconds."""
         best: Window | None = None
         for attempt in range(_ATTEMPTS):
             begun = time.perf_counter()
             time.sleep(_SETTLE_S + 0.1 * attempt)
             try:
-                window = cast(Window, score.contestant.ask("window", self._policy.window_s, timeout=120.0))
+                window = cast(Window, timing.system.request("window", self._policy.window_s, timeout=120.0))
             except RunError as error:
-                score.fault = str(error)
+                timing.fault = str(error)
                 return patience
             if best is None or _disturbance(window) < _disturbance(best):
                 best = window
@@ -213,27 +214,27 @@ class _Match:
             if patience <= 0:
                 break
         assert best is not None
-        score.windows.append(best)
+        timing.windows.append(best)
         return patience
 
-    def _row(self, w: Workload, score: _Score) -> BenchRow:
-        if score.fault:
-            return BenchRow.failed(w.text, score.contestant.name, score.fault)
-        windows = [window for window in score.windows if not window.starved] or score.windows
+    def _row(self, w: Workload, timing: _Timing) -> BenchRow:
+        if timing.fault:
+            return BenchRow.failed(w.text, timing.system.name, timing.fault)
+        windows = [window for window in timing.windows if not window.starved] or timing.windows
         seconds = [s for window in windows for s in window.seconds]
         median = statistics.median(seconds)
         p90 = statistics.quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else median
         clean = all(not w.starved and w.foreign < self._policy.quiet_fraction for w in windows)
         return BenchRow(
             w.text,
-            score.contestant.name,
+            timing.system.name,
             True,
             median,
             min(seconds),
             p90,
             sum(window.number * len(window.seconds) for window in windows),
             w.flops / median / 1e9,
-            score.variant,
+            timing.variant,
             clean,
         )
 
@@ -243,7 +244,7 @@ def _disturbance(window: Window) -> tuple[bool, float]:
 
 
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
-    """The setting with the best record, compiled.  RecordError if there is none."""
+    """The setting with the compiled best record.  Raises RecordError without a record."""
     module = compile(w, target, database, strict=True)
     assert not isinstance(module, CompiledModel)
     return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())

@@ -1,4 +1,4 @@
-"""The table of a benchmark: a row for each workload and system, and what was left out, with the reason."""
+"""Report a benchmark as a table of workloads and systems, with the reasons for skipped systems."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ OURS = "tunesmith"
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """One system on one workload.
+    """Timing of one system on one workload.
 
     Attributes:
         workload: canonical text.
-        system: `tunesmith` or the name of a peer.
-        ok: it ran and its output was right; the numbers are None otherwise.
-        median, minimum, p90: seconds of one call, over all samples; a sample is the mean of calls that take 2 ms together.
-        runs: timed calls.
+        system: `tunesmith` or the name of a baseline.
+        ok: the system ran and its output was correct; otherwise the numbers are None.
+        median, minimum, p90: seconds of one call, over all samples; a sample is the mean of calls that total 2 ms.
+        runs: number of timed calls.
         gflops: rate at the median.
-        note: which way of the library it is, or why it is not ok.
-        clean: no sample was taken while other processes used the machine.
+        note: the variant of the library, or why it is not ok.
+        clean: other processes used the machine during no sample.
     """
 
     workload: str
@@ -45,7 +45,7 @@ class BenchRow:
         return cls(workload, system, False, note=why)
 
     def to_json(self) -> dict[str, object]:
-        """As `tunesmith bench --json` writes it."""
+        """The data written by `tunesmith bench --json`."""
 
         def us(seconds: float | None) -> float | None:
             return None if seconds is None else seconds * 1e6
@@ -64,12 +64,12 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All rows of a benchmark.
+    """All rows of a benchmark, and the skipped systems.
 
     Attributes:
-        rows: by workload, in the order they were asked for.
-        skipped: peers that were left out, and why.
-        absent: who had no such operator.
+        rows: rows by workload, in the order of the arguments.
+        skipped: skipped baselines, with the reason.
+        absent: a line per system and workload without the operator.
     """
 
     rows: tuple[BenchRow, ...]
@@ -78,25 +78,25 @@ class BenchReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every system that was there could be timed."""
+        """Whether every available system could be timed."""
         return all(row.ok for row in self.rows)
 
     def ratio(self, workload: str) -> float | None:
-        """Time of the best peer over ours: above 1 where ours is faster; None where one of the two is missing."""
-        mine = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
+        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
+        own = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
         others = [r.median for r in self.rows if r.workload == workload and r.system != OURS and r.median]
-        return min(others) / mine[0] if mine and others else None
+        return min(others) / own[0] if own and others else None
 
     def to_json(self) -> list[dict[str, object]]:
-        """As `tunesmith bench --json` writes it."""
+        """The data written by `tunesmith bench --json`."""
         return [row.to_json() for row in self.rows]
 
     def render(self) -> RenderableType:
-        """Tables for a terminal, the fastest first."""
+        """A table per workload for a terminal, fastest system first."""
         parts: list[RenderableType] = [self._table(w) for w in dict.fromkeys(r.workload for r in self.rows)]
         parts += [printable(f"! {r.workload}: {r.system}: {r.note}", style="red") for r in self.rows if not r.ok]
-        parts += [printable(f"left out: {name}: {why}", style="dim") for name, why in self.skipped.items()]
-        parts += [printable(f"left out: {text}", style="dim") for text in self.absent]
+        parts += [printable(f"skipped: {name}: {why}", style="dim") for name, why in self.skipped.items()]
+        parts += [printable(f"skipped: {text}", style="dim") for text in self.absent]
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class BenchReport:
 
     def _table(self, workload: str) -> Table:
         rows = sorted([r for r in self.rows if r.workload == workload and r.median], key=lambda r: r.median or 0.0)
-        mine = next((r.median for r in rows if r.system == OURS), None)
+        own = next((r.median for r in rows if r.system == OURS), None)
         cells = [
             [
                 r.system,
@@ -112,13 +112,13 @@ class BenchReport:
                 microseconds(r.minimum),
                 microseconds(r.p90),
                 rate(r.gflops),
-                "-" if mine is None or r.median is None else f"{r.median / mine:.2f}",
+                "-" if own is None or r.median is None else f"{r.median / own:.2f}",
                 r.note,
             ]
             for r in rows
         ]
         best = self.ratio(workload)
-        title = workload + ("" if best is None else f": best peer / ours = {best:.2f}")
+        title = workload + ("" if best is None else f": best baseline / ours = {best:.2f}")
         if any(not r.clean for r in rows):
-            title += "  (~ others used the machine)"
+            title += "  (~ other processes used the machine)"
         return plain_table(title, ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "how"], cells, left=["how"])

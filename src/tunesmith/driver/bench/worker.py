@@ -1,7 +1,7 @@
-"""One contestant of a benchmark, alone in its process: prepared once for each workload, checked, then timed a window at a time.
+"""Time one system of a benchmark in its own process: prepare each workload, check the output, then time windows on request.
 
-Contestants must not share a process: threads that OpenMP has pinned make every thread that is created later inherit one
-core, and a pool that spins takes cores from whoever runs next.
+Systems must not share a process: when OpenMP has pinned threads, threads created later inherit one core, and a spinning thread pool
+takes cores from the next system.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from tunesmith.runtime.timing import CpuClock
 
 _SAMPLE_S = 0.002
 _WAKE_S = 0.02
-"""Untimed at the beginning of a turn: a pool of threads that is not pinned takes up to 7 ms to wake up."""
+"""Untimed warm-up of a turn: an unpinned thread pool takes up to 7 ms to wake up."""
 _SPREAD_S = 0.5
-"""Until then the beginning is prolonged while threads wait for a core: on a busy machine those that are not pinned may have
-woken up on the same one, and take turns of 7 ms there until the system moves them apart."""
+"""Maximum warm-up, while threads wait for a core: on a busy machine unpinned threads may wake up on the same core and alternate there
+in slices of 7 ms until the system moves them apart."""
 _LEAST = 3
-"""Samples of a window, however long one takes."""
+"""Minimum samples of a window, however long one takes."""
 _WAITED = 0.05
-"""A sample is dropped when its threads spent more of it than this, all together, waiting for a core that somebody else had."""
+"""A sample is dropped if its threads waited for an occupied core for more than this fraction of it, summed over threads."""
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A workload for all contestants.
+    """A workload, as every system receives it.
 
     Attributes:
-        text: the operator's workload.
-        seed: of the inputs, which every process makes for itself, all the same.
-        reference: a file with the outputs that numpy computes.
+        text: canonical text of the workload.
+        seed: seed of the inputs, which every process generates identically.
+        reference: file of the outputs computed by numpy.
         tolerance: relative, see `measure.evaluator.correctness`.
-        code: for ours, the compiled function.
+        code: the compiled function, for tunesmith only.
     """
 
     text: str
@@ -65,12 +65,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What became of preparing.
+    """Result of preparing a workload.
 
     Attributes:
-        offered: the contestant has such an operator.
-        variant: which of its ways to compute it competes.
-        wrong: what is wrong with its output, empty if nothing is.
+        offered: the system has the operator.
+        variant: the selected implementation.
+        wrong: how its output is wrong; empty if correct.
     """
 
     offered: bool
@@ -83,10 +83,10 @@ class Window:
     """Samples of one turn.
 
     Attributes:
-        seconds: of one call, one entry a sample; samples during which somebody took a core away are left out.
-        number: calls in a sample.
-        foreign: part of a core that all other processes used meanwhile.
-        starved: there was no other kind of sample; those during which the least was taken away stand for all.
+        seconds: seconds of one call, one entry per sample; samples that lost a core to another process are dropped.
+        number: calls per sample.
+        foreign: fraction of a core used by all other processes.
+        starved: every sample lost a core; `seconds` holds the least disturbed ones.
     """
 
     seconds: tuple[float, ...]
@@ -95,24 +95,24 @@ class Window:
     starved: bool = False
 
 
-class Contestant(ABC):
-    """Answers jobs: `(name of a method, arguments)`."""
+class System(ABC):
+    """A timed system; its jobs are `(name of a method, arguments)`."""
 
     def __init__(self) -> None:
         self._call: Call | None = None
         self._finish: Call | None = None
-        """Waits for what calls have begun; None where they are complete when they return."""
+        """Waits for asynchronous calls to complete; None for synchronous calls."""
 
     def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
         method, arguments = job
         return getattr(self, method)(*arguments)
 
     def available(self) -> str:
-        """Why it cannot be used; empty if it can."""
+        """Why the system is unavailable; empty if available."""
         return ""
 
     def prepare(self, setting: Setting) -> Prepared:
-        """Get ready for a workload and compare the output with the reference; what was prepared before is forgotten."""
+        """Prepare a workload and compare the output with the reference; replaces the previous workload."""
         self._call = self._finish = None
         w = workload(setting.text)
         inputs = w.random_inputs(setting.seed)
@@ -129,7 +129,7 @@ class Contestant(ABC):
         return Prepared(True, variant)
 
     def window(self, length: float) -> Window:
-        """Time for so many seconds."""
+        """Time calls for `length` seconds."""
         call, finish = self._call, self._finish
         assert call is not None
         _wake(call, finish)
@@ -138,7 +138,7 @@ class Contestant(ABC):
         start = time.perf_counter()
         samples: list[tuple[float, float]] = []
         while len(samples) < _LEAST or time.perf_counter() - start < length:
-            waited = waiting() or 0  # where the system does not tell, no sample is dropped
+            waited = waiting() or 0  # None if the OS does not report it: drop no sample
             seconds = _sample(call, number, finish)
             samples.append((((waiting() or 0) - waited) * 1e-9 / (seconds * number), seconds))
         foreign = before.foreign(CpuClock.now())
@@ -149,11 +149,11 @@ class Contestant(ABC):
     def ready(
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
-        """Which way it computes the workload, the call to time, and the outputs of one call; None if it has no such operator."""
+        """The name of the implementation, the call to time, and the outputs of one call; None if the operator is not available."""
 
 
-class Ours(Contestant):
-    """Compiled code, called on arguments that are laid out as they are while a search measures."""
+class CompiledSystem(System):
+    """Compiled code, called on arguments laid out as during a search."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Ours(Contestant):
     def ready(
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
-        """See `Contestant.ready`."""
+        """See `System.ready`."""
         params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [
             ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs
         ]
@@ -174,13 +174,13 @@ class Ours(Contestant):
         return "replayed record", call, self._table.outputs()
 
 
-class OursOnDevice(Contestant):
-    """Compiled code for a device, called on arrays in its memory."""
+class CompiledDeviceSystem(System):
+    """Compiled code for a device, called on arrays in device memory."""
 
     def ready(
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
-        """See `Contestant.ready`."""
+        """See `System.ready`."""
         assert setting.code is not None
         module = DeviceModule(DeviceProgram.from_bytes(setting.code.data))
         device = module.device
@@ -192,39 +192,39 @@ class OursOnDevice(Contestant):
         return "replayed record", call, [o.numpy() for o in outputs]
 
 
-class OneBaseline(Contestant):
-    """A vendor's library."""
+class BaselineSystem(System):
+    """A vendor library."""
 
-    def __init__(self, peer: Baseline) -> None:
+    def __init__(self, baseline: Baseline) -> None:
         super().__init__()
-        self._peer = peer
+        self._baseline = baseline
 
     def available(self) -> str:
-        """See `Contestant.available`."""
-        return self._peer.available() or ""
+        """See `System.available`."""
+        return self._baseline.available() or ""
 
     def ready(
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
-        """See `Contestant.ready`."""
+        """See `System.ready`."""
         request = baseline_call(w, inputs)
-        made = None if request is None else self._peer.prepare(request.op, request.params, request.inputs)
+        made = None if request is None else self._baseline.prepare(request.op, request.params, request.inputs)
         self._finish = None if made is None else made.finish
         return None if made is None else (made.variant, made.run, [made()])
 
 
-def ours(on_device: bool = False) -> Contestant:
-    """The job of the process that runs compiled code."""
-    return OursOnDevice() if on_device else Ours()
+def ours(on_device: bool = False) -> System:
+    """The system that runs compiled code."""
+    return CompiledDeviceSystem() if on_device else CompiledSystem()
 
 
-def peer(name: str, threads: int) -> Contestant:
-    """The job of a peer's process."""
-    return OneBaseline(create_baseline(name, threads))
+def baseline(name: str, threads: int) -> System:
+    """The system that runs a baseline."""
+    return BaselineSystem(create_baseline(name, threads))
 
 
 def _wake(call: Call, finish: Call | None) -> None:
-    """Run until the threads of this process are awake, and have found their cores or had time enough to."""
+    """Run until the threads of this process are awake and each has a core, or `_SPREAD_S` has passed."""
     begun = time.perf_counter()
     while True:
         waited = waiting() or 0
@@ -239,7 +239,7 @@ def _wake(call: Call, finish: Call | None) -> None:
 
 
 def _calls_in_a_sample(call: Call, finish: Call | None) -> int:
-    """So many that a sample takes 2 ms."""
+    """Number of calls per sample of 2 ms."""
     number = 1
     while True:
         taken = min(_sample(call, number, finish), _sample(call, number, finish)) * number
@@ -249,7 +249,7 @@ def _calls_in_a_sample(call: Call, finish: Call | None) -> int:
 
 
 def _sample(call: Call, number: int, finish: Call | None) -> float:
-    """Seconds of one call, mean over `number` of them."""
+    """Mean seconds of one call over `number` calls."""
     start = time.perf_counter()
     for _ in repeat(None, number):
         call()

@@ -1,4 +1,4 @@
-"""The systems of the comparison of models: each is prepared once in a process of its own, and timed a window at a time."""
+"""Run one system of the model comparison in its process: prepare it once, then time windows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WINDOW_S = 0.5
 WAKE_S = 0.05
 
 
-class Contestant:
-    """One system with one model.
+class System:
+    """A system with one model.
 
     Args:
         system: ours, torch, torch_compile or onnxruntime.
         model: a name of `tunesmith.testing.torch_models`.
-        library: for ours, the exported model.
-        threads: for all.
+        library: path of the exported model, for ours.
+        threads: number of threads.
     """
 
     def __init__(self, system: str, model: str, library: str, threads: int) -> None:
         self.call, self.outputs = PREPARE[system](model, library, threads)
 
-    def __call__(self, order: str) -> Any:
-        """`outputs`, or `time`: the median of a window in seconds."""
-        if order == "outputs":
+    def __call__(self, job: str) -> Any:
+        """Run a job: `outputs`, or `time` for the median seconds of a window."""
+        if job == "outputs":
             return self.outputs()
         end = time.perf_counter() + WAKE_S
         while time.perf_counter() < end:

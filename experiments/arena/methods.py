@@ -1,7 +1,7 @@
-"""Who takes part in an arena: a sampler with its settings and a cost model with its own, written as text.
+"""Parse the methods of an arena: a sampler and a cost model with their settings, written as text.
 
-`evolutionary(draft=1024,drafting=off)` is a registered sampler with two settings changed, `mine.py:Mine` a class of a file; so are
-models.  The text is the entrant: it can be sent to another process, written into a journal, and read by people.
+`evolutionary(draft=1024,drafting=off)` is a registered sampler with two settings changed, `mine.py:Mine` a class of a file; models are
+written alike.  The text identifies the method in worker processes, in the journal and in reports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.source_closure import source_closure
 
 NO_MODEL = "none"
-"""The model that is none: the sampler searches without, for which it has a setting `learning`."""
+"""The name for no model; requires a sampler with the setting `learning`."""
 
 _SPEC = re.compile(r"(?P<name>[^()]+?)\s*(?:\((?P<settings>[^()]*)\))?")
 _WORDS: dict[str, object] = {"on": True, "true": True, "off": False, "false": False, "none": None}
@@ -31,30 +31,30 @@ _WORDS: dict[str, object] = {"on": True, "true": True, "off": False, "false": Fa
 
 @dataclass(frozen=True, order=True)
 class Method:
-    """A sampler with a model.
+    """A sampler with a cost model.
 
     Attributes:
-        sampler: a registered name or `path.py:Class`, perhaps with settings in parentheses.
-        model: the same of a cost model, a file of a saved one, or `none`; empty for a sampler that takes no model.
+        sampler: a registered name or `path.py:Class`, optionally with settings in parentheses.
+        model: likewise for a cost model, or the file of a saved one, or `none`; empty for a sampler without a model.
     """
 
     sampler: str
     model: str = ""
 
     def __getstate__(self) -> dict[str, str]:
-        """The texts alone: another process finds the classes itself."""
+        """Pickle only the texts: another process resolves the classes itself."""
         return {"sampler": self.sampler, "model": self.model}
 
     @property
     def label(self) -> str:
-        """For tables and plots: without folders."""
+        """Name for tables and plots, without folders."""
         return " + ".join(re.sub(r"^[^()]*/", "", part) for part in (self.sampler, self.model) if part)
 
     def make(self, task: Task, seed: int) -> Sampler:
-        """A fresh sampler.
+        """Create a sampler.
 
         Raises:
-            UserError: a name, file, class or setting is not there, or the sampler refuses a setting.
+            UserError: unknown name, file, class or setting, or the sampler refuses a setting.
         """
         given: dict[str, Callable[[], object]] = {"task": lambda: task, "model": lambda: self._make_model(seed), "seed": lambda: seed}
         keywords = {name: make() for name, make in given.items() if name in self._parameters}
@@ -65,8 +65,8 @@ class Method:
 
     @cached_property
     def code(self) -> str:
-        """Digest of all that the classes run: their files, the modules outside of installed packages that these import, the versions of
-        installed packages, and tunesmith's own sources.  Results of code that was changed since are no longer its results."""
+        """Digest of all code that the method runs: the files of its classes, the modules outside installed packages that they import,
+        the versions of installed packages, and tunesmith's sources.  A changed digest invalidates journalled replays."""
         kinds: list[type] = [self._sampler[0]]
         files: list[Path] = []
         if self.model not in ("", NO_MODEL):
@@ -78,11 +78,11 @@ class Method:
 
     @property
     def takes_model(self) -> bool:
-        """Whether the sampler is made with a model."""
+        """Whether the sampler takes a model."""
         return "model" in self._parameters
 
     def check(self) -> None:
-        """Find everything that the texts name.  UserError as for `make`, except for what the classes themselves refuse."""
+        """Resolve all names and settings.  Raises UserError as `make` does, except for values refused by the classes themselves."""
         kind, changes = self._sampler
         _fields(kind, changes, f"the sampler {self.sampler!r}")
         if self.model == NO_MODEL:
@@ -90,8 +90,8 @@ class Method:
                 _fields(kind, {"learning": False}, "")
             except UserError:
                 raise UserError(
-                    f"the sampler {self.sampler!r} cannot do without a model: it has no setting `learning`. To compare it with one that "
-                    "can, leave the model `none` out and name the other as evolutionary(learning=off)"
+                    f"the sampler {self.sampler!r} cannot run without a model: it has no setting `learning`. To compare it with one that "
+                    "can, remove the model `none` and add that sampler as evolutionary(learning=off)"
                 ) from None
         if self.model not in ("", NO_MODEL):
             _fields(*self._model, f"the model {self.model!r}")
@@ -112,7 +112,7 @@ class Method:
 
     def _make_model(self, seed: int) -> CostModel:
         if self.model in ("", NO_MODEL):
-            return find_model("random")(seed=seed)  # never asked
+            return find_model("random")(seed=seed)  # never queried
         make, changes = self._model
         keywords = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
         model = _call(make, changes, keywords, f"the model {self.model!r}")
@@ -122,39 +122,39 @@ class Method:
 
 
 def line_up(samplers: Sequence[str], models: Sequence[str]) -> list[Method]:
-    """Every sampler with every model; a sampler that takes none once, and one that is named with its model, `annealing+xgb`, with that.
+    """Every sampler with every model; a sampler without a model once, and one given with its model, `annealing+xgb`, with that one.
 
     Raises:
-        UserError: there is no sampler, or one wants a model and there is none; what `Entrant.check` finds.
+        UserError: no sampler, a sampler that needs a model without one, or an error of `Method.check`.
     """
     out: list[Method] = []
     for spec in samplers:
         sampler, model = _own_model(spec)
         if model:
             if not Method(sampler).takes_model:
-                raise UserError(f"the sampler {sampler!r} takes no model, and {spec!r} names one: leave it out")
+                raise UserError(f"the sampler {sampler!r} takes no model, but {spec!r} names one: remove it")
             out += [e for e in (Method(sampler, model),) if e not in out]
             continue
         alone = Method(sampler)
-        mine = [Method(sampler, model) for model in models] if alone.takes_model else [alone]
-        if not mine:
-            raise UserError(f"the sampler {sampler!r} takes a model, and none is named: name some, for example xgb,random")
-        out += [e for e in mine if e not in out]
+        own = [Method(sampler, model) for model in models] if alone.takes_model else [alone]
+        if not own:
+            raise UserError(f"the sampler {sampler!r} needs a model, but none is given: name some, for example xgb,random")
+        out += [e for e in own if e not in out]
     if not out:
         raise UserError("an arena needs a sampler: name some, for example random,evolutionary")
-    for entrant in out:
-        entrant.check()
+    for method in out:
+        method.check()
     return out
 
 
 def _own_model(spec: str) -> tuple[str, str]:
-    """The sampler and the model of `sampler(...) + model(...)`; no model where there is no plus outside of the parentheses."""
+    """The sampler and the model of `sampler(...) + model(...)`; no model without a plus outside the parentheses."""
     found = re.fullmatch(r"([^()+]*(?:\([^()]*\))?)\s*\+\s*(.*)", spec)
     return (found[1].strip(), found[2].strip()) if found else (spec, "")
 
 
 def split_specs(text: str) -> list[str]:
-    """The specs in a list with commas between them; commas within parentheses belong to a spec."""
+    """The specs of a comma-separated list; commas inside parentheses belong to a spec."""
     return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
 
 
@@ -162,7 +162,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, object]]:
     """`name(key=value,...)` as name and settings.  A value is a number, on, off, none, or text.
 
     Raises:
-        UserError: the text is not of that form.
+        UserError: the text does not have this form.
     """
     match = _SPEC.fullmatch(spec.strip())
     settings: dict[str, object] = {}
@@ -190,20 +190,20 @@ def _value(text: str) -> object:
 
 
 def _call(make: Callable[..., object], changes: Mapping[str, object], keywords: Mapping[str, object], what: str) -> object:
-    """`make` with the keywords and the changed settings."""
+    """Call `make` with the keywords and the changed settings."""
     own, settings = _fields(make, changes, what)
     try:
         if settings is not None:
             own["settings"] = settings[0](**settings[1])
         return make(**keywords, **own)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{what} cannot be made: {error}") from error
+        raise UserError(f"{what} cannot be created: {error}") from error
 
 
 def _fields(
     make: Callable[..., object], changes: Mapping[str, object], what: str
 ) -> tuple[dict[str, object], tuple[Callable[..., object], dict[str, object]] | None]:
-    """Which changes are keywords of `make`, and which are fields of the dataclass that it takes as `settings`."""
+    """Split the changes into keywords of `make` and fields of its `settings` dataclass."""
     parameters = inspect.signature(make).parameters
     own = {k: v for k, v in changes.items() if k in parameters and k not in ("task", "model", "seed", "settings")}
     rest = {k: v for k, v in changes.items() if k not in own}
@@ -220,9 +220,9 @@ def _fields(
 
 
 def _settings_class(make: Callable[..., object]) -> Any:
-    """The dataclass in the annotation of `settings`; None if it is none."""
+    """The dataclass in the annotation of `settings`, or None."""
     annotation = inspect.signature(make).parameters["settings"].annotation
-    scope = getattr(getattr(make, "__init__") if isinstance(make, type) else make, "__globals__", {})  # noqa: B009  mypy has doubts
+    scope = getattr(getattr(make, "__init__") if isinstance(make, type) else make, "__globals__", {})  # noqa: B009
     if not isinstance(annotation, str):
         found: list[object] = [annotation, *getattr(annotation, "__args__", ())]
     else:

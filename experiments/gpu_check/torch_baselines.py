@@ -1,8 +1,7 @@
-"""Ours and torch side by side in one process: the same tensors, the same stream, samples in turns.
+"""Time tuned programs and torch in one process, interleaved, on the same tensors and the same stream.
 
-It runs in a process of its own (`support.worker_pool`), which may hang, crash or lose the device without ending the whole check.  A job is
-`(method, arguments)`; what comes back is plain data.  On a machine without CUDA the same is done on the processor, by the host's
-clock, to try the procedure.
+Runs in a separate process (`support.worker_pool`), which may hang, crash or lose the device without ending the check.  A job is
+`(method, arguments)`; results are plain data.  Without CUDA the same procedure runs on the processor with the host's clock, as a test.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
 
 SAMPLE_S = 0.003
-"""A sample takes at least so long."""
+"""Minimum duration of a sample."""
 GRAPH_S = 100e-6
-"""Shorter calls are captured into CUDA graphs: starting one from Python takes 5 to 25 us, and would be part of what is timed."""
+"""Shorter calls are captured into CUDA graphs: a launch from Python takes 5 to 25 us and would be part of the time."""
 MOST_CALLS = 1000
-"""In a graph."""
+"""Maximum number of calls in a graph."""
 FELL = 0.97
-"""A sample is taken again when the clock after it is less than this part of the clock before it."""
+"""A sample is repeated if the clock after it is below this fraction of the clock before it."""
 RETAKEN = 6
-"""Samples of a contestant that are taken again, at most."""
+"""Maximum number of repeated samples per system."""
 SPIN_CYCLES = 200_000
-"""A tenth of a millisecond in which the device waits while the host puts the beginning of a sample into the stream."""
+"""A tenth of a millisecond in which the device waits while the host enqueues the beginning of a sample."""
 
 _LOST = ("DeviceLost", "CUDA error", "CUDA_ERROR", "AcceleratorError")
 
@@ -50,14 +49,14 @@ Call = Callable[[], Any]
 
 
 class Baselines:
-    """The job of the process.
+    """The worker of the process.
 
     Args:
-        kind: of our device, `cuda` or `opencl`.
+        kind: kind of the tuned programs' device, `cuda` or `opencl`.
     """
 
     def __init__(self, kind: str) -> None:
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # one kernel a function: a pool of compilers takes longer to start
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # one kernel per function: a pool of compilers takes longer to start
         self._on_gpu = kind == "cuda"
         if self._on_gpu and not torch.cuda.is_available():
             raise RuntimeError(f"torch {torch.__version__} sees no CUDA device")
@@ -72,14 +71,14 @@ class Baselines:
         return getattr(self, method)(*arguments)
 
     def facts(self) -> dict[str, object]:
-        """Versions."""
+        """Versions of torch and CUDA."""
         found: dict[str, object] = {"torch": torch.__version__, "cuda": torch.version.cuda}
         if self._on_gpu:
             found |= {"cudnn": torch.backends.cudnn.version(), "device": torch.cuda.get_device_name(0)}
         return found
 
     def try_compiler(self) -> float:
-        """Seconds that torch.compile takes for its first function; the next ones are much faster."""
+        """Seconds of torch.compile for its first function; later ones are much faster."""
         begun = time.perf_counter()
         x = torch.ones(1000, device="cuda" if self._on_gpu else "cpu")
         with torch.no_grad():
@@ -102,20 +101,20 @@ class Baselines:
             return min(self._clock.seconds(work) for _ in range(10)) / 500 * 1e6
 
     def compare(self, text: str, program: bytes | None, cold_bytes: int, rounds: int, limit_s: float, compiler: bool) -> dict[str, object]:
-        """Everybody on one workload.
+        """Time all systems on one workload.
 
         Args:
             text: the workload.
-            program: ours; None lets the others compete alone.
-            cold_bytes: calls take sets of tensors in turn that have so many bytes together, so that none finds its data in a cache; 0 for
-                one set.
-            rounds: samples of each.
-            limit_s: no contestant is prepared and no round begins after so many seconds, once there are three.
-            compiler: torch.compile competes too.
+            program: the tuned program; None times only the baselines.
+            cold_bytes: calls use sets of tensors in rotation with this total size, so that no call finds its data in a cache; 0 for one
+                set.
+            rounds: samples per system.
+            limit_s: after this time no system is prepared, and after three rounds no round starts.
+            compiler: include torch.compile.
         Returns:
-            `times`: seconds of each sample by contestant; `differences` from ours, by the root mean square; `left_out`: why somebody is
-            missing; `calls`: in a sample, and whether they were captured; `not_captured`: why not, if they should have been; `before`,
-            `after`: state of the GPU; `retaken`: samples; `corrupted`: the device may take nothing more from this process.
+            `times`: seconds of each sample by system; `differences` from ours, relative to the root mean square; `left_out`: reasons of
+            skipped systems; `calls`: calls per sample, and whether they were captured; `not_captured`: why a short call was not captured;
+            `before`, `after`: state of the GPU; `retaken`: repeated samples; `tainted`: this process can no longer use the device.
         """
         begun = time.perf_counter()
         w = workload(text)
@@ -126,9 +125,9 @@ class Baselines:
         with torch.no_grad(), self._clock.stream():
             sets = _Sets(w, cold_bytes, "cuda" if self._on_gpu else "cpu")
             reference: np.ndarray | None = None
-            for name, make in self._contestants(w, program, compiler):
+            for name, make in self._systems(w, program, compiler):
                 if time.perf_counter() - begun > limit_s:
-                    left_out[name] = "no time was left to prepare it"
+                    left_out[name] = "no time left to prepare it"
                     continue
                 try:
                     calls, output = make(sets)
@@ -155,10 +154,10 @@ class Baselines:
             "after": gpu_state().to_json(),
         }
 
-    def _contestants(
+    def _systems(
         self, w: Workload, program: bytes | None, compiler: bool
     ) -> list[tuple[str, Callable[[_Sets], tuple[list[Call], Callable[[], np.ndarray]]]]]:
-        """Names, and what makes (a call for each set, the output of the first call)."""
+        """Names of the systems, with functions that create a call for each set and the output of the first call."""
         found: list[tuple[str, Any]] = []
         if program is not None:
             found.append(("ours", lambda sets: self._ours(w, DeviceProgram.from_bytes(program), sets)))
@@ -189,12 +188,12 @@ class Baselines:
         return list(bound), arrays[0].numpy
 
     def _runner(self, calls: Sequence[Call]) -> _Runner:
-        """Warmed up for 50 ms, with as many calls in a sample as make it long enough."""
+        """Warm up for 50 ms, and choose the number of calls per sample."""
         clock = self._clock
         number, taken = 3, 0.0
         until = time.perf_counter() + 0.05
         while taken < SAMPLE_S or time.perf_counter() < until:
-            taken = clock.seconds(_in_a_row(calls, number, 0))
+            taken = clock.seconds(_sequence(calls, number, 0))
             if taken < SAMPLE_S:
                 number = max(number + 1, math.ceil(number * min(20.0, 1.1 * SAMPLE_S / max(taken, 1e-6))))
         if not clock.captures or taken / number >= GRAPH_S:
@@ -205,7 +204,7 @@ class Baselines:
             return _Runner(calls, number, None, why_not=f"{type(error).__name__}: {error}"[:500])
 
     def _captured(self, calls: Sequence[Call], number: int) -> _Runner:
-        """The same in a graph; without the host, whose part is most of a short call, more calls fit a sample."""
+        """Capture the calls into a graph; without the host's overhead, more calls fit in a sample."""
         clock = self._clock
         graph = clock.captured(calls, number)
         each = min(clock.seconds(graph) for _ in range(2)) / number
@@ -215,7 +214,7 @@ class Baselines:
         return _Runner(calls, number, graph)
 
     def _rounds(self, runners: dict[str, _Runner], rounds: int, until: float) -> int:
-        """Samples in turn; who begins moves on."""
+        """Take samples in turn; the first system rotates."""
         retaken = dict.fromkeys(runners, 0)
         names = list(runners)
         for i in range(rounds):
@@ -236,7 +235,7 @@ class Baselines:
 
 @dataclass
 class _Runner:
-    """A contestant that is ready."""
+    """A prepared system."""
 
     calls: Sequence[Call]
     number: int
@@ -254,16 +253,16 @@ class _Runner:
         if self.graph is not None:
             return self.graph
         self.begun += self.number
-        return _in_a_row(self.calls, self.number, self.begun - self.number)
+        return _sequence(self.calls, self.number, self.begun - self.number)
 
 
 class _Sets:
-    """Inputs in several places; those of torch's convolutions are other views, or copies of the filters, of the same numbers.
+    """Copies of the inputs; for torch's convolutions, other views of the images and copies of the filters.
 
     Attributes:
-        number: how many.
-        given: as the workload has them.
-        inputs: as torch's function takes them.
+        number: number of sets.
+        given: inputs in the form of the workload.
+        inputs: inputs in the form of torch's function.
     """
 
     def __init__(self, w: Workload, cold_bytes: int, device: str) -> None:
@@ -272,11 +271,11 @@ class _Sets:
         generator = torch.Generator(device).manual_seed(1)
         first = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=device).uniform_(-1, 1, generator=generator) for t in w.inputs]
         self.given = [first, *[[t.clone() for t in first] for _ in range(self.number - 1)]]
-        self.inputs = [_as_torch_takes_them(w, x) for x in self.given]
+        self.inputs = [_to_torch(w, x) for x in self.given]
 
 
 class _CudaClock:
-    """Events on a stream of our own, behind a short spin that lets the host get ahead."""
+    """Timing with events on a separate stream, after a short spin that lets the host enqueue ahead."""
 
     captures = True
 
@@ -300,15 +299,15 @@ class _CudaClock:
         return float(self._marks[0].elapsed_time(self._marks[1])) * 1e-3
 
     def captured(self, calls: Sequence[Call], number: int) -> Call:
-        """So many calls in turn as one graph."""
+        """Capture `number` calls in turn as one graph."""
         graph = torch.cuda.CUDAGraph()
-        # Unloading code waits for the device, which a capture does not survive: nothing is collected meanwhile.
+        # Unloading code synchronises with the device, which breaks a capture: disable garbage collection meanwhile.
         gc.collect()
         torch.cuda.synchronize()
         gc.disable()
         try:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="relaxed"):
-                _in_a_row(calls, number, 0)()
+                _sequence(calls, number, 0)()
         finally:
             gc.enable()
         graph.replay()
@@ -317,7 +316,7 @@ class _CudaClock:
 
 
 class _HostClock:
-    """For trying without CUDA."""
+    """Timing with the host's clock, to test the procedure without CUDA."""
 
     captures = False
 
@@ -334,7 +333,7 @@ class _HostClock:
         return time.perf_counter() - begun
 
 
-def _in_a_row(calls: Sequence[Call], number: int, begin: int) -> Call:
+def _sequence(calls: Sequence[Call], number: int, begin: int) -> Call:
     def work() -> None:
         for i in range(begin, begin + number):
             calls[i % len(calls)]()
@@ -343,17 +342,17 @@ def _in_a_row(calls: Sequence[Call], number: int, begin: int) -> Call:
 
 
 def _torch_calls(function: Callable[..., Any], sets: _Sets, w: Workload) -> tuple[list[Call], Callable[[], np.ndarray]]:
-    """A call for each set of inputs.  As many results are kept as there are sets, so that they lie in turning places too."""
-    kept: deque[Any] = deque(maxlen=sets.number)
+    """A call for each set of inputs.  As many results are kept alive as there are sets, so that outputs rotate as well."""
+    results: deque[Any] = deque(maxlen=sets.number)
 
     def call(inputs: Sequence[Any]) -> Call:
-        return lambda: kept.append(function(*inputs))
+        return lambda: results.append(function(*inputs))
 
-    return [call(x) for x in sets.inputs], lambda: _as_workload_has_it(w, kept[0]).cpu().numpy()
+    return [call(x) for x in sets.inputs], lambda: _from_torch(w, results[0]).cpu().numpy()
 
 
-def _as_torch_takes_them(w: Workload, given: Sequence[Any]) -> list[Any]:
-    """Images of a convolution are channels_last where they lie, and filters are copied to be."""
+def _to_torch(w: Workload, given: Sequence[Any]) -> list[Any]:
+    """Inputs of a convolution as torch views: images in place with channels_last strides, filters as channels_last copies."""
     if w.name != "conv2d":
         return list(given)
     x, f, *rest = given
@@ -363,14 +362,14 @@ def _as_torch_takes_them(w: Workload, given: Sequence[Any]) -> list[Any]:
     return [x, f, *rest]
 
 
-def _as_workload_has_it(w: Workload, y: Any) -> Any:
+def _from_torch(w: Workload, y: Any) -> Any:
     return y.permute(0, 2, 3, 1).contiguous() if w.name == "conv2d" and w.params["layout"] == "NHWC" else y
 
 
 def _formula(w: Workload) -> Callable[..., Any]:
-    """The operator as users of torch write it.  ValueError where this check has none."""
+    """The operator in idiomatic torch.  Raises ValueError for unsupported operators."""
     p: Any = w.params
-    # Values are taken out here: torch.compile looks at everything that a function refers to.
+    # Extract values first: torch.compile inspects everything that a function refers to.
     if w.name in ("matmul", "batch_matmul") and not (p["ta"] or p["tb"]):
         return torch.matmul
     if w.name == "conv2d" and not (p["bias"] or p["relu"] or p["residual"] or p["groups"] > 1):
@@ -388,7 +387,7 @@ def _formula(w: Workload) -> Callable[..., Any]:
         return lambda x: torch.relu(x)
     if w.name == "add":
         return lambda x, y: x + y
-    raise ValueError(f"there is no peer for {w.text}")
+    raise ValueError(f"there is no baseline for {w.text}")
 
 
 def _empty(w: Workload, device: str) -> Any:
@@ -397,7 +396,7 @@ def _empty(w: Workload, device: str) -> Any:
 
 
 def _difference(found: np.ndarray, reference: np.ndarray, w: Workload) -> float:
-    """The largest difference by the root mean square of the reference; of a sum by that of its terms, which may cancel."""
+    """The largest difference relative to the root mean square of the reference; for a sum to that of its terms, which may cancel."""
     wrong = float(np.abs(found.astype(np.float64) - reference.astype(np.float64)).max())
     scale = math.sqrt(float(np.mean(np.square(reference, dtype=np.float64))))
     if w.name == "sum":
