@@ -1,4 +1,4 @@
-"""The bench that a workload needs: the processor's, or that of a device.  A process has one of each at most."""
+"""Select the evaluator for a workload's target: CPU or device, with at most one of each per process."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from tunesmith.runtime.timing import TimingPolicy
 
 
 class Evaluators:
-    """Runs candidates in this process, each where its target says."""
+    """Runs candidates in this process, with the evaluator for their target."""
 
     def __init__(self) -> None:
-        self._processor: CpuEvaluator | None = None
+        self._cpu: CpuEvaluator | None = None
         self._device: DeviceEvaluator | None = None
-        self._on_processor: dict[str, bool] = {}
+        self._is_cpu: dict[str, bool] = {}
 
     @property
     def corrupted(self) -> bool:
-        """A candidate has ruined memory of this process, or lost it a device."""
-        return any(b is not None and b.corrupted for b in (self._processor, self._device))
+        """A candidate damaged memory of this process, or made it lose a device."""
+        return any(e is not None and e.corrupted for e in (self._cpu, self._device))
 
     def prepare(self, setup: RunSetup) -> None:
-        """See `Workbench.prepare`."""
-        self._bench(setup).prepare(setup)
+        """See `CpuEvaluator.prepare`."""
+        self._evaluator(setup).prepare(setup)
 
     def run(self, request: RunRequest) -> RunResult:
-        """See `Workbench.run`."""
-        return self._bench(request.setup).run(request)
+        """See `CpuEvaluator.run`."""
+        return self._evaluator(request.setup).run(request)
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
         """See `Runner.compare`."""
-        return self._bench(requests[0].setup).compare(requests, policy)
+        return self._evaluator(requests[0].setup).compare(requests, policy)
 
-    def _bench(self, setup: RunSetup) -> CpuEvaluator | DeviceEvaluator:
-        if setup.target not in self._on_processor:
-            self._on_processor[setup.target] = Target.from_json(json.loads(setup.target)).is_cpu
-        if self._on_processor[setup.target]:
-            if self._processor is None:
-                self._processor = CpuEvaluator()
-            return self._processor
+    def _evaluator(self, setup: RunSetup) -> CpuEvaluator | DeviceEvaluator:
+        if setup.target not in self._is_cpu:
+            self._is_cpu[setup.target] = Target.from_json(json.loads(setup.target)).is_cpu
+        if self._is_cpu[setup.target]:
+            if self._cpu is None:
+                self._cpu = CpuEvaluator()
+            return self._cpu
         if self._device is None:
             self._device = DeviceEvaluator()
         return self._device
