@@ -65,9 +65,7 @@ class RacePolicy:
         }
         wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
         if wrong:
-            raise UserError(
-                f"race policy out of range: {wrong}. Required: repeats >= 1, give_up > 1, limit_s > 0; all other values >= 0"
-            )
+            raise UserError(f"race policy out of range: {wrong}. Required: repeats >= 1, give_up > 1, limit_s > 0; all other values >= 0")
 
     def to_json(self) -> dict[str, object]:
         """Policy entry of a record."""

@@ -28,7 +28,7 @@ from tunesmith.measure.timing_policy import race
 from tunesmith.runtime.timing import TimingPolicy, interleaved
 from tunesmith.support.errors import BuildError, InternalError, RunError
 
-_TABLES = 4
+_CACHED_WORKLOADS = 4
 """Workloads whose arguments are cached: a search that tunes a network alternates between workloads."""
 _RAISED = (RunError, TypeError, ValueError, RuntimeError)
 """Errors of loading a candidate, and of calling it with arguments that it does not accept."""
@@ -57,7 +57,7 @@ class CpuEvaluator:
             check_runs_here(Target.from_json(json.loads(setup.target)))
         except BuildError as error:
             raise RunError(str(error)) from None
-        while len(self._workloads) >= _TABLES:
+        while len(self._workloads) >= _CACHED_WORKLOADS:
             self._workloads.popitem(last=False)
         self._workloads[setup.key] = _CpuWorkload(setup)
 
@@ -180,9 +180,7 @@ class _CpuWorkload:
         self.table.fill(values)
         call()
         if damaged := self.table.damaged():
-            raise InternalError(
-                f"the unscheduled function {self.setup.baseline.function} wrote outside its argument {', '.join(damaged)}"
-            )
+            raise InternalError(f"the unscheduled function {self.setup.baseline.function} wrote outside its argument {', '.join(damaged)}")
         return [output.copy() for output in self.table.outputs()]
 
     def load(self, request: RunRequest) -> PackedCall:

@@ -34,7 +34,7 @@ from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import BuildError, RunError, UserError
 
-_TABLES = 4
+_CACHED_WORKLOADS = 4
 """Workloads whose arguments are cached."""
 _MOST_COPIES = 512
 """Limit of argument sets for calls with cold data: at 350 KB per set they hold 180 MB, more than an L2 cache."""
@@ -71,7 +71,7 @@ class DeviceEvaluator:
             check_runs_here(target)
         except BuildError as error:
             raise RunError(str(error)) from None
-        while len(self._workloads) >= _TABLES:
+        while len(self._workloads) >= _CACHED_WORKLOADS:
             self._workloads.popitem(last=False)
         if target.base in LAUNCH_BOUND and target not in self._blocking_kernels:
             try:
@@ -105,7 +105,7 @@ class DeviceEvaluator:
                         failure.append(_failed("wrong_result", wrong))
                 if failure:
                     results[i] = failure[0]
-            samples = self._in_turns({i: timed for i, timed in calls.items() if i not in results}, policy, results)
+            samples = self._interleaved({i: timed for i, timed in calls.items() if i not in results}, policy, results)
         finally:
             for timed in calls.values():
                 timed.close()
@@ -114,7 +114,7 @@ class DeviceEvaluator:
             results[i] = RunResult(tuple(seconds), True, None, workload.reference is not None, each, {"calls": float(number)})
         return [replace(results[i], host=workload.host) for i in range(len(requests))]
 
-    def _in_turns(
+    def _interleaved(
         self, calls: dict[int, _TimedCalls], policy: TimingPolicy, results: dict[int, RunResult]
     ) -> dict[int, tuple[list[float], int]]:
         """Samples and calls per sample of each candidate, timed in rounds.  Failures are added to `results`; the others continue."""

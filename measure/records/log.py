@@ -165,9 +165,7 @@ def _refuse_table(path: PathLike) -> None:
         with json_lines.open_journal(path) as file:
             start = file.read(4)
         why = (
-            "is a record table, but a log is expected"
-            if start == b"PAR1"
-            else "is not a parquet file, or damaged; rebuild it from its log"
+            "is a record table, but a log is expected" if start == b"PAR1" else "is not a parquet file, or damaged; rebuild it from its log"
         )
         raise RecordError(f"cannot read {os.fspath(path)}: it {why}")
 
