@@ -1,6 +1,6 @@
 """Calibrate a GPU: measure multiply-add rate, memory and L2 bandwidth, launch overhead and clock, and cache the results.
 
-As in `measure.calibration.cpu`, the rates are upper bounds for tuned code, each the best of many short runs, and are facts of a `Target`, not
+As in `measure.calibration.cpu`, the rates are upper bounds for tuned code, each the best of many short runs, and facts of a `Target`, not
 part of its identity: recalibration changes no database key.  A rate that cannot be measured or is implausible is omitted with a note, and
 the target's estimate remains in use.
 """

@@ -1,9 +1,9 @@
 """Run jobs on a pool of Ray actors, with timeouts, replacement of dead actors and crash attribution.
 
 An actor runs its jobs in the order of dispatch.  If it dies, the crash is attributed to the first unanswered job, and the other jobs are
-requeued.  A job dispatched to an idle actor follows a handshake: if the handshake is not answered, the actor had died before, and the job is
-not the cause.  A job to which a crash was attributed is retried once, alone, on an actor that has just answered; a second death is reported
-as a crash of the job.
+requeued.  A job dispatched to an idle actor follows a handshake: if the handshake is not answered, the actor had died before, and the job
+is not the cause.  A job to which a crash was attributed is retried once, alone, on an actor that has just answered; a second death is
+reported as a crash of the job.
 """
 
 from __future__ import annotations
