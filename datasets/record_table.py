@@ -274,10 +274,8 @@ def merge(tables: Sequence[RecordTable]) -> RecordTable:
     sketches: dict[SketchKey, Sequence[object]] = {}
     for t in tables:
         workloads = {**t.workloads, **workloads}
-        targets = {
-            **targets,
-            **{k: v for k, v in t.targets.items() if len(v) > len(targets.get(k, {}))},
-        }  # more attributes means more facts
+        # More attributes means more facts.
+        targets = {**targets, **{k: v for k, v in t.targets.items() if len(v) > len(targets.get(k, {}))}}
         sketches = {**t.sketches, **sketches}
     frame["name"] = [workloads[d].name if d in workloads else n for d, n in zip(frame["workload"], frame["name"], strict=True)]
     return RecordTable(frame, workloads, targets, sketches).take(sorted(at for _, at in best.values()))
