@@ -1,1 +1,1 @@
-"""Measurements as tables: record tables, splits, suites of workloads, and logs of other systems."""
+"""Provide measurements as tables: record tables, splits, suites of workloads, and imported logs of other tuners."""

@@ -1,6 +1,6 @@
-"""A foreign table: what the log of another tuner says about its candidates (how fast, of what workload, by which decisions).
+"""Store the candidates in logs of other tuners as a foreign table: time, workload, target, steps and decisions.
 
-Its schedules mean nothing here and are not replayed.  They are kept as data, for models that learn from steps and their numbers.
+The schedules cannot be replayed by tunesmith.  They are stored as data, for models that learn from steps and their numbers.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ SCHEMA = pa.schema(
 """The columns, see `ForeignTable.frame`."""
 
 NO_TIME = 1e9
-"""Seconds from which on a time is none: other tuners write 1e10 for what failed."""
+"""Seconds from which a time means failure: other tuners write 1e10 for failed candidates."""
 _MAX_TEXT = 1 << 16
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Token(NamedTuple):
-    """One step of a schedule as models on steps take it: the kind, and its texts and numbers in order (source: TLP, Zhai et al., 2023)."""
+    """One schedule step as input of step-based models: its kind, and its texts and numbers in order (source: TLP, Zhai et al., 2023)."""
 
     kind: str
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Token(NamedTuple):
 
 
 class ForeignRecord(NamedTuple):
-    """One line of a foreign log, checked; the fields are the columns of the table."""
+    """One validated line of a foreign log; the fields are the columns of the table."""
 
     source: str
     workload: str
@@ -77,7 +77,7 @@ class ForeignRecord(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Median of the samples; infinity for what failed."""
+        """Median of the samples; infinity for failed candidates."""
         return math.inf if self.error is not None else float(median(self.samples))
 
 
@@ -86,20 +86,20 @@ class ForeignTable:
 
     Args:
         frame: see `frame`.
-        report: what was found in the files.
+        report: report on the imported files.
     """
 
     def __init__(self, frame: pd.DataFrame, report: LogReport | None = None) -> None:
         self.frame = frame.reset_index(drop=True)
-        """One line a measurement: `source` (ansor, tenset, metaschedule); `workload` key; `target` text; `hardware` (JSON text, the
-        parameters a tuner was told, or the platform); `seconds` the median, inf for what failed; `error`, one of `record.ERROR_KINDS`, or
+        """One row per measurement: `source` (ansor, tenset, metaschedule); `workload` key; `target` text; `hardware` (JSON text: the
+        hardware parameters of the tuner, or the platform); `seconds`, the median, inf if failed; `error`, one of `record.ERROR_KINDS`, or
         missing; `error_message`; `samples`; `timestamp`, NaN if unknown; `steps`, the schedule as JSON text; `decisions`, its sampled
-        numbers; `file` and `line` it comes from."""
+        numbers; `file` and `line` of origin."""
         self.report = report or LogReport()
 
     @classmethod
     def of(cls, found: Iterable[tuple[str, int, ForeignRecord]], report: LogReport) -> ForeignTable:
-        """The table of records with their files and lines; copies of one measurement count once."""
+        """Build a table from records with their files and line numbers; duplicates of a measurement are dropped."""
         seen: set[tuple[object, ...]] = set()
         lines: list[dict[str, Any]] = []
         for file, number, r in found:
@@ -115,20 +115,20 @@ class ForeignTable:
 
     @classmethod
     def load(cls, path: PathLike) -> ForeignTable:
-        """The table that `save` wrote.
+        """Load a table written by `save`.
 
         Raises:
-            RecordError: there is no such file, it is damaged, of a newer version, or no table of this kind.
+            RecordError: the file does not exist, is damaged, of a newer version, or not a table of this kind.
         """
         table, _ = parquet_file.read(path, KIND, VERSION, SCHEMA)
         frame = _typed(table.select(SCHEMA.names).replace_schema_metadata(None).to_pandas())
         seconds, failed = frame["seconds"].to_numpy(), frame["error"].notna().to_numpy()
         if np.where(failed, seconds != np.inf, ~((seconds > 0) & np.isfinite(seconds))).any():
-            raise RecordError(f"{path}: seconds are positive, or inf where there is an error; the file is damaged")
+            raise RecordError(f"{path}: seconds must be positive, or inf for errors; the file is damaged")
         return cls(frame)
 
     def save(self, path: PathLike) -> None:
-        """Write the table as one parquet file, whole or not at all.  RecordError if it cannot be written."""
+        """Write the table atomically as one parquet file.  Raises RecordError if it cannot be written."""
         columns = [pa.array(_cells(self.frame[f.name], f), f.type) for f in SCHEMA]
         parquet_file.write(path, pa.table(columns, schema=SCHEMA), KIND, VERSION, {})
 
@@ -136,14 +136,14 @@ class ForeignTable:
         return len(self.frame)
 
     def tokens(self, line: int) -> list[Token]:
-        """The steps of one line as tokens."""
+        """The steps of one row as tokens."""
         steps = json_lines.parse(str(self.frame["steps"].iloc[line]).encode())
         if not isinstance(steps, list):
-            raise RecordError(f"line {line} of the table: its steps are no list")
+            raise RecordError(f"line {line} of the table: its steps are not a list")
         return [_token(step) for step in steps]
 
     def counts(self) -> pd.DataFrame:
-        """For each workload and target: `records`, `failed`, `best_us`, `median_us`, and each class of error that occurs."""
+        """Per workload and target: `records`, `failed`, `best_us`, `median_us`, and a column per error kind that occurs."""
         out = []
         for (source, workload, target), lines in self.frame.groupby(["source", "workload", "target"], sort=True):
             ran = lines["seconds"][np.isfinite(lines["seconds"])]
@@ -164,7 +164,7 @@ class ForeignTable:
 
 
 def good_lines(path: PathLike, report: LogReport) -> Iterator[tuple[int, object]]:
-    """The lines of a foreign log that are JSON, with their numbers; others are counted, comments (`#`) are not.
+    """The valid JSON lines of a foreign log with their numbers; other lines are counted as bad, except comments (`#`).
 
     Raises:
         RecordError: the file cannot be read.
@@ -177,48 +177,48 @@ def good_lines(path: PathLike, report: LogReport) -> Iterator[tuple[int, object]
 
 
 def files_of(paths: PathLike | Sequence[PathLike], pattern: str) -> list[Path]:
-    """The files that are named, and those of named folders that match, below them too; in a fixed order.
+    """The given files, and the matching files in the given folders (recursively), in a fixed order.
 
     Raises:
-        RecordError: a path is not there, or a folder holds no such file.
+        RecordError: a path does not exist, or a folder contains no matching file.
     """
     out: list[Path] = []
     for given in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
         path = Path(given)
         found = sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
         if not found or not all(p.is_file() for p in found):
-            raise RecordError(f"cannot read {path}: there is no such file, or no file {pattern} below it. Check the path")
+            raise RecordError(f"cannot read {path}: it does not exist, or contains no file {pattern}. Check the path")
         out += found
     return list(dict.fromkeys(out))
 
 
 def text(value: object, what: str) -> str:
-    """A string of bounded length.  This and the other readers raise RecordError with what is wrong."""
+    """Check for a string of bounded length.  This and the other checks raise RecordError with the reason."""
     if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise RecordError(f"{what} is no text of at most {_MAX_TEXT} characters: {show(value)}")
+        raise RecordError(f"{what} is not a text of at most {_MAX_TEXT} characters: {show(value)}")
     return value.encode("utf-8", "backslashreplace").decode()
 
 
 def items(value: object, what: str, least: int) -> list[Any]:
-    """A list of that many items at least."""
+    """Check for a list of at least `least` items."""
     if not isinstance(value, list) or len(value) < least:
-        raise RecordError(f"{what} is no list of {least} items or more: {show(value)}")
+        raise RecordError(f"{what} is not a list of at least {least} items: {show(value)}")
     return value
 
 
 def times(value: object, what: str) -> tuple[float, ...]:
-    """Positive finite numbers."""
+    """Check for positive finite numbers."""
     out = items(value, what, 0)
     if not all(type(x) in (int, float) and 0 < x < math.inf for x in out):
-        raise RecordError(f"{what} are no positive seconds: {show(value)}")
+        raise RecordError(f"{what} are not positive seconds: {show(value)}")
     try:
         return tuple(map(float, out))
     except OverflowError:
-        raise RecordError(f"{what} are no positive seconds: {show(value)}") from None
+        raise RecordError(f"{what} are not positive seconds: {show(value)}") from None
 
 
 def integers(value: object) -> list[int]:
-    """All integers of 64 bits in nested lists, in order."""
+    """All 64-bit integers in nested lists, in order."""
     if type(value) is int:
         return [value] if value in _INT64 else []
     return [x for item in value for x in integers(item)] if isinstance(value, list) else []
@@ -231,7 +231,7 @@ def compact(value: object) -> str:
 
 def _token(step: object) -> Token:
     if not isinstance(step, list) or not step or not isinstance(step[0], str):
-        raise RecordError(f"a step is a list that begins with its kind, got {show(step)}")
+        raise RecordError(f"a step must be a list that begins with its kind, got {show(step)}")
     names: list[str] = []
     numbers: list[float] = []
 

@@ -1,4 +1,4 @@
-"""import_ansor: logs of TVM's auto_scheduler (Ansor), one record a line, to a foreign table.
+"""Import logs of TVM's auto_scheduler (Ansor), with one record per line, into a foreign table.
 
 A line is `{"i": [task, state], "r": [costs, error_no, all_cost, timestamp], "v": "v0.6"}`: task begins with the workload key and the
 target and holds the hardware parameters; state is `[[], steps]`, each step a list that begins with its kind (SP split, RE reorder, ...).
@@ -37,20 +37,20 @@ ERRORS = {
     7: ("timeout", "RUN_TIMEOUT"),
     8: ("run_error", "UNKNOWN_ERROR"),
 }
-"""Ansor's error numbers: our class, its name."""
+"""Ansor's error numbers: tunesmith's error kind, Ansor's name."""
 
 _SAMPLED = {"SP": 4, "CA": 2, "AN": 3, "PR": 3}
-"""Steps that hold a choice, and where in them it stands: factors of a split, place of a computation, annotation, pragma."""
+"""Steps with a sampled choice, and its index in the step: factors of a split, location of a computation, annotation, pragma."""
 
 
 def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> ForeignTable:
-    """The table of Ansor's logs.
+    """Load Ansor logs.
 
     Args:
-        paths: logs, or folders with `*.json` and `*.jsonl` in them.
-        limit: so many records of each workload and target at most, the first ones.
+        paths: logs, or folders that contain `*.json` and `*.jsonl` files.
+        limit: maximum number of records per workload and target; the first ones are kept.
     Raises:
-        RecordError: a file cannot be read.  No content of it raises: what is no record is counted in `report`.
+        RecordError: a file cannot be read.  Its content never raises: invalid lines are counted in `report`.
         UserError: the limit is below 1.
     """
     report = LogReport()
@@ -60,7 +60,7 @@ def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> Fore
 
 
 def read(path: PathLike, report: LogReport, source: str, hardware: str | None = None) -> Iterator[tuple[int, ForeignRecord]]:
-    """The records of one log with their lines; others are counted in the report."""
+    """The records of one log with their line numbers; invalid lines are counted in the report."""
     for number, line in good_lines(path, report):
         try:
             yield number, parse(line, source, hardware)
@@ -71,24 +71,24 @@ def read(path: PathLike, report: LogReport, source: str, hardware: str | None = 
 def limited(found: Iterator[tuple[str, int, ForeignRecord]], limit: int | None) -> Iterator[tuple[str, int, ForeignRecord]]:
     """The first records of each workload and target."""
     if limit is not None and limit < 1:
-        raise UserError(f"limit counts records of a task from 1, got {limit}")
+        raise UserError(f"limit must be at least 1 record per task, got {limit}")
     return found if limit is None else _limited(found, limit)
 
 
 def parse(line: object, source: str = "ansor", hardware: str | None = None) -> ForeignRecord:
-    """One line as a record.
+    """Parse one line.
 
     Args:
         line: plain data.
-        source: whose log it is.
-        hardware: JSON text for the column; by default the hardware parameters of the line.
+        source: value of the `source` column.
+        hardware: JSON text for the `hardware` column; by default the hardware parameters of the line.
     Raises:
-        RecordError: it is no such line; the message says what is wrong.
+        RecordError: the line is invalid; the message contains the reason.
     """
     if not isinstance(line, dict) or not {"i", "r", "v"} <= line.keys():
-        raise RecordError(f"no record of Ansor: an object with i, r and v is wanted, got {show(line)}")
+        raise RecordError(f"not an Ansor record: expected an object with i, r and v, got {show(line)}")
     if not re.fullmatch(r"v0\.[1-9]", text(line["v"], "the version")):
-        raise RecordError(f"the version is {show(line['v'])}; known are v0.1 to v0.9, written in this form by v0.6")
+        raise RecordError(f"the version is {show(line['v'])}; supported are v0.1 to v0.9, in the format of v0.6")
     task, state = items(line["i"], "i", 2)[:2]
     costs, number, _, timestamp = items(line["r"], "r", 4)[:4]
     task, steps = items(task, "the task", 2), items(items(state, "the state", 2)[1], "the steps", 0)
@@ -97,7 +97,7 @@ def parse(line: object, source: str = "ansor", hardware: str | None = None) -> F
     error = _error(number)
     samples = () if error[0] else times(costs, "the costs")
     if error[0] is None and (not samples or max(samples) >= NO_TIME):
-        raise RecordError(f"no error and no time: costs are {show(costs)}")
+        raise RecordError(f"neither an error nor a time: costs are {show(costs)}")
     if type(timestamp) not in (int, float) or not 0 <= timestamp < 1e12:
         raise RecordError(f"the timestamp is {show(timestamp)}, not seconds since 1970")
     params = next((part for part in task[2:] if isinstance(part, list) and part and integers(part) == part), [])
@@ -132,7 +132,7 @@ def _error(number: object) -> tuple[str | None, str | None]:
 
 
 def _choice(step: list[object]) -> list[int]:
-    """The sampled numbers of a step; of a pragma such as `auto_unroll_max_step$64` the number in its text."""
+    """The sampled numbers of a step; for a pragma such as `auto_unroll_max_step$64` the number in its text."""
     at = _SAMPLED.get(str(step[0]))
     if at is None:
         return []

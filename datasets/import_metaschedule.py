@@ -1,7 +1,7 @@
-"""import_metaschedule: the JSON databases of TVM's MetaSchedule to a foreign table.
+"""Import JSON databases of TVM's MetaSchedule into a foreign table.
 
-`database_workload.json` has a line `[hash, module in base64]` for each workload, `database_tuning_record.json` a line
-`[workload index, [[instructions, decisions], run_secs, target, args_info]]` for each record.  An instruction is
+`database_workload.json` has one line `[hash, module in base64]` per workload, `database_tuning_record.json` one line
+`[workload index, [[instructions, decisions], run_secs, target, args_info]]` per record.  An instruction is
 `[kind, inputs, attributes, outputs]`, a decision `[index of the instruction, value]`.  Modules are not decoded.
 """
 
@@ -34,37 +34,39 @@ RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
 
 
 def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> ForeignTable:
-    """The table of MetaSchedule's databases.
+    """Load MetaSchedule databases.
 
     Args:
-        paths: working folders, also with several databases below them, or the files of tuning records themselves.
-        limit: so many records of each workload and target at most, the first ones.
+        paths: working folders, which may contain several databases, or tuning record files.
+        limit: maximum number of records per workload and target; the first ones are kept.
     Raises:
-        RecordError: a file cannot be read, or the workloads of a file of records are missing.  No content of a file raises: what is no
-            record is counted in `report`.
+        RecordError: a file cannot be read, or the workload file of a record file is missing.  Content never raises: invalid lines are
+            counted in `report`.
         UserError: the limit is below 1.
     """
     report = LogReport()
     files = files_of(paths, f"*{RECORDS}")
     for path in files:
         if not path.name.endswith(RECORDS) or not _workloads_of(path).is_file():
-            raise RecordError(f"cannot read {path}: the records of a database stand in *{RECORDS}, its workloads in *{WORKLOADS} beside it")
+            raise RecordError(
+                f"cannot read {path}: a database consists of its records in *{RECORDS} and its workloads in *{WORKLOADS} in the same folder"
+            )
     found = ((f"{path.parent.name}/{path.name}", number, record) for path in files for number, record in _read(path, report))
     return ForeignTable.of(limited(found, limit), report)
 
 
 def parse(line: object, workloads: Sequence[str | None]) -> ForeignRecord:
-    """One line as a record.
+    """Parse one line.
 
     Args:
         line: plain data.
-        workloads: hashes by index, None for a line that was none.
+        workloads: hashes by index, None for an invalid line.
     Raises:
-        RecordError: it is no such line; the message says what is wrong.
+        RecordError: the line is invalid; the message contains the reason.
     """
     index, record = items(line, "a record", 2)[:2]
     if type(index) is not int or not 0 <= index < len(workloads) or workloads[index] is None:
-        raise RecordError(f"the workload is {show(index)}, and the database has {len(workloads)}, the damaged ones included")
+        raise RecordError(f"the workload index is {show(index)}, but the database has {len(workloads)} workloads, including damaged ones")
     trace, seconds, target = items(record, "the record", 3)[:3]
     instructions, decisions = items(trace, "the trace", 2)[:2]
     steps = _steps(items(instructions, "the instructions", 0), items(decisions, "the decisions", 0))
@@ -85,7 +87,7 @@ def parse(line: object, workloads: Sequence[str | None]) -> ForeignRecord:
 
 
 def _steps(instructions: list[Any], decisions: list[Any]) -> list[list[Any]]:
-    """Instructions with their decision, if they have one, as a fifth item."""
+    """Instructions, with their decision, if any, as a fifth item."""
     steps: list[list[Any]] = []
     for instruction in instructions:
         step = items(instruction, "an instruction", 4)[:4]
@@ -94,7 +96,7 @@ def _steps(instructions: list[Any], decisions: list[Any]) -> list[list[Any]]:
     for decision in decisions:
         at, value = items(decision, "a decision", 2)[:2]
         if type(at) is not int or not 0 <= at < len(steps) or len(steps[at]) > 4:
-            raise RecordError(f"a decision belongs to instruction {show(at)}, of {len(steps)}, each with one at most")
+            raise RecordError(f"a decision refers to instruction {show(at)} of {len(steps)}; each instruction has at most one decision")
         steps[at].append(value)
     return steps
 
@@ -109,7 +111,7 @@ def _read(path: Path, report: LogReport) -> Iterator[tuple[int, ForeignRecord]]:
 
 
 def _hashes(path: Path, report: LogReport) -> list[str | None]:
-    """The hashes of the workloads; a damaged line keeps its place, as others are known by theirs."""
+    """The hashes of the workloads by line; None for a damaged line, so that the indices of other lines remain valid."""
     out: list[str | None] = []
     for number, line in json_lines.read(path):
         found: str | None = None

@@ -1,7 +1,7 @@
-"""import_tenset: the measure records of TenSet, folders of Ansor logs by platform, to a foreign table.
+"""Import TenSet's measurement records, which are Ansor logs in one folder per platform, into a foreign table.
 
-`measure_records/PLATFORM/*.json` holds a file for each task, its lines those of Ansor.  The pickles beside them (`network_info`) are
-never opened: what a workload's hash stands for is only in there, so a workload is known by its key.
+`measure_records/PLATFORM/*.json` has one file per task, in Ansor's format.  The pickles beside them (`network_info`) are never opened.
+Only they define what a workload's hash means, so workloads are identified by their key.
 (source: TenSet, Zheng et al., NeurIPS 2021 datasets; CC BY 4.0)
 """
 
@@ -16,13 +16,13 @@ from tunesmith.measure.records.log import LogReport
 
 
 def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> ForeignTable:
-    """The table of TenSet's records; `hardware` is the platform, the name of the folder that a file lies in.
+    """Load TenSet records; `hardware` is the platform: the name of the folder that contains the file.
 
     Args:
-        paths: `measure_records`, folders of platforms in it, or files.
-        limit: so many records of each workload and target at most, the first ones.  The whole data set has 51 million.
+        paths: `measure_records`, platform folders in it, or files.
+        limit: maximum number of records per workload and target; the first ones are kept.  The whole data set has 51 million.
     Raises:
-        RecordError: a file cannot be read.  No content of it raises: what is no record is counted in `report`.
+        RecordError: a file cannot be read.  Its content never raises: invalid lines are counted in `report`.
         UserError: the limit is below 1.
     """
     report = LogReport()

@@ -1,7 +1,7 @@
-"""One parquet file of ours: what kind of table it is and of which version stands in its metadata, next to whatever the kind keeps there.
+"""Read and write parquet files with metadata: kind of table, format version, and data specific to the kind.
 
-A file is written whole or not at all, with checksums, and read as data from anywhere: what is damaged, of another kind or of a newer
-version is refused.
+Files are written atomically, with checksums, and read as untrusted data: files that are damaged, of another kind or of a newer version are
+rejected.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ PathLike = str | os.PathLike[str]
 
 _KEY = b"tunesmith"
 _MAX_METADATA = 1 << 28
-"""Bytes; the script of a workload is a few thousand."""
+"""Limit of the metadata in bytes; the script of a workload has a few thousand."""
 MAX_BYTES = 1 << 30
+"""Default limit of the uncompressed cells in bytes, for small files."""
 MAX_RATIO = 100
-"""Of the memory of a table's cells and the size of its file: measured tables have 5 to 30."""
+"""Default limit of the ratio of uncompressed cells to file size; tables of measurements have 5 to 30."""
 _CELL = 4
+"""Minimum bytes of a cell."""
 _BATCH = 8192
-"""Bytes that a cell needs at least, and rows that are unpacked at once."""
+"""Rows that are uncompressed at a time."""
 
 
 def write(path: PathLike, table: pa.Table, kind: str, version: int, metadata: Mapping[str, object]) -> None:
-    """Write a table, in one step: whoever reads `path` sees the old file or the new one.
+    """Write a table atomically: readers of `path` see the old or the new file.
 
     Args:
-        path: the file; its folder is made when missing.
+        path: the file; its folder is created if missing.
         table: the columns.
-        kind: what the table is, for `read`.
-        version: of the columns and the metadata of this kind.
-        metadata: plain JSON that goes with the table.
+        kind: kind of the table, checked by `read`.
+        version: version of the columns and the metadata of this kind.
+        metadata: plain JSON stored with the table.
     Raises:
         RecordError: the file cannot be written, or the metadata is not JSON.
     """
@@ -57,28 +59,28 @@ def write(path: PathLike, table: pa.Table, kind: str, version: int, metadata: Ma
 
 
 def read(path: PathLike, kind: str, version: int, schema: pa.Schema, max_bytes: int | None = None) -> tuple[pa.Table, dict[str, object]]:
-    """The columns and the metadata of a file that `write` made.
+    """Read the columns and the metadata of a file written by `write`.
 
     Args:
         path: the file.
-        kind: what it must be.
-        version: the newest version that can be read.
-        schema: columns that must be there, with their types; a field that is not nullable may hold no null, and no list any.  Others are
-            kept as they are.
-        max_bytes: that its cells may need unpacked; by default the larger of `MAX_BYTES` and `MAX_RATIO` times the size of the file.
+        kind: required kind.
+        version: the newest supported version.
+        schema: required columns with their types; non-nullable fields must not contain nulls, and lists never may.  Other columns are
+            returned unchanged.
+        max_bytes: limit of the uncompressed cells; by default the larger of `MAX_BYTES` and `MAX_RATIO` times the file size.
     Raises:
-        RecordError: there is no such file, it is damaged, of another kind, of a newer version, its columns are others, or it would need
-            more memory than it may.
+        RecordError: the file does not exist, is damaged, of another kind or of a newer version, has other columns, or exceeds the memory
+            limit.
     """
     path = Path(path)
     if not path.is_file():
-        raise RecordError(f"cannot read the table {path}: there is no such file. Check the path")
+        raise RecordError(f"cannot read the table {path}: the file does not exist. Check the path")
     try:
         with pq.ParquetFile(path) as file:
             metadata = _metadata(path, (file.schema_arrow.metadata or {}).get(_KEY), kind, version)
             texts = [f.name for f in file.schema_arrow if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size) if max_bytes is None else max_bytes
-        # Texts that repeat are stored once: they are read as they are stored, and written out when their size is known to be fine.
+        # Repeated texts are stored once: they are read as dictionaries, and expanded only after their total size is checked.
         with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
             table = _bounded(path, file, limit)
             table.validate(full=True)
@@ -87,13 +89,13 @@ def read(path: PathLike, kind: str, version: int, schema: pa.Schema, max_bytes: 
                 table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
     except (OSError, EOFError, pa.ArrowException, ValueError, OverflowError) as error:
         raise RecordError(
-            f"cannot read the table {path}: {error}. It is no parquet file, or damaged; make it again from its log"
+            f"cannot read the table {path}: {error}. It is not a parquet file, or damaged; rebuild it from its log"
         ) from error
     return _conforming(path, table, schema), metadata
 
 
 def _bounded(path: Path, file: pq.ParquetFile, limit: int) -> pa.Table:
-    """The whole table, its texts as dictionaries; what a file says of itself is looked at first, and then what it turns out to be."""
+    """The whole table, with texts as dictionaries; its size is checked first by the file's metadata, then by the actual contents."""
     about = file.metadata
     stored = sum(
         about.row_group(g).column(c).total_uncompressed_size for g in range(about.num_row_groups) for c in range(about.num_columns)
@@ -109,7 +111,7 @@ def _bounded(path: Path, file: pq.ParquetFile, limit: int) -> pa.Table:
 
 
 def _unpacked(column: pa.Array) -> int:
-    """Bytes of the column with texts written out."""
+    """Bytes of the column with expanded texts."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
@@ -119,14 +121,14 @@ def _unpacked(column: pa.Array) -> int:
 def _refuse_large(path: Path, needed: int, limit: int) -> None:
     if needed > limit:
         raise RecordError(
-            f"{path} would need at least {needed >> 20} MB unpacked, and may need {limit >> 20} MB: a table of "
-            f"{path.stat().st_size >> 10} KB does not become that large unless it was made to. If it is right, load it with "
+            f"{path} needs at least {needed >> 20} MB uncompressed, but the limit is {limit >> 20} MB: for a file of "
+            f"{path.stat().st_size >> 10} KB this suggests a decompression bomb. If the file is trusted, load it with "
             "RecordTable.load(path, max_bytes=...)"
         )
 
 
 def kind_of(path: PathLike) -> str:
-    """The kind of table that a file is, by its metadata alone; empty if it is no table of ours."""
+    """The kind of table in a file, from its metadata alone; empty if the file was not written by tunesmith."""
     try:
         with pq.ParquetFile(path) as file:
             found = json_lines.parse((file.schema_arrow.metadata or {}).get(_KEY, b"null"), max_line_bytes=_MAX_METADATA)
@@ -137,34 +139,34 @@ def kind_of(path: PathLike) -> str:
 
 def _metadata(path: Path, text: bytes | None, kind: str, version: int) -> dict[str, object]:
     if text is None:
-        raise RecordError(f"{path} is a parquet file, but not one of tunesmith's: make a table with `tunesmith dataset build` or `import`")
+        raise RecordError(
+            f"{path} is a parquet file, but not written by tunesmith: create a table with `tunesmith dataset build` or `import`"
+        )
     found = json_lines.parse(text, max_line_bytes=_MAX_METADATA)
     if not isinstance(found, dict):
-        why = found.reason if isinstance(found, json_lines.BadLine) else "no JSON object"
-        raise RecordError(f"{path}: its metadata is damaged ({why}); make the table again from its log")
+        why = found.reason if isinstance(found, json_lines.BadLine) else "not a JSON object"
+        raise RecordError(f"{path}: its metadata is damaged ({why}); rebuild the table from its log")
     if found.get("kind") != kind:
-        raise RecordError(f"{path} is a table of {show(found.get('kind'))}, and one of {kind!r} is wanted")
+        raise RecordError(f"{path} is a table of {show(found.get('kind'))}, but a table of {kind!r} is expected")
     v = found.get("v")
     if type(v) is not int or v < 1:
-        raise RecordError(f"{path}: its version is {show(v)}, not a number from 1 on; the file is damaged")
+        raise RecordError(f"{path}: its version is {show(v)}, not a positive integer; the file is damaged")
     if v > version:
-        raise RecordError(
-            f"{path} is of version {show(v)}, this tunesmith reads tables of {kind} up to version {version}. Upgrade tunesmith"
-        )
+        raise RecordError(f"{path} is of version {show(v)}, but tables of {kind} are supported up to version {version}. Upgrade tunesmith")
     return found
 
 
 def _conforming(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns of the schema in its types."""
+    """The table with the required columns converted to the types of the schema."""
     for field in schema:
         at = table.schema.get_all_field_indices(field.name)
         if len(at) != 1:
-            raise RecordError(f"{path}: it has {len(at)} columns named {field.name!r}, and one is wanted")
+            raise RecordError(f"{path}: it has {len(at)} columns named {field.name!r}, expected one")
         column = table.column(at[0])
         if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
-            raise RecordError(f"{path}: the column {field.name!r} has lists with empty elements, and none is allowed")
+            raise RecordError(f"{path}: the column {field.name!r} has lists with null elements, which are not allowed")
         if not field.nullable and column.null_count:
-            raise RecordError(f"{path}: the column {field.name!r} has {column.null_count} empty cells, and none is allowed")
+            raise RecordError(f"{path}: the column {field.name!r} has {column.null_count} null cells, which are not allowed")
         if column.type != field.type:
             try:
                 column = column.cast(field.type)

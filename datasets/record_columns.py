@@ -1,7 +1,7 @@
-"""A record as a line of a table: which columns there are, and how a record goes into them and comes out unchanged.
+"""Convert records to table rows and back, without loss, and define the columns.
 
-What tables are grouped by has columns of plain values; what is only kept (host, versions, policy, the trace) is JSON text.  Coming
-out, a line is checked like a line of a log from anywhere.
+Fields by which tables are grouped are columns of plain values; the others (host, versions, policy, trace) are JSON text.  A row converted
+back to a record is validated like an untrusted log line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from tunesmith.measure.records.fields import VERSION, Pool
+from tunesmith.measure.records.fields import VERSION, ValuePool
 from tunesmith.measure.records.record import Record, target_key
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
         pa.field("verified", pa.bool_(), nullable=False),
         pa.field("censored", pa.bool_(), nullable=False),
         pa.field("samples", pa.list_(pa.float64()), nullable=False),
-        pa.field("seed", pa.decimal128(20, 0), nullable=False),  # 64 bits with or without sign
+        pa.field("seed", pa.decimal128(20, 0), nullable=False),  # signed or unsigned 64 bits
         pa.field("timestamp", pa.float64(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
         pa.field("versions", pa.string(), nullable=False),
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
         pa.field("trace", pa.string(), nullable=False),
     ]
 )
-"""The columns of a record table; `RecordTable.frame` says what they mean."""
+"""The columns of a record table, documented in `RecordTable.frame`."""
 
 COLUMNS = tuple(SCHEMA.names)
 _TEXTS = tuple(f.name for f in SCHEMA if f.type == pa.string())
@@ -54,13 +54,13 @@ _JSON = ("host", "versions", "policy", "extra", "unknown", "trace")
 
 
 def frame_of(records: Sequence[Record], names: Mapping[str, str]) -> pd.DataFrame:
-    """The lines of records, in their order; `names` are those of workloads, by digest."""
+    """The rows of records, in their order; `names` maps workload digests to names."""
     lines = [_line(r, names.get(r.workload, r.workload)) for r in records]
     return typed(pd.DataFrame({c: [line[c] for line in lines] for c in COLUMNS}, columns=list(COLUMNS)))
 
 
 def typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with columns of the same types whether it was read, made or is empty: tuples of numbers, text, Python's integers."""
+    """Normalise column types, so that read, built and empty frames agree: tuples of numbers, text, Python integers."""
     for name in _TEXTS:
         frame[name] = frame[name].astype("str")
     for name, kind in (("row", int), ("samples", float)):
@@ -70,15 +70,15 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def arrow_of(frame: pd.DataFrame) -> pa.Table:
-    """The frame as it goes to a file: the columns of the schema first, then all others.
+    """The frame as a table for a file: the columns of the schema first, then all others.
 
     Raises:
-        RecordError: a column holds what no table can.
+        RecordError: a column cannot be stored.
     """
     try:
         return _arrow_of(frame)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"cannot write the table: {error}. Columns hold numbers, texts or lists of them") from error
+        raise RecordError(f"cannot write the table: {error}. Columns must hold numbers, texts or lists of them") from error
 
 
 def _arrow_of(frame: pd.DataFrame) -> pa.Table:
@@ -89,26 +89,26 @@ def _arrow_of(frame: pd.DataFrame) -> pa.Table:
 
 
 def frame_from(table: pa.Table) -> pd.DataFrame:
-    """The frame of what was read from a file."""
+    """The frame of a table read from a file."""
     return typed(table.replace_schema_metadata(None).to_pandas())
 
 
 def groups(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
-    """The numbers of the lines that have the same values in these columns (two or more), by the values, in their order."""
+    """Indices of the rows with equal values in two or more columns, keyed by the values, in sorted order."""
     found = frame.groupby(list(columns), sort=True).indices
     return {cast(tuple[str, ...], key): np.asarray(lines, np.int64) for key, lines in found.items()}
 
 
 def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
-    """The records that the lines are.
+    """The records of the rows.
 
     Args:
-        frame: the lines.
-        whole: False leaves out what identities, candidates and verdicts do not depend on: host, versions, policy, extra.
+        frame: the rows.
+        whole: False omits the fields that identity, candidate and status do not depend on: host, versions, policy, extra.
     Raises:
-        RecordError: a line is not one that a record can have; the message names it.
+        RecordError: a row is not a valid record; the message names it.
     """
-    pool = Pool()
+    pool = ValuePool()
     parsed: dict[str, object] = {}
     for at, cells in enumerate(zip(*[frame[c].tolist() for c in COLUMNS], strict=True)):
         line = dict(zip(COLUMNS, cells, strict=True))
@@ -117,7 +117,7 @@ def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
         try:
             for name in ("target", *_JSON):
                 text = line[name]
-                line[name] = _json(name, text) if name == "trace" or (whole and name == "extra") else _remembered(parsed, name, text)
+                line[name] = _json(name, text) if name == "trace" or (whole and name == "extra") else _cached_json(parsed, name, text)
             if isinstance(line["trace"], list):
                 line["trace"] = [pool.one(step) for step in line["trace"]]
             yield Record.from_json(_record_line(line), pool)
@@ -126,7 +126,7 @@ def records_of(frame: pd.DataFrame, whole: bool = True) -> Iterator[Record]:
 
 
 def gave_up(record: Record) -> bool:
-    """Whether it may have been timed only until it was clearly behind the best: its time is then rough, rather too long than too short."""
+    """True if timing may have stopped early because the candidate was clearly behind: its time is then imprecise, biased high."""
     policy = record.policy
     if record.error is not None or policy.get("kind") != "race" or policy.get("give_up") is None:
         return False
@@ -135,7 +135,7 @@ def gave_up(record: Record) -> bool:
 
 
 def template(trace: Sequence[object]) -> list[object]:
-    """The steps of a trace without their decisions: what all candidates of a sketch share."""
+    """The steps of a trace without their decisions, common to all candidates of a sketch."""
     return [step[:3] if isinstance(step, list) and str(step[0]).startswith("sample_") else step for step in trace]
 
 
@@ -161,7 +161,7 @@ def _line(record: Record, name: str) -> dict[str, object]:
 
 
 def _record_line(line: dict[str, object]) -> dict[str, object]:
-    """The line of a log that a line of a table stands for."""
+    """Convert a table row to a log line."""
     unknown, kind = line.pop("unknown"), line.pop("error")
     failed = isinstance(kind, str)
     found = {name: value for name, value in line.items() if name not in ("name", "seconds", "error_message", "censored")}
@@ -176,8 +176,8 @@ def _record_line(line: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _remembered(parsed: dict[str, object], name: str, text: object) -> object:
-    """The data of a text that many lines share."""
+def _cached_json(parsed: dict[str, object], name: str, text: object) -> object:
+    """Parse JSON text through a cache, because many rows share equal texts."""
     if not isinstance(text, str):
         return _json(name, text)
     if text not in parsed:
@@ -188,7 +188,7 @@ def _remembered(parsed: dict[str, object], name: str, text: object) -> object:
 def _json(name: str, text: object) -> object:
     value = json_lines.parse(str(text).encode())
     if isinstance(value, json_lines.BadLine):
-        raise RecordError(f"the column {name!r} is no JSON: {value.reason}")
+        raise RecordError(f"the column {name!r} is not JSON: {value.reason}")
     return value
 
 
@@ -201,5 +201,5 @@ def _values(column: pd.Series, field: pa.Field) -> list[object]:
 
 
 def _encodable(text: str) -> str:
-    """Halves of surrogate pairs, which JSON can hold and UTF-8 cannot, as escapes."""
+    """Replace lone surrogates, which are valid in JSON but not in UTF-8, by escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""A record table: the measurements of one log or many as a pandas frame, with all that is needed to use them elsewhere.
+"""Store the measurements of one or many logs as a self-contained table: a pandas frame with programs, sketches and targets.
 
-Unlike a log, a table is not appended to: it is made from logs, merged, split and written whole, as one parquet file that carries the
-programs, the sketches and the targets of its lines.
+Unlike a log, a table is not appended to: it is built from logs, merged, split and written as a whole, as one parquet file that includes the
+programs, sketches and targets of its records.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from tunesmith.datasets.record_columns import SCHEMA, arrow_of, frame_from, fram
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records import log as record_log
 from tunesmith.measure.records.database import Database
-from tunesmith.measure.records.log import LogReport, verdict
+from tunesmith.measure.records.log import LogReport, status_rank
 from tunesmith.measure.records.record import ERROR_KINDS, Record, WorkloadLine, target_key
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, UserError
 
 KIND = "records"
 VERSION = 1
-"""Of the columns and the metadata; newer files are refused."""
+"""Version of the columns and the metadata; newer files are rejected."""
 
 SketchKey = tuple[str, str]
 
 
 class Program(NamedTuple):
-    """What a workload's digest stands for: what people call it, and the script of the function, not scheduled."""
+    """Definition of a workload digest: display name, and script of the unscheduled function."""
 
     name: str
     script: str
 
 
 class RecordTable:
-    """Measurements and where they come from.  Its methods give new tables; the frame is the caller's to read, not to change.
+    """Measurements with their provenance.  Methods return new tables; the frame must not be modified.
 
     Args:
-        frame: the lines, see `frame`.
+        frame: the measurements, see `frame`.
         workloads: programs by digest.
-        targets: by key, as JSON.
-        sketches: by workload and name of the sketch.
-        report: what was found in the logs it was made from.
+        targets: targets by key, as JSON.
+        sketches: sketches by workload and sketch name.
+        report: report on the logs from which the table was built.
     """
 
     def __init__(
@@ -60,23 +60,23 @@ class RecordTable:
         report: LogReport | None = None,
     ) -> None:
         self.frame = frame.reset_index(drop=True)
-        """One line a measurement, numbered from 0:
+        """One row per measurement, numbered from 0:
 
-        `workload` digest; `name` of the workload; `target` key (`Target.key`); `sketch` name, empty for a schedule written by hand;
-        `row` a tuple of ints; `seconds` the median, inf for what failed; `error` its class, or missing; `error_message`; `clean`;
-        `verified`; `censored`, where the timing gave up early and the time is rough; `samples` a tuple of seconds; `seed`;
-        `timestamp`; and JSON texts: `host`, `versions`, `policy`, `extra`, `unknown`, `trace` with its decisions.  Exported tables have
-        feature columns behind them.
+        `workload` digest; `name` of the workload; `target` key (`Target.key`); `sketch` name, empty for a handwritten schedule; `row`, a
+        tuple of ints; `seconds`, the median, inf if failed; `error`, the error kind, or missing; `error_message`; `clean`; `verified`;
+        `censored`, True if timing stopped early and the time is imprecise; `samples`, a tuple of seconds; `seed`; `timestamp`; and JSON
+        texts: `host`, `versions`, `policy`, `extra`, `unknown`, `trace` with its decisions.  Exported tables have additional feature
+        columns.
         """
         self.workloads = dict(workloads)
-        """Digest -> (name, script); a workload of which no log had the program is not among them."""
+        """Digest -> (name, script); workloads whose program is in no log are missing."""
         self.targets = {key: dict(target) for key, target in targets.items()}
-        """Key -> target as JSON, with its facts where they are known; for `Target.from_json`."""
+        """Key -> target as JSON, with facts if known; for `Target.from_json`."""
         self.sketches = {key: list(steps) for key, steps in sketches.items()}
         """(workload, sketch) -> the trace without decisions, as JSON."""
         self.report = report or LogReport()
         self.notes: dict[str, object] = {}
-        """Plain JSON that is saved with the table: how it came about, for people and for whoever wrote it."""
+        """Plain JSON saved with the table: its provenance, for users and for the code that wrote it."""
 
     @classmethod
     def from_records(
@@ -86,13 +86,13 @@ class RecordTable:
         targets: Iterable[Target] = (),
         report: LogReport | None = None,
     ) -> RecordTable:
-        """The table of records, in their order.
+        """Build a table from records, in their order.
 
         Args:
-            records: measurements, each once.
+            records: distinct measurements.
             workloads: their programs.
-            targets: targets with facts (rates of the machine); others are known by their identity alone.
-            report: of the logs.
+            targets: targets with facts (rates of the machine); other targets are stored without facts.
+            report: report on the logs.
         """
         programs = {line.digest: Program(line.name, line.script) for line in workloads}
         used = {r.workload for r in records}
@@ -109,13 +109,13 @@ class RecordTable:
 
     @classmethod
     def from_log(cls, paths: PathLike | Sequence[PathLike], targets: Iterable[Target] = ()) -> RecordTable:
-        """The table of one log or of several; `report` tells what could not be used.
+        """Build a table from one or several logs; `report` lists bad lines.
 
         Args:
             paths: logs.
             targets: as for `from_records`.
         Raises:
-            RecordError: a log is not there or cannot be read.  No content of it raises.
+            RecordError: a log does not exist or cannot be read.  Its content never raises.
         """
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         contents = record_log.load(given)
@@ -123,13 +123,13 @@ class RecordTable:
 
     @classmethod
     def load(cls, path: PathLike, max_bytes: int | None = None) -> RecordTable:
-        """The table that `save` wrote.
+        """Load a table written by `save`.
 
         Args:
             path: the file.
-            max_bytes: that it may need unpacked; by default 1 GB, or 100 times the size of the file if that is more.
+            max_bytes: limit of the uncompressed size; by default the larger of 1 GB and 100 times the file size.
         Raises:
-            RecordError: there is no such file, it is damaged, of a newer version, no record table, or too large when unpacked.
+            RecordError: the file does not exist, is damaged, of a newer version, not a record table, or too large uncompressed.
         """
         from_file, metadata = parquet_file.read(path, KIND, VERSION, SCHEMA, max_bytes)
         table = cls(frame_from(from_file), *_provenance(path, metadata))
@@ -139,7 +139,7 @@ class RecordTable:
         return table
 
     def save(self, path: PathLike) -> None:
-        """Write the table as one parquet file, whole or not at all.
+        """Write the table atomically as one parquet file.
 
         Raises:
             RecordError: the file cannot be written.
@@ -159,24 +159,24 @@ class RecordTable:
         return f"RecordTable({len(self)} records, {self.frame['workload'].nunique()} workloads, {self.frame['target'].nunique()} targets)"
 
     def records(self) -> list[Record]:
-        """All lines as records.
+        """All rows as records.
 
         Raises:
-            RecordError: a line holds what no record can hold, which only a file from elsewhere can bring.
+            RecordError: a row is not a valid record, which is possible only in a file not written by `save`.
         """
         return list(records_of(self.frame))
 
     def lines(self) -> list[WorkloadLine]:
-        """The programs as a log has them."""
+        """The programs as workload lines of a log."""
         return [WorkloadLine(digest, p.name, p.script) for digest, p in self.workloads.items()]
 
     @cached_property
     def identities(self) -> list[str]:
-        """`Record.identity` of each line."""
+        """`Record.identity` of each row."""
         return [r.identity for r in records_of(self.frame, whole=False)]
 
     def take(self, lines: npt.ArrayLike) -> RecordTable:
-        """The table of some lines: their numbers, or a mask.  It keeps the programs, targets and sketches that they need."""
+        """The table of selected rows (indices or a mask), with the programs, targets and sketches that they refer to."""
         chosen = np.asarray(lines)
         frame = self.frame.iloc[chosen if chosen.size else []]
         digests, keys = set(frame["workload"]), set(frame["target"])
@@ -191,22 +191,22 @@ class RecordTable:
         return taken
 
     def standing(self) -> RecordTable:
-        """One line for each candidate: the measurement that counts, as `measure.records.status` defines it; the last
-        line of a candidate of which none counts, mostly a failure."""
+        """One row per candidate: the measurement that counts, as defined by `measure.records.status`; if none counts, the candidate's
+        last row, usually a failure."""
         records = list(records_of(self.frame, whole=False))
         database = Database(records)
         chosen: set[str] = set()
         for workload, target in database.tasks():
-            judged = database.top(workload, target, len(records), unverified=True)
-            chosen |= {r.identity for r in judged}
-            fine = {r.schedule for r in judged}
-            last = {r.schedule: r for r in database.records(workload, target) if r.schedule not in fine}
+            counting = database.top(workload, target, len(records), unverified=True)
+            chosen |= {r.identity for r in counting}
+            schedules = {r.schedule for r in counting}
+            last = {r.schedule: r for r in database.records(workload, target) if r.schedule not in schedules}
             chosen |= {r.identity for r in last.values()}
         return self.take(np.flatnonzero([r.identity in chosen for r in records]))
 
     def counts(self) -> pd.DataFrame:
-        """For each task (name, workload, target): `records`, `candidates`, `failed`, `noisy`, `best_us`, `median_us`, and a column for each
-        class of error that occurs; in the order of names."""
+        """Per task (name, workload, target): `records`, `candidates`, `failed`, `noisy`, `best_us`, `median_us`, and a column per error
+        kind that occurs; sorted by name."""
         out = []
         for (name, workload, target), lines in self.frame.groupby(["name", "workload", "target"], sort=True):
             ran = lines["seconds"][np.isfinite(lines["seconds"])]
@@ -228,61 +228,61 @@ class RecordTable:
         return pd.DataFrame(out)
 
     def _check(self, path: PathLike) -> None:
-        """What holds of every table that was not tampered with."""
+        """Check the invariants of an unmodified table."""
         frame = self.frame
         seconds, failed = frame["seconds"].to_numpy(), frame["error"].notna().to_numpy()
         bad = np.where(failed, seconds != np.inf, ~((seconds > 0) & np.isfinite(seconds)))
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
-            raise RecordError(f"{path}: line {at}: seconds are {seconds[at]!r}; they are positive, or inf where there is an error")
+            raise RecordError(f"{path}: line {at}: seconds are {seconds[at]!r}; they must be positive, or inf for errors")
         medians = _medians(frame["samples"].tolist())
         other = ~failed & ~(np.abs(medians - seconds) <= 1e-9 * np.abs(seconds))
         if other.any():
             at = int(np.flatnonzero(other)[0])
             raise RecordError(
-                f"{path}: line {at}: seconds are {float(seconds[at])!r}, and its samples have the median "
-                f"{float(medians[at])!r}: it was changed"
+                f"{path}: line {at}: seconds are {float(seconds[at])!r}, but the median of its samples is "
+                f"{float(medians[at])!r}: the line was changed"
             )
         kinds = sorted(set(frame["error"].dropna()) - set(ERROR_KINDS))
         if kinds:
-            raise RecordError(f"{path}: unknown class of error {kinds[0]!r}; known: {', '.join(ERROR_KINDS)}")
+            raise RecordError(f"{path}: unknown error kind {kinds[0]!r}; known: {', '.join(ERROR_KINDS)}")
         targets = sorted(set(frame["target"]) - self.targets.keys())
         if targets:
-            raise RecordError(f"{path}: its metadata says nothing of the target {targets[0]}; make the table again from its log")
+            raise RecordError(f"{path}: its metadata lacks the target {targets[0]}; rebuild the table from its log")
 
 
 def merge(tables: Sequence[RecordTable]) -> RecordTable:
-    """All measurements of several tables, each once: of two copies the one with the graver verdict stays, as when logs are merged.
+    """Merge tables; of several copies of a measurement the one with the highest status rank is kept, as in a merge of logs.
 
-    Feature columns that only some tables have are left out.  The first table that knows a program, a sketch or the facts of a target
-    decides.
+    Feature columns missing in some table are dropped.  Programs, sketches and target facts are taken from the first table that has them.
 
     Raises:
-        UserError: there is no table.
-        RecordError: a line is damaged.
+        UserError: no table is given.
+        RecordError: a row is damaged.
     """
     if not tables:
-        raise UserError("nothing to merge: name at least one table")
+        raise UserError("nothing to merge: pass at least one table")
     columns = [c for c in tables[0].frame.columns if all(c in t.frame.columns for t in tables)]
     frame = pd.concat([t.frame[columns] for t in tables], ignore_index=True)
     best: dict[str, tuple[int, int]] = {}
     for at, record in enumerate(records_of(frame, whole=False)):
         known = best.get(record.identity)
-        if known is None or verdict(record) > known[0]:
-            best[record.identity] = (verdict(record), at)
+        if known is None or status_rank(record) > known[0]:
+            best[record.identity] = (status_rank(record), at)
     workloads: dict[str, Program] = {}
     targets: dict[str, Mapping[str, object]] = {}
     sketches: dict[SketchKey, Sequence[object]] = {}
     for t in tables:
         workloads = {**t.workloads, **workloads}
-        targets = {**targets, **{k: v for k, v in t.targets.items() if len(v) > len(targets.get(k, {}))}}  # with facts is longer
+        # More attributes means more facts.
+        targets = {**targets, **{k: v for k, v in t.targets.items() if len(v) > len(targets.get(k, {}))}}
         sketches = {**t.sketches, **sketches}
     frame["name"] = [workloads[d].name if d in workloads else n for d, n in zip(frame["workload"], frame["name"], strict=True)]
     return RecordTable(frame, workloads, targets, sketches).take(sorted(at for _, at in best.values()))
 
 
 def load_any(path: PathLike, targets: Iterable[Target] = ()) -> RecordTable:
-    """The table of a file: a parquet file, or a log, which is turned into one.
+    """Load a table from a parquet file or a log.
 
     Raises:
         RecordError: as `RecordTable.load` and `RecordTable.from_log`.
@@ -296,7 +296,7 @@ def load_any(path: PathLike, targets: Iterable[Target] = ()) -> RecordTable:
 
 
 def _medians(samples: Sequence[tuple[float, ...]]) -> npt.NDArray[np.float64]:
-    """`Record.seconds` of each line; NaN where there are no samples."""
+    """`Record.seconds` of each row; NaN without samples."""
     lengths = np.array([len(s) for s in samples], np.int64)
     out = np.full(len(samples), np.nan)
     for n in np.unique(lengths[lengths > 0]):
@@ -308,7 +308,7 @@ def _medians(samples: Sequence[tuple[float, ...]]) -> npt.NDArray[np.float64]:
 def _provenance(
     path: PathLike, metadata: Mapping[str, object]
 ) -> tuple[dict[str, Program], dict[str, dict[str, object]], dict[SketchKey, list[object]]]:
-    """Programs, targets and sketches out of the metadata of a file."""
+    """Programs, targets and sketches from the metadata of a file."""
     workloads: dict[str, Program] = {}
     targets: dict[str, dict[str, object]] = {}
     sketches: dict[SketchKey, list[object]] = {}
@@ -324,7 +324,5 @@ def _provenance(
         for workload, name, steps in metadata["sketches"]:  # type: ignore[attr-defined]
             sketches[str(workload), str(name)] = list(steps)
     except (KeyError, TypeError, ValueError, RecordError) as error:
-        raise RecordError(
-            f"{path}: its metadata is damaged ({type(error).__name__}: {error}); make the table again from its log"
-        ) from error
+        raise RecordError(f"{path}: its metadata is damaged ({type(error).__name__}: {error}); rebuild the table from its log") from error
     return workloads, targets, sketches

@@ -1,7 +1,7 @@
-"""Splits of a table into train, valid and test: nothing that a model is judged by may have been seen in another guise.
+"""Split a table into train, valid and test parts without leakage between them.
 
-What must stay together is a *group*: a candidate (all its measurements), a program (on all targets, under all names), an operator, a
-target.  Groups are dealt out by a named random stream over their sorted keys, so that the order of the lines does not matter.
+Rows that must stay together form a *group*: a candidate (all its measurements), a program (on all targets, under all names), an operator or
+a target.  Groups are assigned by a named random stream over their sorted keys, so that the order of the rows does not matter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = ("train", "valid", "test")
 
 
 class Split(NamedTuple):
-    """The parts of a table; `valid` is empty unless a share was asked for."""
+    """The parts of a table; `valid` is empty unless a share is requested."""
 
     train: RecordTable
     valid: RecordTable
@@ -35,31 +35,30 @@ def split(table: RecordTable, by: str, *, train: float = 0.9, valid: float = 0.0
     """Split a table.
 
     Args:
-        table: what to split.
-        by: what is not shared between the parts:
+        table: the table to split.
+        by: the unit that is not shared between parts:
             `within-task`: candidates; each part has some of every task.
-            `task`: programs; one that has records on two targets is in one part.
-            `family`: operators, `matmul` or `conv2d`, whatever their shapes.
+            `task`: programs; all records of a program are in one part, also those on several targets.
+            `family`: operators, such as `matmul` or `conv2d`, with all their shapes.
             `target`: machines.
-        train: share of the groups to learn from.
-        valid: share to choose by; the rest is the test.
-        seed: of the choice; equal seeds split equal tables alike, in whatever order their lines are.
-        hold_out: the groups of the test, by name, instead of random ones: names or digests of workloads, operators, keys of targets (or
-            their processor, `mcpu`).  `valid` is then a share of the others, and
-            `train` what is left.
+        train: share of the groups for training.
+        valid: share for model selection; the remainder is the test part.
+        seed: seed of the split; equal seeds split equal tables equally, for any order of the rows.
+        hold_out: names of the groups of the test part, instead of random ones: names or digests of workloads, operators, keys of targets
+            (or their processor, `mcpu`).  `valid` is then a share of the other groups, and `train` the remainder.
     Raises:
-        UserError: an unknown way, shares that are none, a name that is not there, or too few groups for the parts.
+        UserError: `by` or a name is unknown, the shares are invalid, or there are too few groups for the parts.
     """
     part = assign(table, by, train=train, valid=valid, seed=seed, hold_out=hold_out)
     return Split(*(table.take(part == k) for k in (TRAIN, VALID, TEST)))
 
 
 def assign(table: RecordTable, by: str, *, train: float = 0.9, valid: float = 0.0, seed: int = 0, hold_out: Sequence[str] = ()) -> Parts:
-    """The part of each line: 0 train, 1 valid, 2 test.  Arguments and errors as for `split`."""
+    """The part of each row: 0 train, 1 valid, 2 test.  Arguments and errors are as for `split`."""
     if by not in WAYS:
         raise UserError(f"a table is split by one of {', '.join(WAYS)}, not {by!r}")
     if not (0 < train <= 1 and 0 <= valid < 1 and (hold_out or train + valid <= 1)):
-        raise UserError(f"train and valid are shares of the groups, and together at most 1; got train={train!r} and valid={valid!r}")
+        raise UserError(f"train and valid must be shares of the groups, with a sum of at most 1; got train={train!r} and valid={valid!r}")
     if by == "within-task":
         if hold_out:
             raise UserError("hold_out names whole tasks, families or targets: split by one of these, not within-task")
@@ -70,11 +69,11 @@ def assign(table: RecordTable, by: str, *, train: float = 0.9, valid: float = 0.
 def _within_task(table: RecordTable, train: float, valid: float, seed: int) -> Parts:
     part = np.zeros(len(table), np.int8)
     frame = table.frame
-    traces = frame["trace"].where(frame["sketch"] == "", "")  # a schedule written by hand is its own candidate
+    traces = frame["trace"].where(frame["sketch"] == "", "")  # a handwritten schedule is identified by its trace
     keys = [f"{sketch}\n{row}\n{trace}" for sketch, row, trace in zip(frame["sketch"], frame["row"], traces, strict=True)]
     for task, lines in groups(frame, ["workload", "target"]).items():
-        dealt = _dealt(sorted({keys[i] for i in lines}), train, valid, seed, "within-task", *task)
-        part[lines] = [dealt[keys[i]] for i in lines]
+        assigned = _assign_groups(sorted({keys[i] for i in lines}), train, valid, seed, "within-task", *task)
+        part[lines] = [assigned[keys[i]] for i in lines]
     return part
 
 
@@ -85,25 +84,25 @@ def _by_group(table: RecordTable, by: str, train: float, valid: float, seed: int
         return np.zeros(len(table), np.int8)
     if len(every) < 2 + (valid > 0):
         raise UserError(
-            f"cannot split by {by}: the table has {len(every)} of them, and each part needs one. Split within-task, or merge more"
+            f"cannot split by {by}: the table has {len(every)} group(s), but each part needs one. Split within-task, or merge more tables"
         )
     if not hold_out:
-        dealt = _dealt(every, train, valid, seed, by, whole=True)
+        assigned = _assign_groups(every, train, valid, seed, by, whole=True)
     else:
         test = _held_out(table, by, of_line, hold_out)
         rest = [g for g in every if g not in test]
         if len(rest) < 1 + (valid > 0):
-            raise UserError(f"hold_out leaves {len(rest)} of {len(every)} to learn from: hold out fewer")
-        dealt = {**_dealt(rest, 1 - valid, valid, seed, by, whole=True), **dict.fromkeys(test, TEST)}
-    return np.array([dealt[g] for g in of_line], np.int8)
+            raise UserError(f"hold_out leaves {len(rest)} of {len(every)} groups for training: hold out fewer")
+        assigned = {**_assign_groups(rest, 1 - valid, valid, seed, by, whole=True), **dict.fromkeys(test, TEST)}
+    return np.array([assigned[g] for g in of_line], np.int8)
 
 
-def _dealt(keys: Sequence[str], train: float, valid: float, seed: int, *names: str, whole: bool = False) -> dict[str, int]:
-    """A part for each group.  With `whole`, each part that was asked for gets one at least."""
+def _assign_groups(keys: Sequence[str], train: float, valid: float, seed: int, *names: str, whole: bool = False) -> dict[str, int]:
+    """The part of each group.  With `whole`, each requested part gets at least one group."""
     n = len(keys)
     first, second = round(train * n), round((train + valid) * n)
     if whole:
-        last = n - (train + valid < 1)  # so many are left for train and valid
+        last = n - (train + valid < 1)  # groups available for train and valid
         first = min(max(first, 1), last - (valid > 0))
         second = min(max(second, first + (valid > 0)), last) if train + valid < 1 else n
     order = stream(seed, "datasets.split", *names).permutation(n)
@@ -111,7 +110,7 @@ def _dealt(keys: Sequence[str], train: float, valid: float, seed: int, *names: s
 
 
 def _held_out(table: RecordTable, by: str, of_line: Sequence[str], wanted: Sequence[str]) -> set[str]:
-    """The groups that `wanted` names."""
+    """The groups named by `wanted`."""
     known: dict[str, set[str]] = {}
     for group, name, workload, target in zip(of_line, table.frame["name"], table.frame["workload"], table.frame["target"], strict=True):
         processor = str(table.targets.get(target, {}).get("mcpu", ""))
@@ -125,7 +124,7 @@ def _held_out(table: RecordTable, by: str, of_line: Sequence[str], wanted: Seque
 
 
 def _families(table: RecordTable) -> list[str]:
-    """Of a program with several names, the first decides: it must not be on both sides."""
+    """The family of each row.  A program with several names gets the family of the first, so that it is in one part only."""
     first: dict[str, str] = {}
     for digest, name in sorted(set(zip(table.frame["workload"], table.frame["name"], strict=True))):
         first.setdefault(digest, family(name))
@@ -138,4 +137,4 @@ WAYS: dict[str, Callable[[RecordTable], list[str]]] = {
     "family": _families,
     "target": lambda table: table.frame["target"].tolist(),
 }
-"""How a table can be split, and the group of each line."""
+"""The ways to split a table, with the function that returns the group of each row."""

@@ -1,7 +1,7 @@
-"""Suites: named lists of workloads, so that a study, a data set and a benchmark mean the same thing by the same word.
+"""Define suites: named lists of workloads shared by studies, data sets and benchmarks.
 
-Shapes are those of published suites and models, as far as the operators of `ops/` can express them.  On the command line
-`suite:NAME` stands wherever a workload does.
+Shapes are those of published suites and models, as far as the operators of `ops/` can express them.  On the command line, `suite:NAME` is
+accepted in place of a workload.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Suite:
     """A list of workloads.
 
     Attributes:
-        about: what they are, one line.
-        workloads: as texts; each once.
+        about: one-line description.
+        workloads: distinct workloads, as texts.
     """
 
     about: str
@@ -35,14 +35,14 @@ class Suite:
 
 
 SUITES: Registry[Suite] = Registry("suite")
-"""All suites by name; other packages add theirs through the entry point group `tunesmith.suite`."""
+"""All suites by name; other packages add suites through the entry point group `tunesmith.suite`."""
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The workloads of `suite:NAME`; any other text stands for itself.
+    """The workloads of `suite:NAME`; any other text is returned unchanged.
 
     Raises:
-        UserError: there is no suite of that name; the message lists all, and the nearest.
+        UserError: there is no suite of that name; the message lists all names, and the nearest.
     """
     if not text.startswith(PREFIX):
         return (text,)
@@ -53,7 +53,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _conv(size: int, ci: int, co: int, kernel: int, stride: int = 1, more: str = "") -> str:
-    """A convolution of a square image that keeps its size, but for the stride."""
+    """A convolution of a square image, padded to preserve its size up to the stride."""
     pad = f",pad={kernel // 2}" if kernel > 1 else ""
     strided = f",stride={stride}" if stride > 1 else ""
     return f"conv2d(n=1,h={size},w={size},ci={ci},co={co},kh={kernel},kw={kernel}{strided}{pad}{more})"

@@ -1,1 +1,1 @@
-"""Rank 5: building, running, timing and recording candidates, and the libraries they are compared with."""
+"""Build, run, time and record candidates, and compare them with baseline libraries."""

@@ -1,6 +1,6 @@
-"""The contract of builders, and the job that all of them do: texts and a row in, object code or an error out.
+"""Define the builder interface, and the build job that all builders share: from a request to object code or an error.
 
-A builder never raises because of a candidate: what goes wrong with one is its `BuildResult`, and the others are built.
+A builder never raises because of a candidate: the failure is reported in its `BuildResult`, and the other candidates are built.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tunesmith.support.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What became of one candidate: either `artifact` or `error` is there.
+    """Result of building one candidate: either `artifact` or `error` is set.
 
     Attributes:
         artifact: the object code.
-        error: why there is none: a build_error, timeout, crash or out_of_memory.
-        seconds: what building took.
-        broken_law: the candidate is built, but its sketch is not what its trace says: a bug, with everything to find it.
+        error: the failure: a build_error, timeout, crash or out_of_memory.
+        seconds: build time.
+        broken_law: report of a bug: the candidate is built, but its sketch and its trace give different programs.
     """
 
     artifact: Artifact | None
@@ -41,24 +41,23 @@ class BuildResult:
 class Builder(ABC):
     """Compiles candidates.
 
-    Methods are for one thread at a time.  Results depend on the requests alone (but for their `seconds`), not on how many
-    workers there are.
+    Not thread-safe.  Except for `seconds`, results depend only on the requests, not on the number of workers.
     """
 
     slots: int = 1
-    """How many candidates it builds at the same time."""
+    """Number of candidates built concurrently."""
 
     @abstractmethod
     def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
-        """Build all, and return what became of each, in the order of the requests.
+        """Build all candidates; results are in the order of the requests.
 
         Raises:
-            RunError: no candidate can be built, as the workers do not start, say.
+            RunError: no candidate can be built, for example because the workers do not start.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give back processes and memory.  Closing twice is fine."""
+        """Release processes and memory.  Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,26 +67,26 @@ class Builder(ABC):
 
 
 class BuildJob:
-    """Builds one candidate after another in this process, and remembers workloads, sketches and targets."""
+    """Builds candidates sequentially in this process, with caches of workloads, sketches and targets."""
 
     def __init__(self) -> None:
         self._sketches = SketchCache()
         self._targets: dict[str, Target] = {}
 
     def __call__(self, request: BuildRequest) -> BuildResult:
-        """Build one.  Whatever is wrong with it is in the result, but for MemoryError: the process is then not fit for more."""
+        """Build one candidate.  Every failure is in the result, except MemoryError: the process cannot be reused after it."""
         start = time.perf_counter()
         try:
             program = self._sketches.program(request)
-            made = time.perf_counter()
+            concretized = time.perf_counter()
             artifact = compile_function(program, self._target(request.target))
             broken = self._sketches.broken_law(request, program) if request.check_law else ""
         except MemoryError:
             raise
-        except Exception as error:  # a bug in a pass is the end of a candidate, not of a search
+        except Exception as error:  # a bug in a pass must not end the search
             text = f"{type(error).__name__}: {error}" if not isinstance(error, BuildError) else str(error)
             return BuildResult(None, ErrorInfo("build_error", text), time.perf_counter() - start)
-        artifact.facts["concretize_s"] = made - start
+        artifact.facts["concretize_s"] = concretized - start
         return BuildResult(artifact, None, time.perf_counter() - start, broken)
 
     def _target(self, text: str) -> Target:
@@ -97,7 +96,7 @@ class BuildJob:
 
 
 class InProcessBuilder(Builder):
-    """Builds in this process, one after the other: for debugging and small things.  A crash of the compiler is a crash."""
+    """Builds sequentially in this process, for debugging and small workloads.  A compiler crash ends the process."""
 
     def __init__(self) -> None:
         self._job = BuildJob()
@@ -107,12 +106,12 @@ class InProcessBuilder(Builder):
         return [self._job(request) for request in requests]
 
     def close(self) -> None:
-        """Forget what was remembered."""
+        """Clear the caches."""
         self._job = BuildJob()
 
 
 def compile_function(func: PrimFunc, target: Target) -> Artifact:
-    """Compile a concrete function with the backend of the target's kind; constants are packed ahead.
+    """Compile a concrete function with the backend for the target's kind; constants are packed ahead of the call.
 
     Raises:
         BuildError: no code is generated for this kind of target, or the function cannot be compiled.

@@ -1,8 +1,7 @@
-"""A candidate as plain data: the workload as script text, the trace of a sketch as JSON, and one row of integers.
+"""Represent candidates as plain data: workload as script text, sketch trace as JSON, configuration as a row of integers.
 
-A request to build one is complete in itself: 5 KB of text cost 20 us to send, where building takes 30 ms, so it may go to any
-process on any machine, and a process that was replaced needs to be told nothing.  What is dear is reading the texts,
-and that is done once: a builder remembers the programs and the parametric sketches that it has met.
+A build request is self-contained, so any process on any machine can serve it, and a replaced process needs no state.  Sending its 5 KB of
+text costs 20 us; building takes 30 ms.  Parsing the text is expensive and done once: builders cache programs and parametric sketches.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import BuildError, InternalError, RecordError, ScriptError, UserError
 
 Candidate = tuple[int, Sequence[int]]
-"""Index of the sketch among those of the task, and the row: a tuple or a line of a population."""
+"""Index of the sketch in the task, and the configuration: a tuple or a row of a population array."""
 
 Reference = Callable[[Sequence[Array]], Sequence[Array]]
-"""What a workload computes: inputs in the order of the arguments to outputs in the order of the arguments."""
+"""Function from input arrays to expected output arrays, both in argument order."""
 
-_REMEMBERED = 256
+_CACHED = 256
 T = TypeVar("T")
 
 
 class SketchLike(Protocol):
-    """What is measured of a sketch: its name, unique in the task, and its steps."""
+    """Interface of a sketch for measurement: a name, unique in the task, and a trace."""
 
     @property
     def name(self) -> str: ...
@@ -50,7 +49,7 @@ class SketchLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedTrace:
-    """The least that is a sketch."""
+    """Minimal implementation of `SketchLike`."""
 
     name: str
     trace: Trace
@@ -58,14 +57,14 @@ class NamedTrace:
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """One candidate for a builder.
+    """Request to build one candidate.
 
     Attributes:
         workload: script text of the unscheduled function.
-        trace: the sketch's trace as JSON text; decisions in it are not looked at.
-        row: a value for each number that the trace samples.
+        trace: the sketch's trace as JSON text; its decisions are ignored.
+        row: one value for each number that the trace samples.
         target: the target with all its facts, as JSON text.
-        check_law: replay the trace concretely too, and compare the two programs.
+        check_law: also replay the trace with concrete decisions, and compare the two programs.
     """
 
     workload: str
@@ -77,16 +76,16 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """A workload and the sketches whose rows are to be measured.
+    """A workload, and the sketches whose configurations are measured.
 
     Args:
         func: the unscheduled function.
-        sketches: what candidates refer to by index.
-        reference: computes the right outputs, with numpy say.  Without one the unscheduled function is compiled and run
-            once for it.
-        name: as people call it; the name of the function by default.
-        ranges: of inputs, by name of the argument; see `argument_data`.
-        tolerance: relative tolerance of the comparison; by default it follows from the function.
+        sketches: candidates refer to them by index.
+        reference: computes the expected outputs, for example with numpy.  Without it, the unscheduled function is compiled and
+            run once to produce them.
+        name: display name; by default the name of the function.
+        ranges: value ranges of inputs by argument name; see `argument_data`.
+        tolerance: relative tolerance of the comparison; by default derived from the function.
     """
 
     func: PrimFunc
@@ -100,7 +99,7 @@ class MeasureTask:
         names = [s.name for s in self.sketches]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise UserError(f"sketches of one task have different names; {', '.join(twice)} occurs twice")
+            raise UserError(f"sketch names must be unique in a task; {', '.join(twice)} occurs twice")
 
     @cached_property
     def digest(self) -> str:
@@ -109,10 +108,10 @@ class MeasureTask:
 
     @cached_property
     def script(self) -> str:
-        """The function as text.
+        """The function as script text.
 
         Raises:
-            InternalError: the text reads back as another function.
+            InternalError: the text does not parse back to the same function.
         """
         text = script(self.func)
         found = structural.difference(parse_function(text), self.func)
@@ -136,29 +135,31 @@ class MeasureTask:
         return tolerance_of(self.func) if self.tolerance is None else self.tolerance
 
     def request(self, candidate: Candidate, target: str, check_law: bool = False) -> BuildRequest:
-        """What to send to a builder.
+        """The build request of a candidate.
 
         Raises:
-            UserError: there is no sketch of that index.
+            UserError: no sketch has that index.
         """
         index, row = candidate
         if not 0 <= index < len(self.sketches):
-            raise UserError(f"a candidate names sketch {index}; the task {self.name or self.func.name} has {len(self.sketches)}")
+            raise UserError(
+                f"the candidate refers to sketch {index}, but the task {self.name or self.func.name} has {len(self.sketches)} sketch(es)"
+            )
         return BuildRequest(self.script, self.traces[index], tuple([int(x) for x in row]), target, check_law)
 
 
 def parse_function(text: str) -> PrimFunc:
-    """The one function of a script.  ScriptError if it is none, or a module."""
+    """The function of a script.  Raises ScriptError if the text is not a script or holds a module."""
     found = parse(text)
     if isinstance(found, IRModule):
-        raise ScriptError("a workload is one function, and the script holds a module")
+        raise ScriptError("a workload must be a single function, but the script holds a module")
     return found
 
 
 class SketchCache:
-    """Programs of candidates: each workload is parsed once, each sketch replayed once with its Params open.
+    """Cache of parsed workloads and of sketches replayed with symbolic parameters, from which candidates are instantiated.
 
-    Holds the last few hundred of each.  For one thread at a time.
+    LRU caches of a few hundred entries each.  Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -167,42 +168,44 @@ class SketchCache:
 
     def workload(self, text: str) -> PrimFunc:
         """The unscheduled function."""
-        return _remember(self._workloads, text, lambda: parse_function(text))
+        return _cached(self._workloads, text, lambda: parse_function(text))
 
     def program(self, request: BuildRequest) -> PrimFunc:
         """The candidate's program.
 
         Raises:
-            BuildError: the row does not belong to the sketch, or breaks one of its constraints.
-            RecordError, ScheduleError, ScriptError: the texts make no sketch.
+            BuildError: the row has the wrong length for the sketch, or violates one of its constraints.
+            RecordError, ScheduleError, ScriptError: the texts do not describe a sketch.
         """
         _, sketch = self._sketch(request)
         row = request.row
         if len(row) != len(sketch.params):
-            raise BuildError(f"the row {list(row)} has {len(row)} values, and the sketch samples {len(sketch.params)}")
+            raise BuildError(f"the row {list(row)} has {len(row)} values, but the sketch samples {len(sketch.params)}")
         values = dict(zip(sketch.params, row, strict=True))
         variables = dict[Var, int](values.items())
         for c in sketch.constraints:
             value = evaluate(c.expr, variables)
             if value > 0 if c.kind == "le0" else value != 0:
                 rule = "<= 0" if c.kind == "le0" else "== 0"
-                raise BuildError(f"the row {list(row)} breaks the constraint [{c.label}] of its sketch: {c.expr!r} is {value}, not {rule}")
+                raise BuildError(
+                    f"the row {list(row)} violates the constraint [{c.label}] of its sketch: {c.expr!r} is {value}, not {rule}"
+                )
         return concretize(sketch.func, values)
 
     def broken_law(self, request: BuildRequest, program: PrimFunc) -> str:
-        """Where the program of the row differs from the replay of its trace; empty if they are the same, as they must be."""
+        """Report of the first difference between the row's program and the replay of its trace; empty if equal, as required."""
         trace, _ = self._sketch(request)
         replayed = replay(trace.with_row(request.row), self.workload(request.workload)).func
         found = structural.difference(program, replayed)
         if found is None:
             return ""
         return (
-            f"the sketch with the row {list(request.row)} put in is not what its trace gives with these decisions, at {found}\n"
+            f"the sketch instantiated with the row {list(request.row)} differs from its trace replayed with these decisions, at {found}\n"
             f"{request.workload}\n{trace.with_row(request.row).as_python()}"
         )
 
     def _sketch(self, request: BuildRequest) -> tuple[Trace, Schedule]:
-        return _remember(self._sketches, (request.workload, request.trace), lambda: self._replay(request))
+        return _cached(self._sketches, (request.workload, request.trace), lambda: self._replay(request))
 
     def _replay(self, request: BuildRequest) -> tuple[Trace, Schedule]:
         try:
@@ -210,7 +213,7 @@ class SketchCache:
         except ValueError as error:
             raise RecordError(f"the trace of a candidate is not JSON: {error}") from None
         trace = Trace.from_json(data)
-        # The domains are not in a trace, and not needed: what a row may hold is the search's business.
+        # A trace does not hold the parameter domains; they are not needed, as the search checks rows against them.
         schedule = Schedule(self.workload(request.workload), parametric=True)
         for instruction in trace.instructions:
             apply_instruction(schedule, instruction, None)
@@ -220,12 +223,12 @@ class SketchCache:
 K = TypeVar("K")
 
 
-def _remember(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
-    """The value of the key, made on first use; the value that was not used for longest goes first."""
-    if key in known:
-        known.move_to_end(key)
-        return known[key]
-    value = known[key] = make()
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
+def _cached(cache: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
+    """The cached value of a key, made on first use; the least recently used entry is evicted."""
+    if key in cache:
+        cache.move_to_end(key)
+        return cache[key]
+    value = cache[key] = make()
+    if len(cache) > _CACHED:
+        cache.popitem(last=False)
     return value

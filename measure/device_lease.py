@@ -1,6 +1,6 @@
-"""One timing at a time on a device, whatever process it comes from: a lock on a file that goes away with its holder.
+"""Serialise timing on a device across processes, with a file lock that is released when its holder exits.
 
-Who hands work to another process takes the lease, not that process: its limit of time is for the work, and waiting is nobody's fault.
+The process that dispatches work takes the lease, not the worker: the worker's time limit must not include waiting for the device.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tunesmith.runtime.device.device import Device
 from tunesmith.support.errors import RunError, TunesmithError
 
 _FOLDER = Path("/tmp")
-"""Not that of TMPDIR: a lock is one only where everybody looks."""
+"""Ignores TMPDIR, because all processes must use the same lock file."""
 _PATIENCE_S = 3.0
-"""Who waits for longer says why."""
+"""Wait after which a notice is printed."""
 _ATTEMPTS = 50
-"""To open a file that somebody else creates, or has created and not yet opened to all."""
+"""Attempts to open a file that another process is creating, or has created but not yet made accessible."""
 
 
 def target_lease(target: str) -> AbstractContextManager[None]:
-    """The lease of the device that a target's code is timed on; of a processor there is none.
+    """The lease of the device on which a target's code is timed; a null context for CPUs.
 
     Args:
-        target: as JSON text.
+        target: the target as JSON text.
     """
     device = _device_of(target)
     return nullcontext() if device is None else device_lease(device)
@@ -42,12 +42,12 @@ def target_lease(target: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def device_lease(device: Device) -> Iterator[None]:
-    """Wait for the device, and keep others from timing on it meanwhile.  Taking it twice at a time waits forever.
+    """Wait for exclusive use of the device for timing.  Not reentrant: a nested call deadlocks.
 
     Args:
-        device: which, of this machine.
+        device: a device of this machine.
     Raises:
-        RunError: the file of the lock cannot be opened.
+        RunError: the lock file cannot be opened.
     """
     path = _FOLDER / f"tunesmith-{_identity(device)}.lock"
     descriptor = _opened(path)
@@ -56,7 +56,7 @@ def device_lease(device: Device) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough where a fork has the file too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing does not release the lock if a forked child shares the file
     finally:
         os.close(descriptor)
 
@@ -67,21 +67,21 @@ def _wait(descriptor: int, device: Device, path: Path) -> None:
         return
     except BlockingIOError:
         pass
-    text = f"tunesmith: waiting for {device}, which somebody else times on; `fuser {path}` shows who"
+    text = f"tunesmith: waiting for {device}, which another process is timing on; `fuser {path}` shows that process"
     notice = threading.Timer(_PATIENCE_S, lambda: print(text, file=sys.stderr, flush=True))
     notice.daemon = True
     notice.start()
     try:
-        # Not by asking again and again: a search that is between two candidates would rarely be caught at it.
+        # Not by polling: it would rarely hit the short gap between two candidates of another search.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     finally:
         notice.cancel()
 
 
 def _opened(path: Path) -> int:
-    """The file, which users share; whoever is first makes it."""
-    # For reading, which is all that a lock needs, and without O_CREAT where it is there: systems refuse that (fs.protected_regular)
-    # for files of other users in folders that all may write to.
+    """Open the lock file, which all users share; it is created if missing."""
+    # Read-only, which suffices for a lock, and without O_CREAT if the file exists: systems refuse O_CREAT (fs.protected_regular)
+    # for files of other users in world-writable folders.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     for attempt in range(_ATTEMPTS):
         try:
@@ -90,7 +90,9 @@ def _opened(path: Path) -> int:
             pass
         except OSError as error:
             if not isinstance(error, PermissionError) or attempt == _ATTEMPTS - 1:
-                raise RunError(f"cannot open {path}, the lock of a device: {error.strerror}. Delete it when nothing is timed") from error
+                raise RunError(
+                    f"cannot open {path}, the lock file of a device: {error.strerror}. Delete it when nothing is being timed"
+                ) from error
             time.sleep(0.01)
             continue
         try:
@@ -98,10 +100,10 @@ def _opened(path: Path) -> int:
         except FileExistsError:
             continue
         except OSError as error:
-            raise RunError(f"cannot create {path}, the lock of a device: {error.strerror}") from error
-        os.fchmod(descriptor, 0o666)  # whatever the umask
+            raise RunError(f"cannot create {path}, the lock file of a device: {error.strerror}") from error
+        os.fchmod(descriptor, 0o666)  # regardless of the umask
         return descriptor
-    raise RunError(f"cannot open {path}, the lock of a device: it comes and goes")
+    raise RunError(f"cannot open {path}, the lock file of a device: it is repeatedly created and deleted")
 
 
 @lru_cache(maxsize=64)
@@ -112,21 +114,21 @@ def _device_of(target: str) -> Device | None:
 
 @lru_cache(maxsize=64)
 def _identity(device: Device) -> str:
-    """What the device is called by everybody on this machine, whichever devices they see and in whatever order.
+    """Machine-wide name of a device, independent of which devices a process sees and of their order.
 
-    By name alone where there is no address: two of a name then take turns, which costs time and no result.
+    Without a PCI address it is the product name alone: two devices of one name then share a lock, which costs time but is correct.
     """
     found = _pci_address(device.index) if device.kind == "cuda" else None
     if found is None:
         try:
             found = device.api.attributes(device.index).name
         except TunesmithError:
-            pass  # whoever uses the device says what is wrong with it
+            pass  # the first use of the device reports the error
     return re.sub(r"[^A-Za-z0-9.]+", "-", f"{device.kind} {found or device.index}").strip("-")[:120]
 
 
 def _pci_address(index: int) -> str | None:
-    """Of a CUDA device.  Asked of the system's library, which needs no context for it, nor memory of the device."""
+    """PCI address of a CUDA device, from the driver library: this query needs neither a context nor device memory."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         number, text = ctypes.c_int(), ctypes.create_string_buffer(64)

@@ -1,4 +1,4 @@
-"""From what became of a job of a worker pool to the class of error that a record holds."""
+"""Map failed jobs of a worker pool to the error kinds of records."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.worker_pool import JobResult
 
 _NO_MEMORY = ("Failed to allocate mapped memory", "out of memory", "Out of memory", "bad_alloc", "Cannot allocate memory", "MemoryError")
-"""What a dying process prints when memory is the reason: the loader of LLVM, LLVM, C++, the C library, Python."""
+"""Messages of a process that dies of memory exhaustion: from LLVM's loader, LLVM, C++, the C library, Python."""
 
 
 def error_of(job: JobResult, raised: str, doing: str) -> ErrorInfo:
-    """The error of a job that did not end well.
+    """The error of a failed job.
 
-    Native code that does not look at the address `malloc` gives dies of a segmentation fault when there is no more
-    memory, and that is what it is called: a crash.
+    Native code that does not check the result of `malloc` dies of a segmentation fault when memory is exhausted: such a failure is
+    classified as a crash.
 
     Args:
-        job: with an error.
-        raised: the kind of error when the job raised anything but MemoryError.
-        doing: what the job did, as in "the process died while ...".
+        job: a job with an error.
+        raised: error kind if the job raised anything but MemoryError.
+        doing: activity of the job, as in "the process died while ...".
     """
     text = "\n".join(part for part in (f"while {doing}: {job.message}", job.detail.strip()) if part)
     if job.error == "timeout":

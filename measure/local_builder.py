@@ -1,4 +1,4 @@
-"""Builders in processes of this machine: compiling uses all cores, and a compiler that dies takes one candidate with it."""
+"""Build candidates in worker processes of this machine: compilation uses all cores, and a compiler crash costs one candidate."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import JobResult, WorkerPool
 
 MEMORY_LIMIT = 4 << 30
-"""Bytes that compiling one candidate may take."""
+"""Memory limit in bytes for compiling one candidate."""
 
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
 MOST_WORKERS = 16
-"""For each core; a worker takes more than 100 MB and starts with a second of work."""
+"""Limit of workers per core; a worker takes more than 100 MB and a second of work to start."""
 
 
 class LocalBuilder(Builder):
     """Persistent worker processes, each compiling one candidate at a time on one thread.
 
-    A candidate whose process died is tried once more, in another process: most often somebody else had killed it.
+    A candidate whose process died is retried once in another process, because most such deaths are caused from outside.
 
     Args:
         workers: number of processes; by default the cores this process may use.
-        timeout: seconds that one candidate may take.
+        timeout: seconds per candidate.
         memory_limit: bytes that a process may allocate.
-        niceness: by how much the workers step back for other processes; worth while if candidates are timed meanwhile.
+        niceness: niceness increment of the workers; useful if candidates are timed concurrently.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LocalBuilder(Builder):
         self.slots = workers or cores
         if self.slots > MOST_WORKERS * cores:
             raise UserError(
-                f"{self.slots} workers are too many for the {cores} cores here: at most {MOST_WORKERS * cores}, {MOST_WORKERS} a core"
+                f"{self.slots} workers are too many for the {cores} usable cores: at most {MOST_WORKERS * cores}, {MOST_WORKERS} per core"
             )
         self._pool = WorkerPool(
             f"{__name__}:{build_worker.__name__}", self.slots, (niceness,), timeout=timeout, memory_limit=memory_limit, env=_ONE_THREAD
@@ -56,7 +56,7 @@ class LocalBuilder(Builder):
         return [_result(jobs[i]) for i in range(len(first))]
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._pool.close()
 
 

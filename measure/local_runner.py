@@ -1,7 +1,7 @@
-"""A runner whose candidates run in a process of their own, which is replaced when one of them breaks it.
+"""Run candidates in a separate process, which is replaced after a crash or memory corruption.
 
-The process has its OpenMP threads pinned, as many as the target has cores, and nothing else to do.  Inputs and the
-reference are made there once for each workload; after a crash they are made again.
+The process is dedicated to running candidates and has pinned OpenMP threads, one per core of the target.  It creates the inputs and the
+reference once per workload, and again after a crash.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tunesmith.support.errors import RunError
 from tunesmith.support.worker_pool import JobResult, WorkerPool
 
 MEMORY_LIMIT = 16 << 30
-"""Bytes that arguments, references and candidates may take together."""
+"""Memory limit in bytes for arguments, references and candidates together."""
 
 Job = tuple[str, tuple[object, ...]]
 
 
 class LocalRunner(Runner):
-    """One persistent process that runs candidates one after the other.
+    """One persistent process that runs candidates sequentially.
 
     Args:
-        threads: of a parallel loop; by default the cores this process may use.
-        timeout: seconds that a candidate may take in all, which has to hold the timing of a good one too.
-        setup_timeout: seconds that laying out the arguments of a workload may take, running its unscheduled function included.
+        threads: threads of a parallel loop; by default the cores this process may use.
+        timeout: seconds per candidate in total; must suffice for the full timing of a good candidate.
+        setup_timeout: seconds for preparing the arguments of a workload, including one run of its unscheduled function.
         memory_limit: bytes that the process may allocate.
     """
 
@@ -57,7 +57,7 @@ class LocalRunner(Runner):
         return [self._run(request) for request in requests]
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
-        """See `Runner.compare`.  A crash, which no candidate that ran before should cause, falls back to `run`."""
+        """See `Runner.compare`.  After a crash, unexpected for candidates that ran before, it falls back to `run`."""
         if not requests:
             return []
         limit = self._timeout + len(requests) * (policy.limit_s + 1.0)
@@ -66,7 +66,7 @@ class LocalRunner(Runner):
             job = self._do(("compare", (tuple(requests), policy)), limit)
         if job.error is None:
             results = cast(list[RunResult], self._take(job.value))
-            # Who loses a device takes it from those that come after, too.
+            # A candidate that loses the device also fails those after it.
             crashed = [r.error is not None and r.error.kind == "crash" for r in results]
             return [self._run(q) if lost else r for q, r, lost in zip(requests, results, crashed, strict=True)]
         if job.error == "error":
@@ -74,11 +74,11 @@ class LocalRunner(Runner):
         return [self._run(request) for request in requests]
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._pool.close()
 
     def _run(self, request: RunRequest) -> RunResult:
-        with target_lease(request.setup.target):  # here, not in the process: its limit is not for waiting
+        with target_lease(request.setup.target):  # taken here, because the process's time limit must not include waiting
             self._prepare(request.setup)
             job = self._do(("run", (request,)), self._timeout)
         if job.error is None:
@@ -86,12 +86,12 @@ class LocalRunner(Runner):
         return RunResult((), True, error_of(job, "run_error", "running it"), False, job.seconds)
 
     def _prepare(self, setup: RunSetup) -> None:
-        """Lay out the arguments first, so that no candidate pays for it or is blamed."""
-        if setup.key == self._prepared:  # of others the process keeps a few; it knows which
+        """Prepare the arguments in a separate job, so that neither its time nor its failure is attributed to a candidate."""
+        if setup.key == self._prepared:  # the process itself caches a few more
             return
         job = self._do(("prepare", (setup,)), self._setup_timeout)
         if job.error is not None:
-            error = error_of(job, "run_error", "laying out the arguments")
+            error = error_of(job, "run_error", "preparing the arguments")
             raise RunError(f"no candidate of {setup.key} can be run: {error.kind} {error.message}")
         self._take(job.value)
         self._prepared = setup.key
@@ -99,11 +99,11 @@ class LocalRunner(Runner):
     def _do(self, job: Job, timeout: float) -> JobResult:
         result = self._pool.run([job], timeout=timeout)[0]
         if result.error is not None:
-            self._prepared = ""  # the process is another one now, or may be
+            self._prepared = ""  # the process may have been replaced
         return result
 
     def _take(self, answer: object) -> object:
-        """The answer of the process; one whose memory was written to is replaced."""
+        """Unpack the answer of the process; the process is replaced if its memory is corrupted."""
         value, corrupted = cast(tuple[object, bool], answer)
         if corrupted:
             self._pool.close()
@@ -116,10 +116,10 @@ class LocalRunner(Runner):
 
 
 class InProcessRunner(Runner):
-    """Runs candidates in this process: for debugging.  A candidate that crashes takes everything with it."""
+    """Runs candidates in this process, for debugging.  A crash of a candidate ends the process."""
 
     def __init__(self) -> None:
-        self._bench = Evaluators()
+        self._evaluators = Evaluators()
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """See `Runner.run`."""
@@ -130,29 +130,29 @@ class InProcessRunner(Runner):
         if not requests:
             return []
         with target_lease(requests[0].setup.target), _threads_of(requests[0].setup.target):
-            return self._bench.compare(requests, policy)
+            return self._evaluators.compare(requests, policy)
 
     def _run(self, request: RunRequest) -> RunResult:
         with target_lease(request.setup.target), _threads_of(request.setup.target):
-            return self._bench.run(request)
+            return self._evaluators.run(request)
 
     def close(self) -> None:
-        """Give the memory of the arguments back."""
-        self._bench = Evaluators()
+        """Release the memory of the arguments."""
+        self._evaluators = Evaluators()
 
 
 def _threads_of(target: str) -> AbstractContextManager[None]:
-    """The threads that the target's cores are, whatever this process may use otherwise: times are the target's."""
+    """Limit this process to one thread per core of the target, so that times are those of the target."""
     return allowed_threads(Target.from_json(json.loads(target)).num_cores)
 
 
 def run_worker() -> Callable[[Job], tuple[object, bool]]:
-    """The job of the process: the method of the workbench to call, and its arguments."""
-    benches = Evaluators()
+    """The job of the process: call a method of the evaluators; the answer is its result and whether memory is corrupted."""
+    evaluators = Evaluators()
 
     def do(job: Job) -> tuple[object, bool]:
         method, arguments = job
-        value = getattr(benches, method)(*arguments)
-        return value, benches.corrupted
+        value = getattr(evaluators, method)(*arguments)
+        return value, evaluators.corrupted
 
     return do

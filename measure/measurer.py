@@ -1,8 +1,7 @@
-"""From candidates to records: build a batch, run it candidate by candidate, write each record down as soon as it is there.
+"""Measure candidates: build them in batches, run them one by one, and log each record as soon as it is complete.
 
-Records come in the order of the candidates, whatever the number of workers.  Building and running take turns, because a
-compiler that runs beside a candidate is foreign load to it; `overlap` runs them side by side, which pays where
-the runner has a device or cores to itself.
+Records are in candidate order for any number of workers.  By default building and running alternate, because a concurrent compiler
+disturbs timing; `overlap` runs them concurrently, which pays off if the runner has a device or cores to itself.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class MeasurePolicy:
     """How candidates are measured.
 
     Args:
-        race: how they are timed.
+        race: timing policy.
         verify: when outputs are compared, see `runner.VERIFY`.
-        law_every: every so many candidates, from the first on, it is checked that sketch and trace are the same program.
-        overlap: build the next candidates while the last ones run.
-        data_seed: of the inputs.
+        law_every: for one candidate in `law_every`, beginning with the first, check that sketch and trace give the same program.
+        overlap: build the next candidates while the previous ones run.
+        data_seed: seed of the inputs.
     """
 
     race: RacePolicy = field(default_factory=RacePolicy)
@@ -59,25 +58,25 @@ class MeasurePolicy:
         if self.verify not in VERIFY:
             raise UserError(f"verify is one of {', '.join(VERIFY)}, not {self.verify!r}")
         if self.law_every < 1:
-            raise UserError(f"law_every counts candidates from 1, got {self.law_every}")
+            raise UserError(f"law_every must be at least 1, got {self.law_every}")
 
     def to_json(self) -> dict[str, object]:
-        """As a record holds it: what bears on the times."""
+        """Policy entry of a record: the settings that affect times."""
         return {"kind": "race", **self.race.to_json(), "verify": self.verify, "data_seed": self.data_seed}
 
 
 class Measurer:
     """Measures candidates on one target.
 
-    It knows the best verified time of each task, for racing; `note_best` tells it what earlier runs have found.  For one
-    thread at a time.  The builder and the runner are the caller's, and are not closed.
+    Keeps the best verified time of each task for racing; `note_best` adds results of earlier runs.  Not thread-safe.  The builder and
+    the runner belong to the caller and are not closed.
 
     Args:
-        target: what is built for; the runner's device must be one.
-        builder: makes object code.
-        runner: runs it.
-        policy: how.
-        log: where records go as they come; None keeps them in memory only.
+        target: target of the candidates; the runner's device must match it.
+        builder: compiles candidates.
+        runner: runs them.
+        policy: measurement policy.
+        log: log to which each record is appended; None keeps records in memory only.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Measurer:
         self._target_json = target.to_json()
         self._target_text = json.dumps(target.to_json(facts=True))
         self._folder = Path(tempfile.mkdtemp(prefix="tunesmith-measure-"))
-        # Runs on close(), when the measurer is collected, at interpreter exit, or on SIGTERM, whichever is first.
+        # Runs at the first of: close(), garbage collection of the measurer, interpreter exit, SIGTERM.
         self._end = CleanUp(self, remove_folder, self._folder)
         self._setups: dict[str, RunSetup] = {}
         self._best: dict[str, float] = {}
@@ -100,23 +99,23 @@ class Measurer:
     def measure(
         self, task: MeasureTask, candidates: Sequence[Candidate], *, seed: int = 0, extra: Mapping[str, object] | None = None
     ) -> list[Record]:
-        """Measure all; the arguments are those of `stream`."""
+        """Measure all candidates; see `stream` for the arguments."""
         return list(self.stream(task, candidates, seed=seed, extra=extra))
 
     def stream(
         self, task: MeasureTask, candidates: Sequence[Candidate], *, seed: int = 0, extra: Mapping[str, object] | None = None
     ) -> Iterator[Record]:
-        """Measure candidates and give each record, in their order, once it is in the log.
+        """Measure candidates and yield the records in order, each after it is logged.
 
         Args:
             task: the workload and its sketches.
-            candidates: what to measure.
-            seed: of the search that proposes them, for the records.
-            extra: for the records; times of building and running are added to it.
+            candidates: candidates to measure.
+            seed: seed of the search that proposed them, stored in the records.
+            extra: `extra` of the records; build and run times are added to it.
         Raises:
-            RunError: nothing can be built or run; what was measured before is in the log.
-            UserError: a candidate names no sketch, or the reference does not fit the workload.
-            InternalError: a sketch is not what its trace says.  Raised after the last record.
+            RunError: nothing can be built or run; earlier measurements are in the log.
+            UserError: a candidate refers to an unknown sketch, or the reference does not match the workload.
+            InternalError: a sketch and its trace give different programs.  Raised after the last record.
         """
         requests = [task.request(c, self._target_text, (self._requests + i) % self.policy.law_every == 0) for i, c in enumerate(candidates)]
         self._requests += len(requests)
@@ -132,7 +131,7 @@ class Measurer:
                     yield self._record(task, candidates[done], built, result, seed, extra or {})
                     done += 1
         if broken:
-            raise InternalError(f"{len(broken)} of {len(requests)} candidates break the law of sketches; the first: {broken[0]}")
+            raise InternalError(f"{len(broken)} of {len(requests)} candidates violate the law of sketches; the first: {broken[0]}")
 
     def compare(
         self,
@@ -143,12 +142,12 @@ class Measurer:
         seed: int = 0,
         extra: Mapping[str, object] | None = None,
     ) -> list[Record]:
-        """Verify candidates and time them in turn, in quiet windows: the final ranking of the leaders.
+        """Verify candidates and time them interleaved, in quiet windows: the final ranking of the best candidates.
 
         Args:
             task: the workload and its sketches.
-            candidates: few, and measured before.
-            policy: how they are timed; by default like any function, but for no more than 4 s each.
+            candidates: a few candidates that were measured before.
+            policy: timing policy; by default that of any function, limited to 4 s per candidate.
             seed: as for `stream`.
             extra: as for `stream`.
         Raises:
@@ -166,15 +165,15 @@ class Measurer:
         ]
 
     def best(self, task: MeasureTask) -> float | None:
-        """Seconds of the best verified candidate so far; of any, where the policy is to verify none."""
+        """Seconds of the best verified candidate so far; of the best candidate if the policy is to verify none."""
         return self._best.get(task.digest)
 
     def note_best(self, task: MeasureTask, seconds: float) -> None:
-        """A verified candidate took so long, in an earlier run say."""
+        """Register the time of a verified candidate, for example from an earlier run."""
         self._best[task.digest] = min(seconds, self._best.get(task.digest, seconds))
 
     def close(self) -> None:
-        """Remove the references from the disk.  Closing twice is fine."""
+        """Delete the reference files.  Idempotent."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -184,21 +183,21 @@ class Measurer:
         self.close()
 
     def _built(self, requests: Sequence[BuildRequest]) -> Iterator[list[BuildResult]]:
-        """What became of the requests, in portions that follow each other: one, or if running overlaps one ahead of it."""
+        """Build results in batches: a single batch, or, with `overlap`, batches of which one is built ahead."""
         if not self.policy.overlap:
             yield self.builder.build(requests)
             return
-        portions = _chunks(requests, 2 * self.builder.slots)
-        with ThreadPoolExecutor(1, "tunesmith-build") as ahead:
-            coming = [ahead.submit(self.builder.build, portion) for portion in portions[:1]]
-            for portion in [*portions[1:], None]:
-                results = coming.pop().result() if coming else []
-                if portion is not None:
-                    coming.append(ahead.submit(self.builder.build, portion))
+        batches = _chunks(requests, 2 * self.builder.slots)
+        with ThreadPoolExecutor(1, "tunesmith-build") as executor:
+            pending = [executor.submit(self.builder.build, batch) for batch in batches[:1]]
+            for batch in [*batches[1:], None]:
+                results = pending.pop().result() if pending else []
+                if batch is not None:
+                    pending.append(executor.submit(self.builder.build, batch))
                 yield results
 
     def _ran(self, setup: RunSetup, task: MeasureTask, built: Sequence[BuildResult]) -> list[RunResult]:
-        """Results of those that could be built."""
+        """Run results of the candidates that were built."""
         requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
         return self.runner.run(requests) if requests else []
 
@@ -251,10 +250,10 @@ class Measurer:
         return record
 
     def _setup(self, task: MeasureTask) -> RunSetup:
-        """What runners need to know of the task; on the first call the reference is computed and the log gets the program."""
+        """The task's setup for runners; the first call computes the reference and logs the program."""
         ranges = tuple([(name, low, high) for name, (low, high) in sorted(task.ranges.items())])
-        what = [self.policy.data_seed, ranges, task.relative_tolerance, task.reference is None, self.policy.verify == "never"]
-        key = f"{task.digest}-{blake2b(json.dumps(what).encode(), digest_size=4).hexdigest()}"
+        settings = [self.policy.data_seed, ranges, task.relative_tolerance, task.reference is None, self.policy.verify == "never"]
+        key = f"{task.digest}-{blake2b(json.dumps(settings).encode(), digest_size=4).hexdigest()}"
         known = self._setups.get(key)
         if known is not None:
             return known
@@ -289,14 +288,14 @@ class Measurer:
         if built.artifact is None:
             why = "" if built.error is None else built.error.message
             raise RunError(
-                f"{task.name or task.func.name} has no reference, and without a schedule it cannot be compiled to serve as one: {why}. "
-                "Give the task a reference"
+                f"{task.name or task.func.name} has no reference, and its unscheduled function cannot be compiled to compute one: {why}. "
+                "Pass a reference to the task"
             )
         return built.artifact.code()
 
 
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:
-    """The trace with the decisions of the row as JSON; as it is if the row, which failed, does not fit it."""
+    """The trace with the row's decisions as JSON; the unchanged trace if the row does not fit it and the candidate failed."""
     try:
         trace = trace.with_row(row)
     except RecordError:

@@ -1,7 +1,6 @@
-"""The contract of runners: object code in, times and a verdict out.
+"""Define the runner interface: run compiled candidates on a device, time them, and verify their outputs.
 
-A runner never raises because of a candidate: what goes wrong with one is its `RunResult`, and the next one runs as if the
-device were new.
+A runner never raises because of a candidate: the failure is reported in its `RunResult`, and it does not affect later candidates.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ VERIFY = ("winner", "always", "never")
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """What all candidates of one workload share: plain data, from which any process makes the same arguments.
+    """Data shared by all candidates of a workload: plain data, from which any process creates the same arguments.
 
     Attributes:
-        key: names the setup; equal keys stand for equal setups.
-        target: as JSON text.
+        key: identifier; equal keys mean equal setups.
+        target: the target as JSON text.
         params: the arguments.
-        seed: of the inputs.
-        ranges: of inputs: name, low, high.
-        tolerance: relative, see `correctness`.
-        reference: a file that `correctness.save_reference` wrote, or None.
-        baseline: the unscheduled function, which is run once for a reference; or None.
-        constants: which of the arguments are constants of a model, by position.
+        seed: seed of the inputs.
+        ranges: value ranges of inputs: name, low, high.
+        tolerance: relative tolerance, see `correctness`.
+        reference: path of a file written by `correctness.save_reference`, or None.
+        baseline: the unscheduled function, which is run once to compute the reference; or None.
+        constants: positions of the arguments that are constants of a model.
     """
 
     key: str
@@ -49,19 +48,19 @@ class RunSetup:
     constants: tuple[int, ...] = ()
 
     def ranges_by_name(self) -> dict[str, Range]:
-        """As `argument_data.make_inputs` takes them."""
+        """The ranges in the form that `argument_data.make_inputs` takes."""
         return {name: (low, high) for name, low, high in self.ranges}
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One candidate for a runner.
+    """Request to run one candidate.
 
     Attributes:
-        setup: its workload.
+        setup: setup of its workload.
         code: the compiled function.
-        policy: how it is timed.
-        best: seconds of the best verified candidate so far, None if there is none.
+        policy: timing policy.
+        best: seconds of the best verified candidate so far; None if there is none.
         verify: one of `VERIFY`.
     """
 
@@ -74,16 +73,16 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What became of one candidate.
+    """Result of running one candidate.
 
     Attributes:
-        samples: seconds of a call, one entry a sample; may be there beside an error (a wrong result).
+        samples: seconds per call, one entry per sample; may be present together with an error (a wrong result).
         clean: no sample was disturbed by other processes.
         error: a run_error, timeout, crash, out_of_memory or wrong_result; or None.
-        verified: its output was compared with the reference, and is right.
-        seconds: what running it took, all included.
-        facts: of the timing: calls in a sample, part of the time that was spent waiting for a core.
-        host: the machine it ran on, as `environment` describes one; None for that of the caller.
+        verified: its output was compared with the reference and is correct.
+        seconds: total run time, with loading and verification.
+        facts: facts of the timing: calls per sample, fraction of time spent waiting for a core.
+        host: the machine it ran on, as described by `environment`; None for the caller's machine.
     """
 
     samples: tuple[float, ...]
@@ -96,37 +95,37 @@ class RunResult:
 
 
 class Runner(ABC):
-    """Owns a device, or several, and runs candidates there.
+    """Owns one or several devices and runs candidates on them.
 
-    Methods are for one thread at a time.
+    Not thread-safe.
     """
 
     slots: int = 1
-    """How many candidates it runs at the same time, on as many devices."""
+    """Number of candidates run concurrently, each on its own device."""
 
     @abstractmethod
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
-        """Run all, and return what became of each, in the order of the requests.
+        """Run all candidates; results are in the order of the requests.
 
         Raises:
-            RunError: no candidate can be run: the process does not start, the target is another machine's, there is no
-                memory for the arguments, the reference cannot be had.
+            RunError: no candidate can be run: the process does not start, the target does not match this machine, memory for the
+                arguments is exhausted, or the reference is unavailable.
         """
 
     @abstractmethod
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
-        """Verify all, and time them in turn in quiet windows: what decides between leaders whose times are close.
+        """Verify all candidates and time them interleaved, in quiet windows, to rank candidates whose times are close.
 
         Args:
-            requests: candidates of one workload; their own policies are not looked at.
-            policy: how they are timed.
+            requests: candidates of one workload; their own timing policies are ignored.
+            policy: timing policy.
         Raises:
             RunError: as `run`.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give back processes and memory.  Closing twice is fine."""
+        """Release processes and memory.  Idempotent."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""Bound the time of a program from below: no schedule computes it faster than the machine's peak rates allow.
+"""Bound the run time of a workload from below, by the machine's peak rates, for every schedule.
 
-A log may come from anywhere, and a record of 3 ns for a matrix product would be the best for ever.  The bound is generous: it counts
-only work that no schedule can leave out, at a rate that is a multiple of the peak.
+Logs come from untrusted sources: a record of 3 ns for a matrix product would remain the best forever.  The bound is loose: it counts
+only work that every schedule must do, at a multiple of the peak rate.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tunesmith.ir.target.target import Target
 from tunesmith.support import dtype
 
 SHORTEST = 1e-9
-"""Seconds that every call takes: a few cycles."""
+"""Minimum seconds of any call: a few cycles."""
 MARGIN = 64
-"""How many times faster than its peak rates, which are for float32 and may be estimates, a machine may be: with instructions for other
-types, with caches closer than those whose rates are known."""
+"""Factor by which a machine may exceed its peak rates.  These are for float32 and may be estimates; instructions for other types and
+caches closer to the core are faster."""
 
 
 def least_seconds(func: PrimFunc, target: Target) -> float:
-    """Seconds that a call takes at least, whatever the schedule.
+    """Lower bound of the seconds of a call, for any schedule.
 
-    Counted are iterations of reductions and elements of outputs.  What depends on constant parameters alone is computed ahead, so it is not
-    counted, nor are sizes that come with the call.
+    Counts iterations of reductions and elements of outputs.  Values that depend only on constant parameters are computed ahead and not
+    counted; neither are dynamic shapes.
     """
     rates = [getattr(target, name, 0.0) for name in ("peak_gflops", "tensor_gflops")]
     bandwidths = [getattr(target, name, 0.0) for name in ("l2_gbs", "l3_gbs", "dram_gbs")]
@@ -58,7 +58,7 @@ def _work(func: PrimFunc) -> tuple[int, int]:
 
 
 def _instances(n: Stmt, around: int) -> Iterator[tuple[Block, int]]:
-    """The blocks below a statement, with the number of times that each runs; 0 if it is unknown, or a condition may leave some out."""
+    """The blocks below a statement, each with its number of instances; 0 if that is unknown or a condition may skip instances."""
     if type(n) is For:
         yield from _instances(n.body, around * (n.extent.const or 0))
     elif type(n) is Seq:

@@ -1,10 +1,9 @@
-"""Racing: a candidate that is clearly behind the best is not timed a second time, and one that is not is timed well.
+"""Time candidates by racing: stop early for candidates clearly slower than the best, and time the others thoroughly.
 
-A search measures thousands of candidates, most of them far from the best, and has a tenth of a second for each.  That is
-too short for the quiet windows of `runtime.timing`, which see other processes through a clock of 10 ms.  Here the
-kernel is asked how long the threads of *this* process waited for a core while a sample was taken: nanoseconds, and
-exactly the time that others took from it.  A sample with much waiting is taken again, and alone it ends no race: what is left of
-it after the waiting is not what the candidate takes undisturbed.
+A search measures thousands of candidates, most of them slow, with a budget of 0.1 s each.  That is too short for the quiet windows of
+`runtime.timing`, which detect other processes with a clock of 10 ms.  Instead, the kernel reports in nanoseconds how long the threads of
+*this* process waited for a core during a sample, which is the time lost to other processes.  A sample with much waiting is repeated, and
+never ends a race on its own: its time less the waiting differs from an undisturbed time.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from tunesmith.support.errors import UserError
 
 _TASKS = Path("/proc/self/task")
 _COLD_S = 0.005
-"""A first call that takes longer pays a negligible part of it for cold caches and threads that were asleep."""
+"""If the first call takes longer, the cost of cold caches and sleeping threads is negligible."""
 _COLD_FACTOR = 2.0
 _PAUSE_S = 0.01
-"""Rest after a disturbed sample; the next pauses are longer."""
+"""Pause after a disturbed sample; later pauses are longer."""
 _MAX_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RacePolicy:
-    """How a candidate of a search is timed.  A value that is stored with its record.
+    """Timing policy for the candidates of a search; stored with each record.
 
     Args:
-        min_repeat_ms: a sample is the mean of so many calls in a row that they take this long together.
+        min_repeat_ms: minimum length of a sample, which is the mean of consecutive calls.
         repeats: samples of a candidate that is not clearly behind.
-        give_up: a candidate is clearly behind when a sample, less the time it waited, is this many times the best.
-        quiet_fraction: a sample counts as clean when its threads waited for less than this part of it, all together.
-        patience_s: seconds for samples that are taken again because they were not clean.
-        limit_s: no sample is begun after these seconds.
-        flush_bytes: so much memory is written before each sample, which is then a single call; 0 for warm caches.
-        constant_bytes: constants are taken from another place in so much memory at each call, as cold as weights are in a model
-            whose other layers ran meanwhile; 0 for the same ones, which stay in the caches.
+        give_up: a candidate is clearly behind if a sample, less its waiting time, exceeds this multiple of the best time.
+        quiet_fraction: a sample is clean if the waiting time, summed over threads, is below this fraction of it.
+        patience_s: seconds for repeating samples that were not clean.
+        limit_s: seconds after which no sample is started.
+        flush_bytes: bytes written before each sample to flush the caches, with a single call per sample; 0 for warm caches.
+        constant_bytes: size of a memory area in which constants move to another position at each call, so that they are as cold as
+            weights in a model whose other layers ran in between; 0 to reuse the same constants, which stay in the caches.
     """
 
     min_repeat_ms: float = 3.0
@@ -66,24 +65,24 @@ class RacePolicy:
         }
         wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
         if wrong:
-            raise UserError(f"race policy out of range: {wrong}. repeats starts at 1, give_up and limit_s are above 1 and 0, others from 0")
+            raise UserError(f"race policy out of range: {wrong}. Required: repeats >= 1, give_up > 1, limit_s > 0; all other values >= 0")
 
     def to_json(self) -> dict[str, object]:
-        """As a record holds it."""
+        """Policy entry of a record."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """How a candidate ran.
+    """Timing result of a candidate.
 
     Attributes:
-        seconds: seconds of one call, one entry a sample, in the order taken; never empty.
+        seconds: seconds per call, one entry per sample, in the order taken; never empty.
         clean: no sample was disturbed.
-        waited: mean of the time that threads waited for a core in a sample, all together, as a part of the sample, which may
-            be above 1; NaN where the system does not tell.
-        number: calls in each sample.
-        gave_up: it was clearly behind and not timed further.
+        waited: mean over samples of the time threads waited for a core, summed over threads, as a fraction of the sample (may exceed 1);
+            NaN if the system does not report it.
+        number: calls per sample.
+        gave_up: the candidate was clearly behind and timing stopped early.
     """
 
     seconds: tuple[float, ...]
@@ -97,17 +96,17 @@ class Race:
 class _Sample:
     seconds: float
     waited: float
-    """As a part of the sample; NaN if unknown."""
+    """Waiting time as a fraction of the sample; NaN if unknown."""
 
     def at_least(self) -> float:
-        """What is left when all the waiting is taken off: at barriers it adds up, and others cannot be blamed for more."""
+        """Lower bound of the undisturbed time: all waiting subtracted, as waiting of several threads may add up at barriers."""
         return self.seconds if math.isnan(self.waited) else self.seconds * max(0.0, 1.0 - self.waited)
 
 
 def waiting() -> int | None:
-    """Nanoseconds that the threads of this process have waited for a core, all together; None where the system does not tell.
+    """Nanoseconds that the threads of this process have waited for a core, summed; None if the system does not report it.
 
-    It is the second number of `/proc/self/task/*/schedstat` (Linux with CONFIG_SCHED_INFO).  Takes 10 us a thread.
+    Read from the second number of `/proc/self/task/*/schedstat` (Linux with CONFIG_SCHED_INFO).  Takes 10 us per thread.
     """
     total = 0
     try:
@@ -120,11 +119,11 @@ def waiting() -> int | None:
 
 
 Clock = Callable[[Callable[[], object], int], float]
-"""Seconds that so many calls in a row take, all together."""
+"""Function that returns the total seconds of `number` consecutive calls."""
 
 
 def wall_clock(call: Callable[[], object], number: int) -> float:
-    """By the clock of the process, for calls that are done when they return."""
+    """Total seconds by the process's clock, for calls that are complete when they return."""
     start = time.perf_counter()
     for _ in repeat(None, number):
         call()
@@ -138,27 +137,27 @@ def race(
     flush: Callable[[], object] | None = None,
     clock: Clock = wall_clock,
 ) -> Race:
-    """Time `call` as far as it deserves.
+    """Time `call`, and stop early if it is clearly slower than the best.
 
-    The first call is a look: one that is far behind ends there, with that one sample.  Then follow samples: the first that
-    is clearly behind ends the race, or if it was disturbed the second, and the lesser of the two is what remains.
+    The first call is a quick estimate: if it is far behind, it is the only sample.  Then samples are taken.  The first clean sample that
+    is clearly behind ends the race; if that sample was disturbed, the second one behind does, and the faster of the two is the result.
 
     Args:
-        call: what to time.
-        policy: how.
-        best: seconds of the best so far; None times to the end.
-        flush: run before each sample, untimed.
-        clock: how long calls take.
+        call: function to time.
+        policy: timing policy.
+        best: seconds of the best so far; None disables early stopping.
+        flush: run untimed before each sample.
+        clock: measures consecutive calls.
     """
     start = time.perf_counter()
     behind = math.inf if best is None else policy.give_up * best
-    look = _sample(call, 1, clock)
-    if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):  # most of what waited is cold as well
-        if _disturbed(look, policy) and look.seconds < policy.limit_s:
-            look = min(look, _sample(call, 1, clock), key=_Sample.at_least)
-        if look.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
-            return _result([look], policy, 1, gave_up=True)
-    number = 1 if flush is not None else _number(call, look.seconds, policy, start + policy.limit_s, clock)
+    estimate = _sample(call, 1, clock)
+    if estimate.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
+        if _disturbed(estimate, policy) and estimate.seconds < policy.limit_s:
+            estimate = min(estimate, _sample(call, 1, clock), key=_Sample.at_least)
+        if estimate.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
+            return _result([estimate], policy, 1, gave_up=True)
+    number = 1 if flush is not None else _number(call, estimate.seconds, policy, start + policy.limit_s, clock)
     clean: list[_Sample] = []
     disturbed: list[_Sample] = []
     late: list[_Sample] = []
@@ -184,19 +183,19 @@ def race(
         if lost <= policy.patience_s:
             time.sleep(min(_PAUSE_S * len(disturbed), policy.patience_s))
         lost += time.perf_counter() - begun
-    if len(clean) < policy.repeats:  # fill up with the least disturbed, so that the median means the same
+    if len(clean) < policy.repeats:  # fill up with the least disturbed samples, so that medians remain comparable
         disturbed.sort(key=lambda s: s.waited)
         clean += disturbed[: policy.repeats - len(clean)]
     return _result(clean, policy, number, gave_up=False)
 
 
 def _disturbed(sample: _Sample, policy: RacePolicy) -> bool:
-    """Whether to take it again; not if its waiting is unknown, for that would tell no more."""
+    """True if a sample should be repeated; False if its waiting time is unknown, as a repetition would add no information."""
     return sample.waited > policy.quiet_fraction
 
 
 def _sample(call: Callable[[], object], number: int, clock: Clock) -> _Sample:
-    """Seconds of one call, mean over `number` of them."""
+    """Mean seconds per call over `number` calls."""
     before = waiting()
     seconds = clock(call, number)
     after = waiting()
@@ -206,11 +205,11 @@ def _sample(call: Callable[[], object], number: int, clock: Clock) -> _Sample:
 
 
 def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float, clock: Clock) -> int:
-    """Calls that make a sample long enough."""
+    """Number of calls per sample, such that a sample has the minimum length."""
     least = policy.min_repeat_ms * 1e-3
     number, taken = 1, seconds
     while taken < least and time.perf_counter() < until and number < _MAX_NUMBER:
-        # A cold call overestimates, so the estimate is refined until a whole sample was long enough.
+        # A cold call overestimates, so the number is refined until a whole sample was long enough.
         number = min(_MAX_NUMBER, max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7)))))
         taken = _sample(call, number, clock).seconds * number
     return number

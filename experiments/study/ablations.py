@@ -67,7 +67,7 @@ class _RandomDraftModel:
 def divisors_only(rules: Sequence[Rule] | None = None) -> tuple[Rule, ...]:
     """Rules whose sketches keep only configurations whose tiles divide their extent, down to the last sampled factor.
 
-    By default rules of CPUs.      The sketches have one more constraint per tiling; a sketch whose tiles can never divide is dropped.
+    The default is the rules of CPUs.  The sketches have one more constraint per tiling; a sketch whose tiles can never divide is dropped.
     """
     given = find_rules(BACKENDS.get("llvm").rules) if rules is None else rules
     perfect = tuple([partial(_with_divisors, rule) for rule in given])

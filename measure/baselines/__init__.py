@@ -1,1 +1,1 @@
-"""Other people's libraries behind one contract, for honest comparisons: one file per library, imported only when it is asked for."""
+"""Wrap baseline libraries behind one interface for fair comparisons; each library is imported only when it is used."""

@@ -1,7 +1,7 @@
-"""What it takes to be a peer: a library that computes some operators, prepared to run as fast as it can.
+"""Define the baseline interface: a library that prepares operators to run as fast as it can.
 
-A peer gets its own fair chance: constants are prepared outside the clock, inputs stand in the layout it likes best, and
-where a library has several ways to compute an operator, all are tried and the fastest one competes.
+Comparisons are fair to the library: constants are prepared untimed, inputs are in its preferred layout, and if it has several variants of
+an operator, all are tried and the fastest is used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TRYOUT = TimingPolicy(warmup=3, min_repeat_ms=1.0, repeats=7, quiet_fraction=ma
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """An operator ready to run.  Calling it computes the result and gives it as an array.
+    """An operator ready to run.  Calling it computes the result and returns it as an array.
 
     Attributes:
-        variant: which way of the library it is, for tables ("prepacked, channels_last").
-        run: the part to be timed: it computes the result and returns when that is complete, or see `finish`.
-        output: the result of `run` as an array in the layout that was asked for; it may be a view of memory that the
-            next `run` overwrites.
-        finish: waits for what `run` has begun, where it returns before the result is complete, as it does on GPUs; None elsewhere.
+        variant: name of the library's variant, for tables ("prepacked, channels_last").
+        run: the timed part: computes the result and returns when it is complete, unless there is a `finish`.
+        output: converts the result of `run` to an array in the requested layout; it may be a view of memory that the next `run`
+            overwrites.
+        finish: waits for completion if `run` is asynchronous, as on GPUs; else None.
     """
 
     variant: str
@@ -42,7 +42,7 @@ class PreparedCall:
     finish: Callable[[], object] | None = None
 
     def complete(self) -> None:
-        """Run, and wait for the result."""
+        """Run and wait for the result."""
         self.run()
         if self.finish is not None:
             self.finish()
@@ -52,34 +52,34 @@ class PreparedCall:
 
 
 class Baseline(ABC):
-    """One library.  Not thread safe: libraries keep their number of threads in global state.
+    """One library.  Not thread-safe: libraries keep their number of threads in global state.
 
-    Subclasses set `name` and `package` and implement `variants`; the library is imported there and nowhere else.
+    Subclasses set `name` and `package` and implement `variants`, which is the only place that imports the library.
 
     Args:
-        threads: number of threads, the target's cores.
+        threads: number of threads: the target's cores.
     """
 
     name: ClassVar[str]
-    """The name on the command line."""
+    """Name on the command line."""
     package: ClassVar[str]
-    """The distribution on PyPI, for its version and the install line."""
+    """PyPI distribution, for the version and the install command."""
     module: ClassVar[str] = ""
-    """The module to import, if it is not named as the package."""
+    """Module to import, if its name differs from the package."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
-            raise UserError(f"peer {self.name}: it runs on 1 thread or more, not {threads}")
+            raise UserError(f"baseline {self.name}: at least 1 thread is required, got {threads}")
         self.threads = threads
 
     def available(self) -> str | None:
-        """None if the peer can be used, else the reason why not.  Imports the library."""
+        """None if the baseline can be used, else the reason why not.  Imports the library."""
         module = self.module or self.package
         if importlib.util.find_spec(module) is None:
             return f"{self.package} is not installed (pip install {self.package})"
         try:
             importlib.import_module(module)
-        except Exception as error:  # a broken installation can raise anything
+        except Exception as error:  # a broken installation can raise any exception
             return f"{self.package} cannot be imported: {type(error).__name__}: {error}"
         return None
 
@@ -88,9 +88,9 @@ class Baseline(ABC):
         return package_version(self.package)
 
     def prepare(self, op: str, params: Mapping[str, Param], inputs: Mapping[str, np.ndarray]) -> PreparedCall | None:
-        """Make an operator ready to run with these inputs, in the fastest way the library has.
+        """Prepare an operator with these inputs, in the library's fastest variant.
 
-        The inputs are copied or kept: they must not change afterwards.
+        The inputs are copied or referenced, and must not change afterwards.
 
         Args:
             op: name of an operator, see `operators`.
@@ -98,10 +98,10 @@ class Baseline(ABC):
             inputs: its inputs by name.
 
         Returns:
-            The prepared call, which was run at least once; None if the peer has no such operator, or not for this dtype.
+            The prepared call, which was run at least once; None if the baseline does not support the operator or the dtype.
 
         Raises:
-            RunError: parameters and inputs do not fit, or the library failed.
+            RunError: parameters and inputs do not match, or the library failed.
         """
         call = operator_call(op, params, inputs)
         if call is None:
@@ -110,16 +110,16 @@ class Baseline(ABC):
             return _fastest([variant for variant in self.variants(call) if _computes(variant, call)])
         except RunError:
             raise
-        except Exception as error:  # whatever a library may raise is the peer's failure, not the benchmark's
-            raise RunError(f"peer {self.name} failed on {call}: {type(error).__name__}: {error}") from error
+        except Exception as error:  # an exception of the library is a failure of the baseline, not of the benchmark
+            raise RunError(f"baseline {self.name} failed on {call}: {type(error).__name__}: {error}") from error
 
     @abstractmethod
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """All ways the library has to compute the operator; empty if it has none."""
+        """All variants of the operator in the library; empty if it has none."""
 
 
 def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
-    """Whether the library really has this for the dtype: some tell only when they run, some answer in another dtype."""
+    """True if the library supports the dtype: some report this only at run time, others return another dtype."""
     try:
         result = variant()
     except NotImplementedError:

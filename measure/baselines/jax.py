@@ -1,4 +1,4 @@
-"""JAX, that is XLA's CPU compiler: each operator is one jitted function of arrays that are already on the device."""
+"""Run operators with JAX (XLA's CPU compiler), each as one jitted function on arrays that are already on the device."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 
 _DTYPES = ("float32", "float16", "int32", "int8", "uint8")
-"""JAX turns 64-bit types into 32-bit ones unless its global state says otherwise."""
+"""64-bit dtypes are excluded, because JAX converts them to 32 bits by default."""
 
 
 class JaxBaseline(Baseline):
     """JAX on CPU devices.
 
-    XLA makes its pool of threads when it is first used and keeps it: this peer has the number of threads asked for only
-    if it is the first user of JAX in the process.
+    XLA creates its thread pool on first use and keeps it: this baseline has the requested number of threads only if it is the first
+    user of JAX in the process.
     """
 
     name: ClassVar[str] = "jax"
     package: ClassVar[str] = "jax"
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each operator; for convolutions both layouts."""
+        """One variant per operator; for convolutions one per layout."""
         if call.dtype not in _DTYPES:
             return []
         device = _cpu(self.threads)
@@ -40,7 +40,7 @@ class JaxBaseline(Baseline):
 
 
 def _cpu(threads: int) -> Any:
-    """The CPU device.  XLA reads NPROC once, when the client is made."""
+    """The CPU device.  XLA reads NPROC once, when the client is created."""
     import jax
 
     before = os.environ.get("NPROC")
@@ -57,7 +57,7 @@ def _cpu(threads: int) -> Any:
 def _jitted(
     variant: str, function: Callable[..., Any], arrays: Sequence[np.ndarray], device: Any, back: Sequence[int] = ()
 ) -> PreparedCall:
-    """Compile for arrays on the device.  `back` transposes the result to the layout asked for."""
+    """Compile for arrays on the device.  `back` transposes the result to the requested layout."""
     import jax
 
     arguments = [jax.device_put(array, device) for array in arrays]
@@ -74,7 +74,7 @@ def _jitted(
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
-    """The operators but conv2d, each a function of the call and the arrays."""
+    """All operators except conv2d, each a function of the call and the arrays."""
     import jax
     import jax.numpy as jnp
 
@@ -106,7 +106,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 
 def _conv2d(call: OperatorCall, device: Any, layout: str) -> PreparedCall:
-    """A convolution computed in `layout`, whatever layout the call is in."""
+    """A convolution computed in `layout`, independent of the layout of the call."""
     import jax
 
     x, w = call.inputs["X"], call.inputs["W"]

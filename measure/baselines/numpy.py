@@ -1,4 +1,4 @@
-"""numpy, which for matrix products is OpenBLAS; what numpy has no function for is not offered."""
+"""Run operators with numpy, which calls OpenBLAS for matrix products; operators without a numpy function are not supported."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import OperatorCall
 
 _SYMBOLS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
-"""The names of one function in the builds of OpenBLAS that numpy comes with."""
+"""Symbol names of a function in the OpenBLAS builds that numpy ships."""
 
 
 class NumpyBaseline(Baseline):
-    """numpy with OpenBLAS.  All operators write to memory that was allocated before."""
+    """numpy with OpenBLAS.  All outputs are preallocated."""
 
     name: ClassVar[str] = "openblas"
     package: ClassVar[str] = "numpy"
@@ -29,7 +29,7 @@ class NumpyBaseline(Baseline):
         return None if "openblas" in blas else f"this numpy is built on {blas}"
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each operator numpy has."""
+        """One variant per operator that numpy supports."""
         run = _program(call)
         if run is None:
             return []
@@ -38,7 +38,7 @@ class NumpyBaseline(Baseline):
 
 
 def _program(call: OperatorCall) -> Callable[[], np.ndarray] | None:
-    """The operator as numpy functions with outputs in place."""
+    """The operator as numpy functions with a preallocated output."""
     x = list(call.inputs.values())
     out = np.empty(call.output, call.dtype)
     if call.name in ("matmul", "batch_matmul"):
@@ -74,10 +74,10 @@ def _dense(call: OperatorCall, out: np.ndarray) -> Callable[[], np.ndarray] | No
 
 
 def _set_threads(count: int) -> str:
-    """Set the threads of numpy's OpenBLAS; returns the name of the kernels it chose.
+    """Set the number of threads of numpy's OpenBLAS, and return the name of its kernels.
 
-    That name belongs into every table: an OpenBLAS that does not know the CPU runs kernels of an older one (it can be told
-    by OPENBLAS_CORETYPE before the process starts).
+    Tables show that name, because an OpenBLAS that does not recognise the CPU uses kernels of an older one (OPENBLAS_CORETYPE selects them
+    before the process starts).
     """
     control = _openblas()
     if control is None:
@@ -89,7 +89,7 @@ def _set_threads(count: int) -> str:
 
 @cache
 def _openblas() -> tuple[Callable[[int], None], Callable[[], bytes]] | None:
-    """Two functions of the OpenBLAS that numpy itself has loaded; scipy may have loaded one of its own."""
+    """Two functions of the OpenBLAS loaded by numpy; scipy may have loaded another copy."""
     np.dot(np.ones((2, 2)), np.ones((2, 2)))
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -107,6 +107,6 @@ def _openblas() -> tuple[Callable[[int], None], Callable[[], bytes]] | None:
 
 
 def _function(library: ctypes.CDLL, name: str) -> Any:
-    """The C function of that name in whichever spelling the library has it, or None."""
+    """The C function under any of its symbol names, or None."""
     found = (getattr(library, symbol.format(name), None) for symbol in _SYMBOLS)
     return next((function for function in found if function is not None), None)

@@ -1,6 +1,6 @@
-"""ONNX models of a single operator or two, written as bytes: the few messages that are needed do not call for the `onnx` package.
+"""Encode small ONNX models as bytes, without the `onnx` package, which these few messages do not need.
 
-The format is that of protocol buffers (a tag, then a varint, 4 bytes or a length and bytes) with the field numbers of
+The format is protocol buffers (a tag, then a varint, 4 bytes, or a length and bytes) with the field numbers of
 `onnx.proto`: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
@@ -50,13 +50,13 @@ def encode_model(
     constants: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
 ) -> bytes:
-    """A ModelProto.
+    """Encode a ModelProto.
 
     Args:
-        nodes: in order of execution.
-        inputs: arrays whose names, dtypes and shapes the graph's inputs have; their values are not used.
+        nodes: nodes in execution order.
+        inputs: arrays that give names, dtypes and shapes of the graph's inputs; their values are not used.
         constants: initialisers, with their values.
-        outputs: as inputs.
+        outputs: as `inputs`, for the graph's outputs.
     """
     graph = b"".join(_message(1, _node(node)) for node in nodes)
     graph += _text(2, "graph")

@@ -1,4 +1,4 @@
-"""onnxruntime's CPU provider (MLAS): models made in memory, constants as initialisers so that they are packed ahead."""
+"""Run operators with onnxruntime's CPU provider (MLAS); constants are initialisers, so that they are packed ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunesmith.measure.baselines.operators import OperatorCall
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What the session is made from.  `transposed`: the model computes in NCHW, the caller wants NHWC."""
+    """Contents of a session.  `transposed`: the model computes in NCHW, the caller expects NHWC."""
 
     nodes: Sequence[Node]
     inputs: Mapping[str, np.ndarray]
@@ -32,7 +32,7 @@ class OnnxRuntimeBaseline(Baseline):
     package: ClassVar[str] = "onnxruntime"
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each operator."""
+        """One variant per operator."""
         if call.dtype not in DATA_TYPES:
             return []
         model = self.model(call)
@@ -42,7 +42,7 @@ class OnnxRuntimeBaseline(Baseline):
         return [] if run is None else [run]
 
     def model(self, call: OperatorCall) -> _Model | None:
-        """The model of an operator; None if there is none."""
+        """The model of an operator; None if it is not supported."""
         if call.name == "dense":
             return _dense(call)
         if call.name == "conv2d":
@@ -51,7 +51,7 @@ class OnnxRuntimeBaseline(Baseline):
 
 
 class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
-    """Matrix products whose B is known ahead and packed outside the call; nothing else, as all else is packed anyway."""
+    """Matrix products with constant B, packed outside the call; other operators are excluded, because they are always packed."""
 
     name: ClassVar[str] = "onnxruntime_prepacked"
 
@@ -65,7 +65,7 @@ class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
 
 
 def _simple(call: OperatorCall) -> _Model | None:
-    """Operators that are one node."""
+    """Operators that consist of one node."""
     inputs, constants = dict(call.inputs), {}
     attributes: dict[str, Attribute] = {}
     if call.name in ("matmul", "batch_matmul"):
@@ -90,7 +90,7 @@ def _simple(call: OperatorCall) -> _Model | None:
 
 
 def _dense(call: OperatorCall) -> _Model:
-    """Gemm, which onnxruntime fuses with a relu; for gelu its own fused node."""
+    """Gemm, which onnxruntime fuses with a relu; for gelu onnxruntime's own fused node."""
     constants = {name: call.inputs[name] for name in ("W", "bias") if name in call.inputs}
     activation = call.text("activation")
     if activation != "gelu":
@@ -105,7 +105,7 @@ def _dense(call: OperatorCall) -> _Model:
 
 
 def _conv2d(call: OperatorCall) -> _Model:
-    """Conv works on NCHW only; the input is transposed ahead, the output shown transposed."""
+    """Conv supports only NCHW: the input is transposed ahead, the output is a transposed view."""
     transposed = call.text("layout") == "NHWC"
     x, w = call.inputs["X"], call.inputs["W"]
     output = call.output
@@ -130,7 +130,7 @@ def _conv2d(call: OperatorCall) -> _Model:
 
 
 def _session(model: _Model, threads: int) -> PreparedCall | None:
-    """Compile the model; inputs and the output are bound to memory once, so that a run copies nothing."""
+    """Compile the model; inputs and output are bound to memory once, so that a run copies nothing."""
     import onnxruntime as ort
 
     options: Any = ort.SessionOptions()
@@ -142,10 +142,10 @@ def _session(model: _Model, threads: int) -> PreparedCall | None:
     errors = ort.capi.onnxruntime_pybind11_state
     try:
         session: Any = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except errors.NotImplemented:  # ONNX has it for this dtype, onnxruntime not
+    except errors.NotImplemented:  # in ONNX for this dtype, but not in onnxruntime
         return None
     except errors.InvalidGraph as error:
-        if "Type Error" in str(error):  # ONNX has it not for this dtype
+        if "Type Error" in str(error):  # not in ONNX for this dtype
             return None
         raise
     binding: Any = session.io_binding()

@@ -1,4 +1,4 @@
-"""The operators a peer may be asked for: their parameters, the shapes of their inputs and of their output.
+"""Define the operators that baselines may support: parameters, input shapes and output shape.
 
     matmul(m, n, k)            A[m,k] B[k,n] -> [m,n]
     batch_matmul(b, m, n, k)   A[b,m,k] B[b,k,n] -> [b,m,n]
@@ -11,7 +11,7 @@
     relu(...)                  X -> as X; the parameters are the extents in order, under any names
     add(...)                   A B -> as A; the same
 
-W, bias, gamma and beta are constants: a peer may prepare them as it likes before the clock starts.  A, B and X are not.
+W, bias, gamma and beta are constants, which a baseline may prepare untimed.  A, B and X are not constants.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One operator with checked parameters, defaults filled in, and checked inputs.
+    """One operator with validated parameters, including defaults, and validated inputs.
 
     Attributes:
         name: the operator.
         params: all its parameters.
         inputs: C-contiguous arrays of one dtype, in the order of the table above.
         output: shape of the result.
-        dtype: numpy's name of the one dtype of inputs and output.
+        dtype: numpy name of the common dtype of inputs and output.
     """
 
     name: str
@@ -50,7 +50,7 @@ class OperatorCall:
         return int(self.params[name])
 
     def text(self, name: str) -> str:
-        """A parameter that is a word."""
+        """A string parameter."""
         return str(self.params[name])
 
     def __str__(self) -> str:
@@ -67,12 +67,12 @@ class _Operator:
 
 
 def operator_call(op: str, params: Mapping[str, Param], inputs: Mapping[str, np.ndarray]) -> OperatorCall | None:
-    """Check a request; None if there is no such operator.
+    """Validate a request; None if there is no such operator.
 
     Args:
         op: name of the operator.
-        params: its parameters; `dtype` may be among them, the inputs' own counts.
-        inputs: arrays by name; more than the operator needs is no error.
+        params: its parameters; a `dtype` among them is ignored in favour of the inputs' dtype.
+        inputs: arrays by name; additional arrays are ignored.
 
     Raises:
         RunError: a parameter is missing, unknown or out of range, or an input is missing or has the wrong shape or dtype.
@@ -90,11 +90,11 @@ def operator_call(op: str, params: Mapping[str, Param], inputs: Mapping[str, np.
         if name not in inputs:
             raise RunError(f"{draft}: input {name} is missing; it needs {', '.join(shapes)}")
         if inputs[name].shape != shape:
-            raise RunError(f"{draft}: input {name} has shape {inputs[name].shape}, needs {shape}")
+            raise RunError(f"{draft}: input {name} has shape {inputs[name].shape}, expected {shape}")
         arrays[name] = np.ascontiguousarray(inputs[name])
     dtypes = sorted({str(array.dtype) for array in arrays.values()})
     if len(dtypes) != 1:
-        raise RunError(f"{draft}: the inputs have dtypes {', '.join(dtypes)}, need one for all")
+        raise RunError(f"{draft}: the inputs have dtypes {', '.join(dtypes)}, expected a common dtype")
     return OperatorCall(op, draft.params, arrays, operator.output(draft), dtypes[0])
 
 
@@ -119,7 +119,7 @@ def _checked_params(op: str, operator: _Operator, params: Mapping[str, Param]) -
         else:
             least = 0 if name == "pad" else 1
             if not isinstance(value, int) or value < least:
-                raise RunError(f"{op}: parameter {name}: expected an integer from {least}, got {value!r}")
+                raise RunError(f"{op}: parameter {name}: expected an integer of at least {least}, got {value!r}")
             checked[name] = int(value)
     return checked
 
@@ -130,12 +130,12 @@ def _eps(op: str, value: Param) -> str:
     except ValueError:
         good = False
     if not good:
-        raise RunError(f"{op}: parameter eps: expected the text of a number from 0, got {value!r}")
+        raise RunError(f"{op}: parameter eps: expected the text of a number of at least 0, got {value!r}")
     return str(value)
 
 
 def _elementwise(op: str, params: Mapping[str, Param]) -> _Operator:
-    extents = tuple(name for name in params if name != "dtype")  # in the order given
+    extents = tuple(name for name in params if name != "dtype")  # in the given order
 
     def shape(call: OperatorCall) -> Shape:
         return tuple(call.number(name) for name in extents)

@@ -1,4 +1,4 @@
-"""The peers by name.  Importing this table imports none of them; other packages add peers by entry points (`tunesmith.peer`)."""
+"""Register the baselines by name, without importing them; other packages add baselines by entry points (`tunesmith.baseline`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BASELINES: Registry[type[Baseline]] = Registry(
 
 
 ON_GPU = {"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"}
-"""Peers that are asked for by name where the target is an NVIDIA GPU, and who they are there."""
+"""Baselines to use instead if the target is an NVIDIA GPU: requested name -> GPU baseline."""
 
 
 def create_baseline(name: str, threads: int) -> Baseline:
-    """The peer of that name, to run on so many threads.  Whether it can be used tells its `available()`.
+    """The baseline of that name, with this number of threads.  Its `available()` reports whether it can be used.
 
     Raises:
-        UserError: there is no such peer; the message lists the known ones.
+        UserError: there is no such baseline; the message lists the available names.
     """
     return BASELINES.get(name)(threads)

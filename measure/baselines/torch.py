@@ -1,4 +1,4 @@
-"""torch: eager, with oneDNN's and MKL's packed weights where it has them, and compiled by Inductor; on the CPU, or on an NVIDIA GPU."""
+"""Run operators with torch: eager, with packed weights of oneDNN and MKL, and compiled by Inductor; on CPUs and NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 
 
 class TorchBaseline(Baseline):
-    """torch without its compiler.  Convolutions and dense layers have several variants; the fastest competes."""
+    """torch without its compiler.  Convolutions and dense layers have several variants; the fastest is used."""
 
     name: ClassVar[str] = "torch"
     package: ClassVar[str] = "torch"
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """All ways torch has for this operator and dtype."""
+        """All variants in torch for this operator and dtype."""
         if call.dtype not in _DTYPES:
             return []
         import torch
@@ -33,56 +33,56 @@ class TorchBaseline(Baseline):
 
 
 class TorchCudaBaseline(Baseline):
-    """torch on the first NVIDIA GPU without its compiler: cuBLAS and cuDNN, which choose their fastest algorithm; float32 without tf32."""
+    """torch on the first NVIDIA GPU without its compiler: cuBLAS and cuDNN with algorithm search; float32 without tf32."""
 
     name: ClassVar[str] = "torch_cuda"
     package: ClassVar[str] = "torch"
 
     def available(self) -> str | None:
-        """None if torch is there, was built for CUDA, and finds a GPU."""
+        """None if torch is installed, built for CUDA, and finds a GPU."""
         return super().available() or _without_cuda()
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """All ways torch has for this operator and dtype."""
+        """All variants in torch for this operator and dtype."""
         if call.dtype not in _DTYPES:
             return []
-        _exact()
+        _set_exact_float32()
         return [_on_gpu(v) for v in _variants(call, "cuda")]
 
 
 class TorchCompileCudaBaseline(Baseline):
-    """torch.compile on the first NVIDIA GPU: Inductor makes Triton kernels, and calls cuBLAS and cuDNN."""
+    """torch.compile on the first NVIDIA GPU: Inductor generates Triton kernels, and calls cuBLAS and cuDNN."""
 
     name: ClassVar[str] = "torch_compile_cuda"
     package: ClassVar[str] = "torch"
 
     def available(self) -> str | None:
-        """None if torch finds a GPU, and Triton is there."""
+        """None if torch finds a GPU and Triton is installed."""
         missing = super().available() or _without_cuda()
         return missing or (None if importlib.util.find_spec("triton") else "torch.compile needs triton on a GPU, which is not installed")
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each operator; for convolutions both memory formats."""
+        """One variant per operator; for convolutions one per memory format."""
         if call.dtype not in _DTYPES:
             return []
-        _exact()
+        _set_exact_float32()
         return [_on_gpu(v) for v in _compiled_variants(call, "cuda")]
 
 
 class TorchCompileBaseline(Baseline):
-    """torch.compile with frozen weights (Inductor makes C++ and calls oneDNN and MKL).  Needs a C++ compiler."""
+    """torch.compile with frozen weights (Inductor generates C++, and calls oneDNN and MKL).  Needs a C++ compiler."""
 
     name: ClassVar[str] = "torch_compile"
     package: ClassVar[str] = "torch"
 
     def available(self) -> str | None:
-        """None if torch and a C++ compiler are there."""
+        """None if torch and a C++ compiler are installed."""
         if not any(shutil.which(compiler) for compiler in ("g++", "clang++", "c++")):
-            return "torch.compile needs a C++ compiler, and there is none on the path"
+            return "torch.compile needs a C++ compiler, but none is on the path"
         return super().available()
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each operator; for convolutions both memory formats."""
+        """One variant per operator; for convolutions one per memory format."""
         if call.dtype not in _DTYPES:
             return []
         import torch
@@ -92,14 +92,14 @@ class TorchCompileBaseline(Baseline):
 
 
 def _without_cuda() -> str | None:
-    """Why torch has no GPU here; None if it has."""
+    """Reason why torch has no GPU; None if it has one."""
     import torch
 
     return None if torch.cuda.is_available() else f"torch {torch.__version__} finds no NVIDIA GPU here"
 
 
-def _exact() -> None:
-    """float32 is float32, and cuDNN tries its algorithms."""
+def _set_exact_float32() -> None:
+    """Disable tf32, and let cuDNN benchmark its algorithms."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -107,14 +107,14 @@ def _exact() -> None:
 
 
 def _on_gpu(v: PreparedCall) -> PreparedCall:
-    """The same call, which is complete when the GPU says so."""
+    """The same call, completed by a GPU synchronisation."""
     import torch
 
     return PreparedCall(v.variant, v.run, v.output, torch.cuda.synchronize)
 
 
 def _variants(call: OperatorCall, device: str) -> list[PreparedCall]:
-    """Without the compiler."""
+    """Variants without the compiler."""
     if call.name == "conv2d":
         return _conv2d(call, device)
     if call.name == "dense":
@@ -145,7 +145,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _eager(call: OperatorCall, device: str) -> _Run | None:
-    """Operators with one eager function; outputs go to memory allocated before, where the function allows it."""
+    """Operators with one eager function; outputs are preallocated where the function supports it."""
     import torch
 
     t = _tensors(call, device)
@@ -172,7 +172,7 @@ def _eager(call: OperatorCall, device: str) -> _Run | None:
 
 
 def _activate(name: str) -> Callable[[Any], Any]:
-    """The activation in place, as far as torch has it so."""
+    """The activation, in place where torch supports it."""
     import torch
 
     known: dict[str, Callable[[Any], Any]] = {"relu": torch.relu_, "gelu": torch.nn.functional.gelu}
@@ -209,7 +209,7 @@ def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
 
 
 def _conv2d_tensors(call: OperatorCall, memory: Any, device: str) -> tuple[Any, Any, Any]:
-    """X and W with the axes in torch's order and the memory in the format given, and the bias or None."""
+    """X and W with axes in torch's order and memory in the given format, and the bias or None."""
     t = _tensors(call, device)
     x, w = t["X"], t["W"]
     if call.text("layout") == "NHWC":
@@ -224,7 +224,7 @@ def _conv2d_array(call: OperatorCall) -> Callable[[Any], np.ndarray]:
 
 
 def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
-    """Eager and packed, in both memory formats."""
+    """Eager and packed variants, in both memory formats."""
     import torch
 
     stride, pad, dilation = ([call.number(name)] * 2 for name in ("stride", "pad", "dilation"))
@@ -257,7 +257,7 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
 
 
 def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> PreparedCall:
-    """The operator as a module, so that its constants can be frozen, compiled for its very shapes."""
+    """The operator as a module with frozen constants, compiled for static shapes."""
     import torch
 
     output = _conv2d_array(call) if call.name == "conv2d" else _array
@@ -297,7 +297,7 @@ def _module(call: OperatorCall, constants: dict[str, Any]) -> Any:
 
 
 def _formula(call: OperatorCall) -> Callable[..., Any]:
-    """The operator as users write it."""
+    """The operator in typical user code."""
     import torch
     import torch.nn.functional as F
 

@@ -1,4 +1,4 @@
-"""Apache TVM (0.27 and newer): matrix products and convolutions under a plain hand-written schedule, or tuned by MetaSchedule."""
+"""Run matrix products and convolutions with Apache TVM (0.27 or newer), with a plain handwritten schedule or tuned by MetaSchedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS, _LANES = 8, 64
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A TVM function, and which spatial loops of its block `product` are the rows and the lanes of a register tile."""
+    """A TVM function, and the spatial loops of its block `product` that form the rows and the lanes of a register tile."""
 
     function: Any
     spatial: int
@@ -30,9 +30,9 @@ class _Program:
 
 
 class TvmBaseline(Baseline):
-    """TVM with one plain schedule: register tile, vectors, parallel rows.  A floor for TVM, not its best: see `TvmTunedBaseline`.
+    """TVM with one plain schedule: register tile, vectors, parallel rows.  A lower bound for TVM, not its best: see `TvmTunedBaseline`.
 
-    TVM makes its pool of threads when it is first used and never enlarges it.  The variable TVM_NUM_THREADS stays set.
+    TVM creates its thread pool on first use and never enlarges it.  The variable TVM_NUM_THREADS remains set.
     """
 
     name: ClassVar[str] = "tvm"
@@ -40,22 +40,22 @@ class TvmBaseline(Baseline):
     module: ClassVar[str] = "tvm"
 
     def available(self) -> str | None:
-        """None if TVM is there and new enough."""
+        """None if TVM is installed and new enough."""
         reason = super().available()
         if reason is None and importlib.util.find_spec("tvm.s_tir") is None:
             return f"apache-tvm {self.version()} is too old, 0.27 is needed"
         return reason
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
-        """One way for each of matmul, batch_matmul, dense and conv2d in float32."""
+        """One variant each for matmul, batch_matmul, dense and conv2d in float32."""
         if call.dtype != "float32" or call.name not in ("matmul", "batch_matmul", "dense", "conv2d"):
             return []
         import tvm
 
         target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": self.threads})
         program = _conv2d(call) if call.name == "conv2d" else _product(call)
-        # Left alone it takes half of the cores, believing them hyperthreads.  The variable is read in each parallel loop,
-        # and by the processes its tuner starts.
+        # By default TVM uses half of the cores, assuming hyperthreads.  The variable is read in each parallel loop and by the
+        # processes of the tuner.
         os.environ["TVM_NUM_THREADS"] = str(self.threads)
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
         variant, module = self.schedule(program, target)
@@ -75,24 +75,24 @@ class TvmBaseline(Baseline):
         return [PreparedCall(variant, run, output)]
 
     def schedule(self, program: _Program, target: Any) -> tuple[str, Any]:
-        """A name for tables, and the scheduled module."""
+        """The variant's name for tables, and the scheduled module."""
         return "plain schedule, not tuned", _scheduled(program)
 
 
 class TvmTunedBaseline(TvmBaseline):
-    """TVM tuned by MetaSchedule for each operator it is asked for: minutes each.  Needs cloudpickle and xgboost."""
+    """TVM tuned by MetaSchedule, which takes minutes per operator.  Needs cloudpickle, xgboost and psutil."""
 
     name: ClassVar[str] = "tvm_tuned"
     trials: ClassVar[int] = 64
-    """Candidates that are measured for each operator."""
+    """Candidates measured per operator."""
 
     def available(self) -> str | None:
-        """None if TVM and what its tuner needs are there."""
+        """None if TVM and the requirements of its tuner are installed."""
         missing = [name for name in ("cloudpickle", "xgboost", "psutil") if importlib.util.find_spec(name) is None]
         return super().available() or (f"TVM's tuner needs {', '.join(missing)} (pip install {' '.join(missing)})" if missing else None)
 
     def schedule(self, program: _Program, target: Any) -> tuple[str, Any]:
-        """MetaSchedule's best; its seed is fixed."""
+        """The best schedule of MetaSchedule, with a fixed seed."""
         return f"MetaSchedule, {self.trials} trials", _tuned(program, target, self.trials, self.threads)
 
 
@@ -115,7 +115,7 @@ def _product(call: OperatorCall) -> _Program:
 
 
 def _conv2d(call: OperatorCall) -> _Program:
-    """Padding as a stage of its own, then the direct convolution."""
+    """Padding as a separate stage, then the direct convolution."""
     from tvm import te, tirx
 
     nhwc = call.text("layout") == "NHWC"
@@ -152,7 +152,7 @@ def _conv2d(call: OperatorCall) -> _Program:
 def _finish(
     call: OperatorCall, inputs: Sequence[Any], product: Any, spatial: int, row: int, lane: int, channel: int, before: Sequence[str]
 ) -> _Program:
-    """Bias and activation as a stage after the product, and the function."""
+    """Add bias and activation as a stage after the product, and create the function."""
     from tvm import te, tirx
 
     arguments, result, after = list(inputs), product, []
@@ -206,7 +206,7 @@ def _divisor(schedule: Any, loop: Any, most: int) -> int:
 
 
 def _tuned(program: _Program, target: Any, trials: int, threads: int) -> Any:
-    """MetaSchedule's best of so many trials; its seed is fixed."""
+    """The best schedule of MetaSchedule in `trials` trials, with a fixed seed."""
     from tvm.s_tir import meta_schedule
 
     with temporary_folder("tunesmith-tvm-") as folder:

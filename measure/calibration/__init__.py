@@ -1,1 +1,1 @@
-"""Measure the rates of CPUs and GPUs, for cost models."""
+"""Measure the peak rates of CPUs and GPUs, for cost models."""

@@ -1,7 +1,7 @@
-"""How fast this machine is: peak arithmetic, bandwidth of each memory level, cost of a parallel region; measured once and remembered.
+"""Calibrate the CPU: measure peak arithmetic, bandwidth per memory level and fork-join overhead, and cache the results.
 
-The numbers stand for what tuned code can reach, so each is the best of many short runs: other processes only ever make a run slower.
-They are facts of a `Target`, not part of its identity: measuring again changes no database key.
+The rates are upper bounds for tuned code, so each is the best of many short runs: other processes can only slow a run down.  They are facts
+of a `Target`, not part of its identity: recalibration changes no database key.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 
 PROBE_VERSION = 1
-"""Raised when the probes change, so that remembered numbers of older ones are measured again."""
+"""Version of the probes; incremented when they change, to invalidate cached rates."""
 
 _CHUNK_S = 0.004
 _LEAST_RATE = 5e9
-"""Operations or bytes a second of one thread: a chunk holds at least what takes its time at this rate."""
+"""Operations or bytes per second of one thread, from which the minimum work of a chunk follows."""
 _BUDGET_S = 0.12
 _FORK_JOINS = 200
 _PAGE = 4096
@@ -45,14 +45,14 @@ _PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MachineRates:
-    """Measured rates; the names are those of the target's attributes.
+    """Measured rates, named like the target's attributes.
 
     Attributes:
-        peak_gflops_core, peak_gflops: float32 multiply-adds on the widest vectors, one core alone and all cores, GFLOP/s.
-        l2_gbs_core, l2_gbs: reading data that fits half the L2 cache of each core, GB/s.
-        l3_gbs_core, l3_gbs: reading data that fits the L3 but not the L2; where there is no L3, memory.
-        dram_gbs_core, dram_gbs: reading more than the caches hold (at most 256 MB, so that a larger L3 answers for a part).
-        fork_join_us: an empty parallel region on all cores with its threads awake, microseconds.
+        peak_gflops_core, peak_gflops: float32 multiply-adds on the widest vectors, on one core and on all cores, GFLOP/s.
+        l2_gbs_core, l2_gbs: reading data of half the L2 cache per core, GB/s.
+        l3_gbs_core, l3_gbs: reading data that fits the L3 but not the L2, GB/s; memory bandwidth if there is no L3.
+        dram_gbs_core, dram_gbs: reading more than the caches hold, GB/s (at most 256 MB; a larger L3 serves a part of it).
+        fork_join_us: an empty parallel region on all cores with awake threads, microseconds.
     """
 
     peak_gflops_core: float
@@ -66,15 +66,15 @@ class MachineRates:
     fork_join_us: float
 
     def to_json(self) -> dict[str, float]:
-        """Plain data."""
+        """The rates as plain data."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> MachineRates:
-        """What `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
-            RecordError: a rate is missing, unknown, or no positive number.
+            RecordError: a rate is missing, unknown, or not a positive number.
         """
         names = [field.name for field in fields(cls)]
         if not isinstance(data, Mapping) or set(data) != set(names):
@@ -91,14 +91,14 @@ class MachineRates:
 
 
 def machine_rates(target: Target | None = None, *, refresh: bool = False, progress: Callable[[str], None] | None = None) -> MachineRates:
-    """The rates of this machine, measured on the first call (about 2 s, in a process of its own) and remembered.
+    """The rates of this machine, measured on the first call (about 2 s, in a separate process) and cached.
 
-    They are kept in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file for each processor, target and probe version.
+    The cache is in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file per processor, target and probe version.
 
     Args:
-        target: an `llvm` or `c` target of this machine; vector width and number of threads are its.  Default: `Target.detect()`.
-        refresh: measure even if numbers are remembered.
-        progress: told what goes on when it takes longer than a second; default: one line on standard error.
+        target: an `llvm` or `c` target of this machine; determines vector width and number of threads.  Default: `Target.detect()`.
+        refresh: measure even if cached rates exist.
+        progress: receives a message if measuring takes longer than a second; default: one line on standard error.
 
     Raises:
         UserError: the target is a GPU.
@@ -108,27 +108,27 @@ def machine_rates(target: Target | None = None, *, refresh: bool = False, progre
     target = _checked(target)
     path = _cache_path(target)
     if not refresh:
-        remembered = _load(path)
-        if remembered is not None:
-            return remembered
-    rates = _measure_in_worker(target, progress or _say)
+        cached = _load(path)
+        if cached is not None:
+            return cached
+    rates = _measure_in_worker(target, progress or _print_progress)
     _store(path, target, rates)
     return rates
 
 
 def remembered_rates(target: Target | None = None) -> MachineRates | None:
-    """The rates measured before, None if they never were.  Measures nothing."""
+    """The cached rates; None if there are none.  Measures nothing."""
     return _load(_cache_path(_checked(target)))
 
 
 def calibrated(target: Target | None = None) -> Target:
-    """`target` (default: this machine) with measured rates in place of estimates.  Its identity and database key stay the same."""
+    """`target` (default: this machine) with measured rates instead of estimates.  Its identity and database key do not change."""
     target = _checked(target)
     return target.with_attributes(**machine_rates(target).to_json())
 
 
 def measure_rates(target: Target) -> MachineRates:
-    """Measure in this process, which should be idle and have its threads pinned (`machine_rates` sees to both)."""
+    """Measure in this process, which should be idle and have pinned threads (`machine_rates` ensures both)."""
     kernels = load_probe(target)
     cores = target.num_cores
     out, data = _buffer(cores * OUT_BYTES), _buffer(_data_bytes(target))
@@ -155,25 +155,25 @@ def measure_rates(target: Target) -> MachineRates:
 
 
 def probe_worker() -> Callable[[dict[str, object]], dict[str, float]]:
-    """The job of the measuring process: target as JSON in, rates as JSON out."""
+    """The job of the measuring process: maps a target as JSON to its rates as JSON."""
     return lambda target: measure_rates(Target.from_json(target)).to_json()
 
 
 def _checked(target: Target | None) -> Target:
     target = target or Target.detect()
     if not target.is_cpu:
-        raise UserError(f"machine rates are those of a CPU; {target} is none. Give a target of kind llvm or c")
+        raise UserError(f"machine rates are measured for CPUs, but {target} is not one. Pass a target of kind llvm or c")
     check_runs_here(target)
     return target
 
 
 def _best_rate(run: Callable[[int], None], work: int) -> float:
-    """Work per nanosecond (GFLOP/s, GB/s) in the fastest of many chunks; `work` is what one round does."""
-    # Beside other work most of a short chunk is waiting for threads, and chunks as long as they should be hold next to nothing.
+    """Work per nanosecond (GFLOP/s, GB/s) of the fastest of many chunks; `work` is the work of one round."""
+    # On a busy machine most of a chunk is waiting for threads; without a minimum, chunks of the target length would shrink to no work.
     least = max(1, int(_CHUNK_S * _LEAST_RATE / work))
     rounds, best, chunks = least, 0.0, 0
     deadline = time.perf_counter() + _BUDGET_S
-    # The first chunk pays for waking threads and clocks: there is always a second.
+    # The first chunk includes waking threads and raising clocks, so at least two are run.
     while chunks < 2 or time.perf_counter() < deadline:
         before = time.perf_counter()
         run(rounds)
@@ -195,14 +195,14 @@ def _fork_join_us(kernels: ProbeKernels, threads: int) -> float:
 
 
 def _working_sets(target: Target) -> tuple[int, int]:
-    """Bytes each core reads to see its L2 and to see the L3."""
+    """Working sets in bytes per core for measuring the L2 and the L3."""
     l2 = max(target.l2_bytes // 2, min(2 * target.l1_bytes, target.l2_bytes))
     l3 = max(2 * target.l2_bytes, min(target.l3_bytes // (2 * target.num_cores), 8 * target.l2_bytes))
     return _whole(l2), _whole(l3)
 
 
 def _data_bytes(target: Target) -> int:
-    """Size of the buffer: more than the caches hold if memory allows, and every core's L3 working set."""
+    """Buffer size: more than the caches if memory allows, and at least the L3 working set of every core."""
     least, most = _DRAM_BYTES
     caches = target.l3_bytes + target.num_cores * target.l2_bytes
     return max(min(max(4 * caches, least), most, _free_memory() // 4), target.num_cores * max(_working_sets(target)))
@@ -220,7 +220,7 @@ def _whole(nbytes: int) -> int:
 
 
 def _buffer(nbytes: int) -> np.ndarray:
-    """Uninitialised bytes that start at a page."""
+    """Uninitialised page-aligned bytes."""
     raw = np.empty(_whole(nbytes) + 2 * _PAGE, np.uint8)
     skip = -raw.ctypes.data % _PAGE
     return raw[skip : skip + _whole(nbytes)]
@@ -231,32 +231,32 @@ def _address(array: np.ndarray) -> int:
 
 
 def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> MachineRates:
-    """Measure in a fresh process: threads pinned, nothing else in its pools and caches, memory returned afterwards."""
+    """Measure in a fresh process: pinned threads, empty pools and caches, and its memory is released afterwards."""
     factory = f"{__name__}:{probe_worker.__name__}"
     with WorkerPool(factory, 1, env=pin_threads(target.num_cores), timeout=_TIMEOUT_S) as pool:
         pool.submit(target.to_json(facts=True))
         result = pool.next_result(_PATIENCE_S)
         if result is None:
-            progress(f"measuring the rates of this machine on {target.num_cores} threads (once, a few seconds) ...")
+            progress(f"calibrating this machine on {target.num_cores} threads (once, takes a few seconds) ...")
             result = pool.next_result()
     if result is None or result.error is not None:
-        reason = f"{result.message}\n{result.detail}" if result else "the measuring process gave no answer"
+        reason = f"{result.message}\n{result.detail}" if result else "the measuring process did not answer"
         raise RunError(f"cannot measure the rates of this machine: {reason}")
     return MachineRates.from_json(result.value)
 
 
-def _say(message: str) -> None:
+def _print_progress(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
 def _cache_path(target: Target) -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     identity = json.dumps([detect_host().model_name, target.key, PROBE_VERSION])
-    return Path(home) / "tunesmith" / f"machine-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+    return Path(cache) / "tunesmith" / f"machine-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
 
 
 def _load(path: Path) -> MachineRates | None:
-    """What is remembered; None if there is nothing, or nothing that makes sense."""
+    """The cached rates; None if the file is missing or invalid."""
     try:
         return MachineRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
     except (OSError, ValueError, KeyError, TypeError, RecordError):
@@ -264,7 +264,7 @@ def _load(path: Path) -> MachineRates | None:
 
 
 def _store(path: Path, target: Target, rates: MachineRates) -> None:
-    """Remember; a cache that cannot be written only means measuring again."""
+    """Write the rates to the cache; errors are ignored, as the rates can be measured again."""
     content = {"cpu": detect_host().model_name, "target": target.to_json(), "probe_version": PROBE_VERSION, "rates": rates.to_json()}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""How fast a device is: multiply-adds, copies, reading from its L2 cache, starting a kernel, its clock; measured once and remembered.
+"""Calibrate a GPU: measure multiply-add rate, memory and L2 bandwidth, launch overhead and clock, and cache the results.
 
-As with `measure.calibration.cpu` the numbers stand for what tuned code can reach, the best of many short runs, and are facts of a `Target`,
-not part of its identity: measuring again changes no database key.  A rate that cannot be measured, or makes no sense, is left out with
-a note, and the table's estimate stays.
+As in `measure.calibration.cpu`, the rates are upper bounds for tuned code, each the best of many short runs, and facts of a `Target`, not
+part of its identity: recalibration changes no database key.  A rate that cannot be measured or is implausible is omitted with a note, and
+the target's estimate remains in use.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ from tunesmith.support.errors import RecordError, RunError, TunesmithError, User
 from tunesmith.support.worker_pool import WorkerPool
 
 PROBE_VERSION = 1
-"""Raised when the probes change, so that remembered numbers of older ones are measured again."""
+"""Version of the probes; incremented when they change, to invalidate cached rates."""
 
 RATES = ("peak_gflops", "dram_gbs", "l2_gbs", "launch_us", "clock_ghz")
-"""What is measured, by the names of a target's attributes."""
+"""The measured rates, named like the target's attributes."""
 NONSENSE = 20.0
-"""A rate is not believed when it is so many times the estimate."""
+"""Multiple of the estimate above which a rate is rejected as implausible."""
 _UNKNOWN_CARD = 1000.0
-"""The same where the estimate is no more than a floor for devices nobody knows."""
+"""The same limit for unknown devices, whose estimate is only a lower bound."""
 
 _BLOCKS = 8
-"""Of each multiprocessor: 2048 threads, as many as one holds."""
+"""Blocks per multiprocessor: 2048 threads, the most that one holds."""
 _CHUNK_S = 0.004
 _BUDGET_S = 0.15
 _COPY_BYTES = (64 << 20, 256 << 20, 1024 << 20)
 _SHARE = 64
-"""A copy takes no more than this part of the device's memory."""
+"""A copied buffer takes at most the fraction 1 / _SHARE of the device's memory."""
 _LAUNCHES = 300
-"""In a row; drivers take about a thousand before they wait."""
+"""Consecutive launches; drivers accept about a thousand before they block."""
 _TIMEOUT_S = 120.0
 _PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Measured rates; the names of the first five are those of the target's attributes, None where there is no number.
+    """Measured rates; the first five are named like the target's attributes and are None if unavailable.
 
     Attributes:
-        peak_gflops: float32 multiply-adds in registers, all multiprocessors, GFLOP/s.
-        dram_gbs: copying within the device's memory, bytes read and bytes written together, GB/s: the best of the sizes that are four
-            times the L2 cache or more.
-        l2_gbs: reading a buffer of half the L2 cache again and again, past the caches of the multiprocessors, GB/s.
-        launch_us: one of many empty kernels in a row that were put into the stream while another one ran, microseconds: what the device
-            needs to go from one to the next, whatever the host takes to start it.
-        clock_ghz: cycles that a multiprocessor went through in a nanosecond while it did multiply-adds; where it has no such counter, what
-            its driver says.
-        copies: (bytes, GB/s) of each size that was copied.
-        notes: what was left out, and why.
+        peak_gflops: float32 multiply-adds in registers on all multiprocessors, GFLOP/s.
+        dram_gbs: copying within the device's memory, bytes read plus bytes written, GB/s: the best over sizes of at least four times the
+            L2 cache.
+        l2_gbs: reading a buffer of half the L2 cache repeatedly, bypassing the caches of the multiprocessors, GB/s.
+        launch_us: time per kernel of consecutive empty kernels that were enqueued while another kernel ran, microseconds: the device's
+            launch overhead, without that of the host.
+        clock_ghz: clock cycles per nanosecond of a multiprocessor during multiply-adds; without a cycle counter, the clock reported by the
+            driver.
+        copies: (bytes, GB/s) of each copied size.
+        notes: omitted rates, with reasons.
     """
 
     peak_gflops: float | None = None
@@ -80,19 +80,19 @@ class DeviceRates:
     notes: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, float]:
-        """The rates that there are, by the names of the target's attributes."""
+        """The available rates by attribute name of the target."""
         return {name: value for name in RATES if (value := getattr(self, name)) is not None}
 
     def to_json(self) -> dict[str, object]:
-        """Plain data."""
+        """The rates as plain data."""
         return {**asdict(self), "copies": [list(c) for c in self.copies], "notes": list(self.notes)}
 
     @classmethod
     def from_json(cls, data: object) -> DeviceRates:
-        """What `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises:
-            RecordError: a rate is missing, unknown, or no positive number.
+            RecordError: a rate is missing, unknown, or not a positive number.
         """
         names = [f.name for f in fields(cls)]
         again = "Measure again with device_rates(refresh=True)"
@@ -106,19 +106,19 @@ class DeviceRates:
             copies = tuple([(int(n), float(rate)) for n, rate in data["copies"]])
             notes = tuple([str(note) for note in data["notes"]])
         except (TypeError, ValueError):
-            raise RecordError(f"device rates: copies are pairs of numbers and notes are texts, got {data!r}. {again}") from None
+            raise RecordError(f"device rates: copies must be pairs of numbers and notes texts, got {data!r}. {again}") from None
         return cls(**{name: None if data[name] is None else float(data[name]) for name in RATES}, copies=copies, notes=notes)
 
 
 def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[str], None] | None = None) -> DeviceRates:
-    """The rates of the first device of the target's kind, measured on the first call (a few seconds, in a process of its own).
+    """The rates of the first device of the target's kind, measured on the first call (a few seconds, in a separate process) and cached.
 
-    They are kept in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file for each device, driver and probe version.
+    The cache is in `$XDG_CACHE_HOME/tunesmith` (`~/.cache/tunesmith`), one file per device, driver and probe version.
 
     Args:
-        target: a `cuda` or `opencl` target that is this device.
-        refresh: measure even if numbers are remembered.
-        progress: told what goes on when it takes longer than a second, and what was left out; default: lines on standard error.
+        target: a `cuda` or `opencl` target that describes this device.
+        refresh: measure even if cached rates exist.
+        progress: receives a message if measuring takes longer than a second, and the notes; default: lines on standard error.
     Raises:
         UserError: the target is a CPU.
         BuildError: the target's code cannot run here.
@@ -126,26 +126,26 @@ def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[s
     """
     path = _cache_path(target, _checked(target))
     if not refresh:
-        remembered = _load(path)
-        if remembered is not None:
-            return remembered
-    say = progress or _say
-    rates = _measure_in_worker(target, say)
+        cached = _load(path)
+        if cached is not None:
+            return cached
+    report = progress or _print_progress
+    rates = _measure_in_worker(target, report)
     for note in rates.notes:
-        say(f"rates of the {target.kind} device: {note}")
+        report(f"rates of the {target.kind} device: {note}")
     _store(path, target, rates)
     return rates
 
 
 def remembered_device_rates(target: Target) -> DeviceRates | None:
-    """The rates measured before, None if they never were.  Measures nothing."""
+    """The cached rates; None if there are none.  Measures nothing."""
     return _load(_cache_path(target, _checked(target)))
 
 
 def calibrated_device(target: Target, progress: Callable[[str], None] | None = None) -> Target:
-    """The target with measured rates in place of estimates.  Its identity and database key stay the same.
+    """The target with measured rates instead of estimates.  Its identity and database key do not change.
 
-    A device whose rates cannot be measured keeps the estimates, and `progress` is told.
+    If the rates cannot be measured, the estimates are kept, and `progress` receives a message.
 
     Raises:
         UserError, BuildError: as `device_rates`.
@@ -154,16 +154,16 @@ def calibrated_device(target: Target, progress: Callable[[str], None] | None = N
     try:
         return target.with_attributes(**device_rates(target, progress=progress).facts())
     except RunError as error:
-        (progress or _say)(f"{error}. The estimates of {target} stay")
+        (progress or _print_progress)(f"{error}. The estimates of {target} are kept")
         return target
 
 
 def measure_device(target: Target, code: bytes | None = None) -> DeviceRates:
-    """Measure in this process, on a device that nobody else uses (`device_rates` sees to both).
+    """Measure in this process, on a device that no other process uses (`device_rates` ensures this).
 
     Args:
-        target: which kind of device, its architecture, L2 cache and estimates.
-        code: the kernels, if they are compiled already.
+        target: determines the device kind, architecture, L2 size and estimates.
+        code: the compiled kernels, if available.
     """
     device = Device(target.base)
     facts = device.api.attributes(device.index)
@@ -182,13 +182,13 @@ def measure_device(target: Target, code: bytes | None = None) -> DeviceRates:
             try:
                 value = step()
             except DeviceLost as error:
-                notes.append(f"{name} and what follows are not measured: {error}")
+                notes.append(f"{name} and the rates after it are not measured: {error}")
                 break
             except TunesmithError as error:
                 notes.append(f"{name} is not measured: {error}")
                 continue
             finally:
-                with contextlib.suppress(RunError):  # of a lost device, which the note is about
+                with contextlib.suppress(RunError):  # a lost device is already noted
                     probe.free()
             note = _doubt(name, value, target)
             if note:
@@ -199,33 +199,33 @@ def measure_device(target: Target, code: bytes | None = None) -> DeviceRates:
 
 
 def probe_worker() -> Callable[[dict[str, object]], dict[str, object]]:
-    """The job of the measuring process: target as JSON in, rates as JSON out."""
+    """The job of the measuring process: maps a target as JSON to its rates as JSON."""
     return lambda target: measure_device(Target.from_json(target)).to_json()
 
 
 def _checked(target: Target) -> DeviceAttributes:
-    """Facts about the device that a target is."""
+    """Check that the target's device is present, and return its attributes."""
     if target.is_cpu:
-        raise UserError(f"device rates are those of a GPU or another device; {target} is a CPU: machine_rates measures it")
+        raise UserError(f"device rates are measured for GPUs and other devices, but {target} is a CPU. Use machine_rates for CPUs")
     check_device(target)
     return Device(target.base).api.attributes(0)
 
 
 def _doubt(name: str, value: float | None, target: Target) -> str:
-    """Why a number is not believed; empty if it may be right, or there is none."""
+    """Reason to reject a rate; empty if it is plausible or missing."""
     if value is None:
         return ""
     if not 0 < value < math.inf:
-        return f"{name} is left out: {value} is no rate"
+        return f"{name} is omitted: {value} is not a rate"
     estimate = float(getattr(target, name))
     factor = _UNKNOWN_CARD if target.base == "opencl" and estimate == OPENCL_FLOOR.get(name) else NONSENSE
     if value > factor * estimate:
-        return f"{name} is left out: {value:.4g} is more than {factor:.0f} times the estimate, {estimate:.4g}"
+        return f"{name} is omitted: {value:.4g} is more than {factor:.0f} times the estimate, {estimate:.4g}"
     return ""
 
 
 def _multiply_add(probe: Probe, target: Target) -> tuple[Callable[[int], None], Allocation]:
-    """(starts so many rounds on all multiprocessors, where times are written); x becomes x / 2 + 1 / 2, which stays finite."""
+    """(Launch of `number` rounds on all multiprocessors, memory that receives the times).  Each step x / 2 + 1 / 2 stays finite."""
     blocks = _BLOCKS * target.num_cores
     rounds, numbers = probe.filled([0], np.int32), probe.filled([0.5, 0.5], np.float32)
     out, times = probe.memory(4 * THREADS * blocks), probe.filled([0] * 4, np.int64)
@@ -247,7 +247,7 @@ def _peak(probe: Probe, target: Target) -> float:
 
 
 def _clock(probe: Probe, target: Target, facts: DeviceAttributes) -> float | None:
-    """By the counters of a multiprocessor after 5 ms of multiply-adds; without counters, by the driver."""
+    """Clock from the counters of a multiprocessor after 4 ms of multiply-adds; without counters, from the driver."""
     if target.base == "cuda":
         start, times = _multiply_add(probe, target)
         rounds = 1000
@@ -264,12 +264,12 @@ def _clock(probe: Probe, target: Target, facts: DeviceAttributes) -> float | Non
 
 
 def _copy(probe: Probe, target: Target, facts: DeviceAttributes, copies: list[tuple[int, float]]) -> float:
-    """Copies of several sizes; those that caches help with do not count."""
+    """Best rate over copies of several sizes; sizes below four times the L2 cache are excluded if larger ones exist."""
     most = (facts.free_memory_bytes or facts.memory_bytes or _SHARE * _COPY_BYTES[0]) // _SHARE
     for nbytes in [n for n in _COPY_BYTES if n <= most] or [max(CHUNK, most // CHUNK * CHUNK)]:
         x, y = probe.memory(nbytes), probe.memory(nbytes)
         copy = partial(probe.launch, "copy", [x, y], nbytes // CHUNK)
-        probe.launch("copy", [y, x], nbytes // CHUNK)  # memory that was never written may be no memory yet
+        probe.launch("copy", [y, x], nbytes // CHUNK)  # memory that was never written may not be backed by physical pages
         copies.append((nbytes, _best_rate(probe, partial(_times, copy), 2 * nbytes)))
         probe.free()
     large = [rate for nbytes, rate in copies if nbytes >= 4 * target.l2_bytes]
@@ -279,7 +279,7 @@ def _copy(probe: Probe, target: Target, facts: DeviceAttributes, copies: list[tu
 def _reread(probe: Probe, target: Target) -> float:
     chunks = max(1, target.l2_bytes // 2 // CHUNK)
     blocks = _BLOCKS * target.num_cores
-    # Next is a part that no block of this multiprocessor had: an odd step away, near the middle.
+    # An odd stride of about half the buffer reaches chunks that no block of this multiprocessor has read.
     on = (chunks // 2) | 1 if chunks > 2 else 0
     plan = probe.filled([0, chunks, on], np.int32)
     x = probe.filled(np.zeros(chunks * CHUNK // 4, np.float32), np.float32)
@@ -297,7 +297,7 @@ def _reread(probe: Probe, target: Target) -> float:
 
 
 def _launch(probe: Probe, target: Target) -> float:
-    """Microseconds from one empty kernel to the next, while the host is ahead."""
+    """Microseconds per empty kernel while the host enqueues ahead of the device."""
     start, _ = _multiply_add(probe, target)
     one = probe.memory(128)
     rounds, busy = 1000, 0.0
@@ -311,7 +311,7 @@ def _launch(probe: Probe, target: Target) -> float:
     for _ in range(8):
         taken, started = probe.seconds(work, partial(start, rounds))
         best = min(best, taken / launches)
-        if busy <= 1.5 * started and rounds < 1 << 24:  # the device was idle before all were started: keep it busy for longer
+        if busy <= 1.5 * started and rounds < 1 << 24:  # the device became idle before all launches were enqueued: block it for longer
             busy, _ = probe.seconds(partial(start, rounds))
             rounds = max(rounds, math.ceil(rounds * 2.5 * started / max(busy, 1e-6)))
             busy, _ = probe.seconds(partial(start, rounds))
@@ -324,12 +324,12 @@ def _times(call: Callable[[], None], number: int) -> None:
 
 
 def _best_rate(probe: Probe, start: Callable[[int], None], work: int) -> float:
-    """Work per nanosecond (GFLOP/s, GB/s) in the fastest of many runs; `work` is what one round does."""
+    """Work per nanosecond (GFLOP/s, GB/s) of the fastest of many runs; `work` is the work of one round."""
     rounds, best, runs = 1, 0.0, 0
     deadline = time.perf_counter() + _BUDGET_S
-    # The first run pays for loading code and waking clocks: there are always three.
+    # The first run includes loading code and raising clocks, so at least three are run.
     while runs < 3 or time.perf_counter() < deadline:
-        start(rounds)  # writes the number of rounds down, which is not to be timed
+        start(rounds)  # writes the number of rounds to memory, untimed
         seconds, _ = probe.seconds(partial(start, rounds))
         if seconds > 0:
             best = max(best, work * rounds / seconds * 1e-9)
@@ -339,32 +339,32 @@ def _best_rate(probe: Probe, start: Callable[[int], None], work: int) -> float:
 
 
 def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> DeviceRates:
-    """Measure in a fresh process: a device that is lost there is not lost here, and memory goes back."""
+    """Measure in a fresh process: a lost device affects only that process, and its memory is released afterwards."""
     factory = f"{__name__}:{probe_worker.__name__}"
     with device_lease(Device(target.base)), WorkerPool(factory, 1, timeout=_TIMEOUT_S) as pool:
         pool.submit(target.to_json(facts=True))
         result = pool.next_result(_PATIENCE_S)
         if result is None:
-            progress(f"measuring the rates of the first {target.kind} device (once, a few seconds) ...")
+            progress(f"calibrating the first {target.kind} device (once, takes a few seconds) ...")
             result = pool.next_result()
     if result is None or result.error is not None:
-        reason = f"{result.message}\n{result.detail}" if result else "the measuring process gave no answer"
+        reason = f"{result.message}\n{result.detail}" if result else "the measuring process did not answer"
         raise RunError(f"cannot measure the rates of the first {target.kind} device: {reason}")
     return DeviceRates.from_json(result.value)
 
 
-def _say(message: str) -> None:
+def _print_progress(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
 def _cache_path(target: Target, facts: DeviceAttributes) -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     identity = json.dumps([target.base, facts.name, facts.driver_version, target.arch, target.num_cores, target.l2_bytes, PROBE_VERSION])
-    return Path(home) / "tunesmith" / f"device-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
+    return Path(cache) / "tunesmith" / f"device-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
 
 
 def _load(path: Path) -> DeviceRates | None:
-    """What is remembered; None if there is nothing, or nothing that makes sense."""
+    """The cached rates; None if the file is missing or invalid."""
     try:
         return DeviceRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
     except (OSError, ValueError, KeyError, TypeError, RecordError):
@@ -372,7 +372,7 @@ def _load(path: Path) -> DeviceRates | None:
 
 
 def _store(path: Path, target: Target, rates: DeviceRates) -> None:
-    """Remember; a cache that cannot be written only means measuring again."""
+    """Write the rates to the cache; errors are ignored, as the rates can be measured again."""
     facts = Device(target.base).api.attributes(0)
     content = {
         "device": facts.name,

@@ -1,7 +1,7 @@
-"""Hand-written kernels that show what a device can do, in CUDA C and OpenCL C, and their timing by the device's own marks.
+"""Run handwritten CUDA C and OpenCL C kernels that exercise one device resource each, and time them with device events.
 
-Each kernel does one thing: multiply-adds in registers, a copy, reading a small buffer again and again, nothing.  How often it does so
-stands in memory, so that one compiled program serves for short and long runs.
+The kernels: multiply-adds in registers, a copy, repeated reads of a small buffer, an empty kernel.  They read the number of rounds from
+memory, so that one compiled program serves short and long runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tunesmith.runtime.device.device import Allocation, Device
 from tunesmith.support.errors import BuildError
 
 THREADS = 256
-"""Of a block, in all kernels."""
+"""Threads per block, in all kernels."""
 FMAS = 12 * 16
-"""Multiply-adds of a thread in one round: accumulators that fit the registers of narrow processors, times steps between two jumps."""
+"""Multiply-adds per thread and round: accumulators (limited to the registers of small processors) times unrolled steps."""
 CHUNK = 4 * THREADS * 16
-"""Bytes that a block copies, or reads in one round: four vectors of 16 bytes a thread, all on their way at once."""
+"""Bytes that a block copies, or reads in one round: four 16-byte vectors in flight per thread."""
 
 _CUDA = """
 #define KERNEL extern "C" __global__ void __launch_bounds__(256)
@@ -107,35 +107,35 @@ KERNEL nothing(GLOBAL int* RESTRICT x) {}
 
 
 def source(kind: str) -> str:
-    """The kernels in the language of a kind of device, `cuda` or `opencl`."""
-    # In CUDA C `long` is as long as the compiler's system makes it.
+    """Source of the kernels for a device kind, `cuda` or `opencl`."""
+    # The size of `long` in CUDA C depends on the host system.
     return _CUDA + _KERNELS.replace("long*", "long long*") if kind == "cuda" else _OPENCL + _KERNELS
 
 
 def compiled(kind: str, arch: str) -> bytes:
-    """The kernels as `DeviceAPI.load_code` takes them.
+    """The kernels in the form that `DeviceAPI.load_code` takes.
 
     Raises:
-        BuildError: there are none for this kind, or the compiler refuses.
+        BuildError: the device kind has no kernels, or compilation fails.
     """
     if kind not in ("cuda", "opencl"):
-        raise BuildError(f"devices of kind {kind} cannot be probed: kernels are there for cuda and opencl")
+        raise BuildError(f"devices of kind {kind} cannot be calibrated: there are kernels for cuda and opencl only")
     return compile_cuda(source(kind), arch).cubin if kind == "cuda" else source(kind).encode()
 
 
 class Probe:
-    """Kernels on a device, and memory for them; all of it is given back on leaving.
+    """Kernels on a device, and memory for them; everything is released on exit.
 
     Args:
-        device: where.
-        code: as `load_code` takes it.
+        device: the device.
+        code: the kernels, in the form that `load_code` takes.
     """
 
     def __init__(self, device: Device, code: bytes) -> None:
         self.device = device
         self._api = device.api
         self._code = self._api.load_code(device.index, code)
-        self._marks = [self._api.create_event(device.index) for _ in range(2)]
+        self._events = [self._api.create_event(device.index) for _ in range(2)]
         self._memory: list[Allocation] = []
 
     def __enter__(self) -> Self:
@@ -143,56 +143,56 @@ class Probe:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        for mark in self._marks:
-            self._api.free_event(self.device.index, mark)
+        for event in self._events:
+            self._api.free_event(self.device.index, event)
         self._api.unload_code(self.device.index, self._code)
 
     def memory(self, nbytes: int) -> Allocation:
-        """Memory with anything in it.  Raises RunError when there is none."""
+        """Uninitialised memory.  Raises RunError if it is exhausted."""
         self._memory.append(self._api.allocate(self.device.index, nbytes, 128))
         return self._memory[-1]
 
     def filled(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> Allocation:
-        """Memory that holds these values."""
+        """Memory initialised with values."""
         host = np.ascontiguousarray(values, dtype)
         memory = self.memory(host.nbytes)
         self.fill(memory, host)
         return memory
 
     def fill(self, memory: Allocation, host: npt.NDArray[np.generic]) -> None:
-        """Overwrite the beginning of memory."""
+        """Copy an array to the beginning of memory."""
         self._api.copy(host_memory(host), memory, host.nbytes)
         self._api.synchronise(self.device.index)
 
     def read(self, memory: Allocation, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-        """What memory holds."""
+        """The contents of memory as an array."""
         host = np.empty(memory.nbytes // np.dtype(dtype).itemsize, dtype)
         self._api.copy(memory, host_memory(host), host.nbytes)
         self._api.synchronise(self.device.index)
         return host
 
     def free(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         while self._memory:
             self._api.free(self._memory.pop())
 
     def launch(self, kernel: str, arguments: Sequence[Allocation], blocks: int) -> None:
-        """Start a kernel."""
+        """Launch a kernel."""
         self._api.launch(self.device.index, self._code, kernel, arguments, (blocks, 1, 1), (THREADS, 1, 1))
 
     def seconds(self, work: Callable[[], object], before: Callable[[], object] | None = None) -> tuple[float, float]:
-        """How long work takes by the device's marks, and how long it took to start it.
+        """Device seconds of `work` by its events, and host seconds to launch it.
 
         Args:
-            work: starts kernels.
-            before: untimed; as long as it keeps the device busy, work can be started without the device waiting for it.
+            work: launches kernels.
+            before: run untimed; while it keeps the device busy, `work` is enqueued without the device waiting for the host.
         """
         api, index = self._api, self.device.index
         if before is not None:
             before()
         begun = time.perf_counter()
-        api.record_event(index, self._marks[0])
+        api.record_event(index, self._events[0])
         work()
-        api.record_event(index, self._marks[1])
+        api.record_event(index, self._events[1])
         started = time.perf_counter() - begun
-        return api.elapsed(index, *self._marks), started
+        return api.elapsed(index, *self._events), started

@@ -1,8 +1,7 @@
-"""The data that candidates of a workload run on: seeded, the same in every process, and placed once for all of them.
+"""Generate the arguments of a workload from a seed, identically in every process, and allocate them once for all candidates.
 
-Inputs are sealed against writing and shared by all candidates.  Outputs are poisoned before a run that is verified, so
-that an element which was not written cannot pass for right because an earlier candidate had written it.  Outputs that the
-function reads, or writes in part only, start from random values instead.
+Inputs are read-only and shared by all candidates.  Outputs are poisoned before a verified run, so that results of an earlier candidate
+cannot hide an element that was not written.  Outputs that the function reads, or writes only in part, start from random values instead.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from tunesmith.support import seeds
 from tunesmith.support.errors import UserError
 
 Range = tuple[float, float]
-"""Values of an input: from the first, up to but without the second."""
+"""Half-open interval of the values of an input."""
 
 FLOATS: Range = (-1.0, 1.0)
 SIGNED: Range = (-8, 8)
 UNSIGNED: Range = (0, 16)
-"""The ranges of inputs nobody said more about.  An input of indices needs a range of its own."""
+"""Default ranges of inputs.  Inputs used as indices need an explicit range."""
 
 
 def make_inputs(params: Sequence[ParamSpec], seed: int = 0, ranges: Mapping[str, Range] | None = None) -> list[Array]:
-    """Random values for every argument that is not written, in order; bfloat16 is held in float32.
+    """Random values for every argument that is not written, in order; bfloat16 as float32.
 
-    Uniform in the range; an input does not depend on the others.
+    Values are uniform in the range; each input has an independent random stream.
 
     Args:
         params: all arguments of the function.
-        seed: of the data.
-        ranges: by the name of the argument.
+        seed: seed of the data.
+        ranges: value ranges by argument name.
     Raises:
-        UserError: a range is empty, or belongs to no input.
+        UserError: a range is empty, or its name is not an input.
     """
     ranges = ranges or {}
     inputs = [(i, p) for i, p in enumerate(params) if not p.written]
     unknown = sorted(set(ranges) - {p.name for _, p in inputs})
     if unknown:
-        raise UserError(f"a range is given for {', '.join(unknown)}, and the inputs are {', '.join(p.name for _, p in inputs) or 'none'}")
+        raise UserError(f"a range is given for {', '.join(unknown)}, but the inputs are {', '.join(p.name for _, p in inputs) or 'none'}")
     return [_draw(p, seed, i, ranges.get(p.name)) for i, p in inputs]
 
 
@@ -63,7 +62,7 @@ def _draw(param: ParamSpec, seed: int, index: int, given: Range | None) -> Array
 
 
 def poison(params: Sequence[ParamSpec], reference: Sequence[Array]) -> list[Array]:
-    """Values of the arguments that are written, wrong everywhere: NaN, or the complement of what is expected."""
+    """Values for the written arguments that are wrong in every element: NaN, or the complement of the expected value."""
     dtypes_written = [p.dtype for p in params if p.written]
     return [
         np.where(np.isnan(x), x.dtype.type(0), x.dtype.type(np.nan)) if dtypes.is_float(dtype) else ~x
@@ -72,15 +71,15 @@ def poison(params: Sequence[ParamSpec], reference: Sequence[Array]) -> list[Arra
 
 
 def run_baseline(params: Sequence[ParamSpec], seed: int, run: Callable[[Sequence[Array]], list[Array]]) -> tuple[list[Array], list[Array]]:
-    """What outputs hold before a verified call, and what they must hold after it, by two calls of the unscheduled function.
+    """Contents of the outputs before a verified call, and expected contents after it, from two calls of the unscheduled function.
 
-    If the results depend on what the outputs held, the function updates one of them or writes a part of one: then a call starts from
-    random values, as the reference has.  Otherwise it starts from poison.
+    If the results depend on the previous contents, the function updates an output or writes only a part of one: verified calls then start
+    from the same random values as the reference.  Otherwise they start from poison.
 
     Args:
         params: all arguments of the function.
-        seed: of the data.
-        run: fills the arguments that are written with values, calls the function, and returns a copy of what they hold then.
+        seed: seed of the data.
+        run: fills the written arguments with values, calls the function, and returns a copy of their contents.
     """
     first = [_draw(p, seed, i, None) for i, p in enumerate(params) if p.written]
     after = run(first)
@@ -90,14 +89,14 @@ def run_baseline(params: Sequence[ParamSpec], seed: int, run: Callable[[Sequence
 
 
 class ArgumentTable:
-    """The arguments of one workload in memory.
+    """The arguments of one workload, allocated in guarded memory.
 
     Args:
         params: all arguments, in order.
-        inputs: values of those that are not written, in order.
+        inputs: values of the arguments that are not written, in order.
 
     Raises:
-        RunError: there is not enough memory.
+        RunError: memory is exhausted.
     """
 
     def __init__(self, params: Sequence[ParamSpec], inputs: Sequence[Array]) -> None:
@@ -111,11 +110,11 @@ class ArgumentTable:
         self._outputs = [(p, a) for p, a in zip(self.params, self._arrays, strict=True) if p.written]
 
     def arguments(self) -> list[object]:
-        """What a compiled function is called with; valid while the table lives."""
+        """Arguments for a compiled function; valid during the lifetime of the table."""
         return [array.argument() for array in self._arrays]
 
     def outputs(self) -> list[Array]:
-        """What the last run left in the arguments that are written: views where that is possible."""
+        """Current contents of the written arguments; views, except for bfloat16."""
         return [array.load() for _, array in self._outputs]
 
     def fill(self, values: Sequence[Array]) -> None:
@@ -124,5 +123,5 @@ class ArgumentTable:
             array.store(x)
 
     def damaged(self) -> list[str]:
-        """Names of the outputs next to which somebody wrote since the last call."""
+        """Names of the outputs outside which memory was overwritten since the last call."""
         return [param.name for param, array in self._outputs if array.damaged()]

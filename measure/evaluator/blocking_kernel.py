@@ -1,7 +1,7 @@
-"""A lead for the host: the device is kept busy while calls are put into its stream, which it then runs without waiting for any.
+"""Keep a device busy with a blocking kernel while the host enqueues calls, so that timing excludes launch overhead.
 
-Starting a kernel from Python takes longer than short kernels do; between two marks the device would wait for the host, and its clock would
-tell how fast Python is.
+Launching a kernel from Python takes longer than a short kernel runs.  Without the blocking kernel the device would wait for the host
+between two events, and the events would measure launch overhead.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from tunesmith.measure.calibration.gpu_probe import THREADS, Probe
 from tunesmith.runtime.device.device import Device
 
 AT_ONCE = 500
-"""Calls that are put into a stream together; drivers take about a thousand before the host has to wait."""
+"""Calls enqueued per batch; drivers accept about a thousand before the host must wait."""
 _SLACK = 1.5
-"""The device is busy for longer than the host is expected to need."""
+"""Factor between the duration of the blocking kernel and the expected launch time."""
 _CALIBRATED_S = 5e-4
 
 
 class BlockingKernel:
-    """Multiply-adds of one block of threads, for as long as is wanted.
+    """Kernel of multiply-adds in one thread block, with an adjustable duration.
 
     Args:
-        device: to be kept busy.
-        code: `device_probe.compiled` for it.
+        device: device to keep busy.
+        code: result of `gpu_probe.compiled` for the device.
     """
 
     def __init__(self, device: Device, code: bytes) -> None:
@@ -42,7 +42,7 @@ class BlockingKernel:
         self._seconds_a_round = max(taken, 1e-9) / rounds
 
     def start(self, seconds: float) -> None:
-        """Keep the device busy for so long and a half; returns at once."""
+        """Keep the device busy for 1.5 times `seconds`.  Returns immediately."""
         self._start(max(1, math.ceil(_SLACK * seconds / self._seconds_a_round)))
 
     def _start(self, rounds: int) -> None:
@@ -50,5 +50,5 @@ class BlockingKernel:
         self._probe.launch("multiply_add", self._arguments, 1)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         self._probe.__exit__(None, None, None)

@@ -1,11 +1,10 @@
-"""Whether an output is right: compared with a reference, within a tolerance that follows from types and reduction lengths.
+"""Verify outputs against a reference, with a tolerance derived from dtypes and reduction lengths.
 
-An element may differ by `relative * (|reference| + rms)`, where rms is the root mean square of the whole reference: sums of
-values of both signs cancel, and their rounding error is relative to the terms, not to the sum.  `relative` adds, for
-every block of the workload, 8 eps (1 + sqrt(k)): rounding errors of a sum of k terms in any order grow like sqrt(k)
-(Higham, Accuracy and Stability of Numerical Algorithms, 2.8), the worst case k is never near, and a forgotten term of
-a sum shows as 1 / sqrt(k) if the terms are of both signs, as those of random inputs are.  Integers and booleans must be
-equal.
+An element may differ by `relative * (|reference| + rms)`, where rms is the root mean square of the whole reference: sums of mixed signs
+cancel, and their rounding error is relative to the terms, not to the sum.  `relative` is the sum over the blocks of the workload of
+8 eps (1 + sqrt(k)): the rounding error of a sum of k terms in any order grows like sqrt(k) (Higham, Accuracy and Stability of Numerical
+Algorithms, 2.8), the worst case k does not occur in practice, and a missing term causes an error of about 1 / sqrt(k) if the terms have
+mixed signs, as those of random inputs do.  Integers and booleans must be equal.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MARGIN = 8.0
 
 
 def tolerance_of(func: PrimFunc) -> float:
-    """The `relative` of a workload, from the type each block writes and the length of what it sums over."""
+    """The `relative` of a workload, from the dtype and the reduction length of each block."""
     total = 0.0
     for block in blocks_under(func.body):
         eps = max((_EPS.get(dtypes.element(b.dtype), 0.0) for b in _written(block)), default=0.0)
@@ -39,12 +38,12 @@ def tolerance_of(func: PrimFunc) -> float:
 
 
 def mismatch(actual: Array, expected: Array, relative: float) -> str | None:
-    """What is wrong with an output, None if nothing is.
+    """Description of the difference between an output and its reference; None if it is within the tolerance.
 
     Args:
         actual: the output.
-        expected: the reference, of the same shape.  Where it is NaN or infinite, the output must be the same.
-        relative: see above; not used for integers and booleans.
+        expected: the reference, of the same shape.  NaN and infinite elements must match exactly.
+        relative: relative tolerance, see the module docstring; not used for integers and booleans.
     """
     if actual.dtype.kind != "f":
         wrong = np.asarray(actual != expected)
@@ -62,30 +61,31 @@ def mismatch(actual: Array, expected: Array, relative: float) -> str | None:
 
 
 def check_reference(params: Sequence[ParamSpec], outputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a reference as the runner compares them: one array of the right shape for each argument that is written.
+    """Check and convert the outputs of a reference: one array of the right shape for each written argument.
 
     Raises:
-        UserError: there are more or fewer, or one has another shape or kind of element.
+        UserError: the number of outputs, or the shape or element kind of one, does not match the arguments.
     """
     written = [p for p in params if p.written]
     if len(outputs) != len(written):
-        raise UserError(f"the reference gave {len(outputs)} outputs; the function writes {', '.join(p.name for p in written) or 'none'}")
+        names = ", ".join(p.name for p in written) or "none"
+        raise UserError(f"the reference returned {len(outputs)} outputs; the function writes {names}")
     checked = []
     for param, output in zip(written, map(np.asarray, outputs), strict=True):
         dtype = dtypes.to_numpy(param.dtype)
         if output.shape != param.shape or (output.dtype.kind == "f") != (dtype.kind == "f"):
-            raise UserError(f"the reference gave {output.dtype}{list(output.shape)} for {param.name}, which is {param}")
-        checked.append(np.asarray(output, dtype, order="C"))  # ascontiguousarray makes a vector of a scalar
+            raise UserError(f"the reference returned {output.dtype}{list(output.shape)} for {param.name}, which is {param}")
+        checked.append(np.asarray(output, dtype, order="C"))  # ascontiguousarray would turn a scalar into a vector
     return checked
 
 
 def save_reference(path: Path, outputs: Sequence[Array]) -> None:
-    """Write the outputs where the process that runs candidates finds them."""
+    """Write the outputs to a file, for the process that runs candidates."""
     np.savez(path, *outputs)
 
 
 def load_reference(path: str | Path) -> list[Array]:
-    """The outputs that `save_reference` wrote."""
+    """Read the outputs written by `save_reference`."""
     with np.load(path, allow_pickle=False) as file:
         return [file[name] for name in file.files]
 
@@ -101,5 +101,5 @@ def _written(block: Block) -> list[Buffer]:
 
 
 def _terms(block: Block) -> int:
-    """Terms of the sum that a block computes; an extent that is not known counts as one."""
+    """Reduction length of a block; an unknown extent counts as 1."""
     return math.prod(i.extent.const or 1 for i in block.iters if i.kind == "R")

@@ -1,8 +1,8 @@
-"""The place where candidates for a device run: arguments laid out once for a workload, then each candidate loaded, raced and judged.
+"""Evaluate device candidates: prepare the arguments once per workload, then load, time and verify each candidate.
 
-Times are the device's own: marks before and after many launches, all of which are there before the device comes to them.  What a candidate
-did to the device shows when results are fetched; a device that takes nothing more from this process taints the bench, which is then thrown
-away with the process.
+Times are measured by the device: events before and after many launches, all enqueued before the device reaches them.  Errors that a
+candidate causes on the device appear when results are fetched.  If the device no longer accepts work from this process, the evaluator is
+marked corrupted and its process is replaced.
 """
 
 from __future__ import annotations
@@ -34,126 +34,126 @@ from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import BuildError, RunError, UserError
 
-_TABLES = 4
-"""Workloads whose arguments are kept."""
+_CACHED_WORKLOADS = 4
+"""Workloads whose arguments are cached."""
 _MOST_COPIES = 512
-"""Sets of arguments for calls that find their data elsewhere each time: 180 MB in all, an L2 cache and more, from 350 KB each."""
+"""Limit of argument sets for calls with cold data: at 350 KB per set they hold 180 MB, more than an L2 cache."""
 
-LED = ("cuda",)
-"""Kinds of devices whose kernels may be shorter than it takes to start them."""
+LAUNCH_BOUND = ("cuda",)
+"""Device kinds on which a kernel may be shorter than its launch."""
 _HOST_BOUND = 0.5
-"""Calls that take the host more than this part of the device's time to start: the device may have waited for them."""
+"""If launching takes more than this fraction of the device time, the device may have waited for the host."""
 
 
 class DeviceEvaluator:
-    """Runs candidates on the first device of the target's kind, one at a time.  Its caller holds the device's lease.
+    """Runs candidates on the first device of the target's kind, one at a time.  The caller holds the device's lease.
 
     Attributes:
-        tainted: the device takes nothing more from this process.
+        corrupted: the device no longer accepts work from this process.
     """
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._leads: dict[Target, BlockingKernel | None] = {}
+        self._workloads: OrderedDict[str, _DeviceWorkload] = OrderedDict()
+        self._blocking_kernels: dict[Target, BlockingKernel | None] = {}
         self.corrupted = False
 
     def prepare(self, setup: RunSetup) -> None:
-        """Lay out the arguments of a workload, unless they are there.
+        """Prepare the arguments of a workload, unless they are cached.
 
         Raises:
-            RunError: there is no such device, no memory, or the unscheduled function does not run.
+            RunError: there is no such device, memory is exhausted, or the unscheduled function fails.
         """
-        if setup.key in self._places:
-            self._places.move_to_end(setup.key)
+        if setup.key in self._workloads:
+            self._workloads.move_to_end(setup.key)
             return
         target = Target.from_json(json.loads(setup.target))
         try:
             check_runs_here(target)
         except BuildError as error:
             raise RunError(str(error)) from None
-        while len(self._places) >= _TABLES:
-            self._places.popitem(last=False)
-        if target.base in LED and target not in self._leads:
+        while len(self._workloads) >= _CACHED_WORKLOADS:
+            self._workloads.popitem(last=False)
+        if target.base in LAUNCH_BOUND and target not in self._blocking_kernels:
             try:
-                self._leads[target] = BlockingKernel(Device(target.base), compiled(target.base, target.arch))
-            except BuildError:  # without a compiler short kernels take as long as starting them
-                self._leads[target] = None
-        self._places[setup.key] = _Place(setup, Device(target.base), self._leads.get(target))
+                self._blocking_kernels[target] = BlockingKernel(Device(target.base), compiled(target.base, target.arch))
+            except BuildError:  # without a compiler, times of short kernels are bounded by their launch
+                self._blocking_kernels[target] = None
+        self._workloads[setup.key] = _DeviceWorkload(setup, Device(target.base), self._blocking_kernels.get(target))
 
     def run(self, request: RunRequest) -> RunResult:
-        """Run one candidate.  Anything it does short of ending the process is in the result."""
+        """Run one candidate.  The result reports any failure that does not end the process."""
         start = time.perf_counter()
         self.prepare(request.setup)
-        place = self._places[request.setup.key]
-        with self._judged() as verdict:
-            verdict.append(_raced(request, place))
-        return replace(verdict[0], seconds=time.perf_counter() - start)
+        workload = self._workloads[request.setup.key]
+        with self._caught() as result:
+            result.append(_raced(request, workload))
+        return replace(result[0], seconds=time.perf_counter() - start)
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
-        """See `Runner.compare`: rounds in which each candidate has a sample."""
+        """See `Runner.compare`: candidates are timed in rounds of one sample each."""
         self.prepare(requests[0].setup)
-        place = self._places[requests[0].setup.key]
-        verdicts: dict[int, RunResult] = {}
-        calls: dict[int, _Timed] = {}
+        workload = self._workloads[requests[0].setup.key]
+        results: dict[int, RunResult] = {}
+        calls: dict[int, _TimedCalls] = {}
         start = time.perf_counter()
         try:
             for i, request in enumerate(requests):
-                with self._judged() as verdict:
-                    calls[i] = place.timed(request)
-                    wrong = place.wrong(calls[i].call)
+                with self._caught() as failure:
+                    calls[i] = workload.timed(request)
+                    wrong = workload.wrong(calls[i].call)
                     if wrong is not None:
-                        verdict.append(_failed("wrong_result", wrong))
-                if verdict:
-                    verdicts[i] = verdict[0]
-            samples = self._in_turns({i: timed for i, timed in calls.items() if i not in verdicts}, policy, verdicts)
+                        failure.append(_failed("wrong_result", wrong))
+                if failure:
+                    results[i] = failure[0]
+            samples = self._interleaved({i: timed for i, timed in calls.items() if i not in results}, policy, results)
         finally:
             for timed in calls.values():
                 timed.close()
         each = (time.perf_counter() - start) / max(1, len(requests))
         for i, (seconds, number) in samples.items():
-            verdicts[i] = RunResult(tuple(seconds), True, None, place.reference is not None, each, {"calls": float(number)})
-        return [replace(verdicts[i], host=place.host) for i in range(len(requests))]
+            results[i] = RunResult(tuple(seconds), True, None, workload.reference is not None, each, {"calls": float(number)})
+        return [replace(results[i], host=workload.host) for i in range(len(requests))]
 
-    def _in_turns(
-        self, calls: dict[int, _Timed], policy: TimingPolicy, verdicts: dict[int, RunResult]
+    def _interleaved(
+        self, calls: dict[int, _TimedCalls], policy: TimingPolicy, results: dict[int, RunResult]
     ) -> dict[int, tuple[list[float], int]]:
-        """Samples of each, in rounds, and calls in a sample.  One that fails has a verdict instead, and the rounds go on without it."""
+        """Samples and calls per sample of each candidate, timed in rounds.  Failures are added to `results`; the others continue."""
         numbers: dict[int, int] = {}
         samples: dict[int, list[float]] = {i: [] for i in calls}
         for i, timed in calls.items():
-            with self._judged() as verdict:
+            with self._caught() as failure:
                 numbers[i] = _calls_in_a_sample(timed, policy)
-            if verdict:
-                verdicts[i] = verdict[0]
+            if failure:
+                results[i] = failure[0]
         until = time.perf_counter() + policy.limit_s * max(len(calls), 1)
-        while (left := [i for i in calls if i not in verdicts]) and min(len(samples[i]) for i in left) < policy.repeats:
+        while (left := [i for i in calls if i not in results]) and min(len(samples[i]) for i in left) < policy.repeats:
             for i in left:
-                with self._judged() as verdict:
+                with self._caught() as failure:
                     samples[i].append(calls[i].clock(calls[i].call, numbers[i]) / numbers[i])
-                if verdict:
-                    verdicts[i] = verdict[0]
+                if failure:
+                    results[i] = failure[0]
             if time.perf_counter() > until:
                 break
-        return {i: (samples[i], numbers[i]) for i in calls if i not in verdicts}
+        return {i: (samples[i], numbers[i]) for i in calls if i not in results}
 
     @contextmanager
-    def _judged(self) -> Iterator[list[RunResult]]:
-        """What a candidate raises becomes its result."""
-        verdict: list[RunResult] = []
+    def _caught(self) -> Iterator[list[RunResult]]:
+        """Convert an exception of a candidate to its result; the yielded list receives it."""
+        failure: list[RunResult] = []
         try:
-            yield verdict
+            yield failure
         except DeviceLost as error:
             self.corrupted = True
-            verdict[:] = [_failed("crash", str(error))]
+            failure[:] = [_failed("crash", str(error))]
         except (UserError, ValueError, TypeError) as error:
-            verdict[:] = [_failed("run_error", str(error))]
+            failure[:] = [_failed("run_error", str(error))]
 
 
-class _Place:
-    """The arguments of one workload on a device, and what its outputs must be."""
+class _DeviceWorkload:
+    """Arguments of one workload on a device, and its expected outputs."""
 
-    def __init__(self, setup: RunSetup, device: Device, lead: BlockingKernel | None) -> None:
-        self.setup, self.device, self.lead = setup, device, lead
+    def __init__(self, setup: RunSetup, device: Device, blocking_kernel: BlockingKernel | None) -> None:
+        self.setup, self.device, self.blocking_kernel = setup, device, blocking_kernel
         facts = device.api.attributes(device.index)
         self.host: dict[str, object] = {"device": facts.name, "compute": facts.compute_version, "driver": facts.driver_version}
         values = iter(make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
@@ -162,7 +162,7 @@ class _Place:
         self._others: list[list[DeviceArray]] = []
         self.reference: list[Array] | None = None
         self.before: list[Array] = []
-        """What the outputs hold before a call that is verified."""
+        """Contents of the outputs before a verified call."""
         if setup.reference is not None:
             try:
                 self.reference = load_reference(setup.reference)
@@ -174,40 +174,40 @@ class _Place:
             self.before, self.reference = run_baseline(setup.params, setup.seed, lambda values: self._run(call, values))
 
     def _run(self, call: Callable[[], object], values: Sequence[Array]) -> list[Array]:
-        """What the unscheduled function makes of these outputs."""
+        """Outputs of the unscheduled function, started from these contents."""
         self._fill(values)
         call()
         return self.outputs()
 
     def others(self, number: int) -> list[list[DeviceArray]]:
-        """So many more sets of arguments.  They are kept: making hundreds takes longer than timing a candidate."""
+        """`number` further sets of arguments.  They are cached: creating hundreds takes longer than timing a candidate."""
         self._others += [self._copies() for _ in range(number - len(self._others))]
         return self._others[:number]
 
     def _copies(self) -> list[DeviceArray]:
-        """Arguments in memory of their own."""
+        """A new set of arguments in separate memory."""
         arrays = [DeviceArray(self.device, p.shape, p.dtype) for p in self.setup.params]
         for array, values in zip(arrays, self.inputs, strict=True):
             if values is not None:
                 array.fill(values)
         return arrays
 
-    def timed(self, request: RunRequest) -> _Timed:
-        """The candidate on the arguments; on several sets of them in turn, if it is to find its data cold."""
+    def timed(self, request: RunRequest) -> _TimedCalls:
+        """The candidate bound to the arguments; to several sets in rotation if its data must be cold."""
         module = self._module(request.code.data)
         function = module[request.code.function]
         calls = [function.bind(*self.arrays)]
         cold = max(request.policy.flush_bytes, request.policy.constant_bytes)
         if cold:
             scratch = sum(sum(f.workspaces) for f in module.program.functions if f.name == request.code.function)
-            size = sum(p.nbytes for p in self.setup.params) + scratch  # each call has a workspace of its own, too
+            size = sum(p.nbytes for p in self.setup.params) + scratch  # each call also has its own workspace
             calls += [function.bind(*arrays) for arrays in self.others(min(cold // max(size, 1), _MOST_COPIES))]
-        calls[0]()  # loads the code; drivers compile, too, when a kernel is launched for the first time
+        calls[0]()  # loads the code; drivers may also compile at the first launch of a kernel
         self.device.api.synchronise(self.device.index)
-        return _Timed(self.device, calls, self.lead)
+        return _TimedCalls(self.device, calls, self.blocking_kernel)
 
     def wrong(self, call: Callable[[], object]) -> str | None:
-        """What is wrong with the results of a call; None if nothing is, or if there is nothing to compare with."""
+        """Error in the results of a call; None if they are correct, or if there is no reference."""
         if self.reference is not None:
             self._fill(self.before)
         call()
@@ -226,7 +226,7 @@ class _Place:
         return None
 
     def outputs(self) -> list[Array]:
-        """What is in the arguments that are written; bfloat16 in float32."""
+        """Contents of the written arguments; bfloat16 as float32."""
         pairs = zip(self.arrays, self.setup.params, strict=True)
         return [from_bfloat16(a.numpy()) if p.dtype == "bfloat16" else a.numpy() for a, p in pairs if p.written]
 
@@ -239,37 +239,37 @@ class _Place:
         return DeviceModule(DeviceProgram.from_bytes(data), self.device.index)
 
 
-class _Timed:
-    """Calls of one candidate, and the device's clock."""
+class _TimedCalls:
+    """Calls of one candidate, timed by device events."""
 
-    def __init__(self, device: Device, calls: Sequence[BoundCall], lead: BlockingKernel | None = None) -> None:
-        self._api, self._index, self._calls, self._lead = device.api, device.index, list(calls), lead
-        self._marks = [self._api.create_event(self._index) for _ in range(2)]
+    def __init__(self, device: Device, calls: Sequence[BoundCall], blocking_kernel: BlockingKernel | None = None) -> None:
+        self._api, self._index, self._calls, self._blocking_kernel = device.api, device.index, list(calls), blocking_kernel
+        self._events = [self._api.create_event(self._index) for _ in range(2)]
         self.call = calls[0]
         self._next = 0
         self._started = 0.0
-        """Seconds that the host takes to start a call, if that is why the device waits."""
+        """Host seconds to launch a call, if the device waits for launches; else 0."""
 
     def clock(self, call: Callable[[], object], number: int) -> float:
-        """Seconds of so many calls in a row, sets of arguments taking turns."""
-        if self._lead is None:
-            return self._row(number)[0]
+        """Seconds of `number` consecutive calls, with the argument sets in rotation."""
+        if self._blocking_kernel is None:
+            return self._enqueue(number)[0]
         if not self._started:
-            seconds, started = self._row(number)
+            seconds, started = self._enqueue(number)
             if started < _HOST_BOUND * seconds:
                 return seconds
             self._started = started / number
         seconds = 0.0
         while number > 0:
-            some = min(number, AT_ONCE)
-            self._lead.start(self._started * some)
-            seconds += self._row(some)[0]
-            number -= some
+            batch = min(number, AT_ONCE)
+            self._blocking_kernel.start(self._started * batch)
+            seconds += self._enqueue(batch)[0]
+            number -= batch
         return seconds
 
-    def _row(self, number: int) -> tuple[float, float]:
-        """Seconds of so many calls for the device, and of starting them for the host."""
-        start, stop = self._marks
+    def _enqueue(self, number: int) -> tuple[float, float]:
+        """Device seconds of `number` calls, and host seconds to launch them."""
+        start, stop = self._events
         begun = time.perf_counter()
         self._api.record_event(self._index, start)
         for i in range(self._next, self._next + number):
@@ -280,33 +280,33 @@ class _Timed:
         return self._api.elapsed(self._index, start, stop), started
 
     def close(self) -> None:
-        """Give the marks back, and the calls' workspaces."""
-        for mark in self._marks:
-            with suppress(DeviceLost):  # they went with the device
-                self._api.free_event(self._index, mark)
-        self._marks, self._calls = [], []
+        """Release the events and the calls' workspaces."""
+        for event in self._events:
+            with suppress(DeviceLost):  # a lost device has no events to free
+                self._api.free_event(self._index, event)
+        self._events, self._calls = [], []
 
 
-def _raced(request: RunRequest, place: _Place) -> RunResult:
-    timed = place.timed(request)
+def _raced(request: RunRequest, workload: _DeviceWorkload) -> RunResult:
+    timed = workload.timed(request)
     try:
-        if request.verify == "always" and (wrong := place.wrong(timed.call)) is not None:
+        if request.verify == "always" and (wrong := workload.wrong(timed.call)) is not None:
             return _failed("wrong_result", wrong)
         ran = race(timed.call, request.policy, request.best, None, timed.clock)
         facts = {"calls": float(ran.number)} | ({"waited": ran.waited} if ran.waited == ran.waited else {})
-        verified = request.verify == "always" and place.reference is not None
+        verified = request.verify == "always" and workload.reference is not None
         wrong = None
         better = request.best is None or statistics.median(ran.seconds) < request.best
-        if request.verify == "winner" and place.reference is not None and better:
-            wrong = place.wrong(timed.call)
+        if request.verify == "winner" and workload.reference is not None and better:
+            wrong = workload.wrong(timed.call)
             verified = wrong is None
         error = None if wrong is None else ErrorInfo("wrong_result", wrong)
-        return RunResult(ran.seconds, ran.clean, error, verified, 0.0, facts, place.host)
+        return RunResult(ran.seconds, ran.clean, error, verified, 0.0, facts, workload.host)
     finally:
         timed.close()
 
 
-def _calls_in_a_sample(timed: _Timed, policy: TimingPolicy) -> int:
+def _calls_in_a_sample(timed: _TimedCalls, policy: TimingPolicy) -> int:
     timed.clock(timed.call, max(policy.warmup, 1))
     taken, number = timed.clock(timed.call, 1), policy.number or 1
     while policy.number is None and taken < policy.min_repeat_ms * 1e-3 and number < 1 << 20:
@@ -316,7 +316,7 @@ def _calls_in_a_sample(timed: _Timed, policy: TimingPolicy) -> int:
 
 
 def _storage(dtype: str, values: Array) -> Array:
-    """Values as they lie in memory; bfloat16 is held in float32 by whoever makes them."""
+    """Values in their storage format; input bfloat16 values are float32."""
     return to_bfloat16(values) if dtype == "bfloat16" else np.asarray(values, order="C")  # a scalar stays one
 
 

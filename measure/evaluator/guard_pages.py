@@ -1,8 +1,8 @@
-"""Arrays between guards: what candidate code writes outside its own output is noticed, and can hurt no other array.
+"""Detect out-of-bounds writes of candidate code, with arrays between inaccessible guard pages.
 
-The memory of an array ends at a page that cannot be touched (or up to 63 bytes before it, to be aligned), so that running
-past the end is a segmentation fault, and so is running far below the start.  The few bytes between are filled with a
-pattern that is compared after the run.  Inputs are sealed: any write to them is a segmentation fault, too.
+An array ends at an inaccessible page, or up to 63 bytes before it for alignment: writes past the end or far before the start are
+segmentation faults.  The bytes between the array and the guard pages hold a pattern that is checked after the run.  Inputs are sealed: any
+write to them is a segmentation fault.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tunesmith.support.errors import RunError
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 64
-"""Bytes, of the first element: a cache line, and the widest vector."""
+"""Alignment of the first element in bytes: a cache line, and the widest vector."""
 
 _FENCE = 1 << 16
-"""Bytes on either side that cannot be touched: wider than the step of most loops that run away.  Address space only."""
+"""Inaccessible bytes on either side: wider than the stride of most runaway loops.  Costs address space only."""
 _HUGE = 4 << 20
-"""From this size on numpy asks for huge pages; measured memory is like the memory of a user."""
+"""Size from which numpy requests huge pages; candidates are timed on memory like that of a user."""
 _PATTERN = 0xA5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _BFLOAT16 = (4, 16)
-"""DLPack's code and bits."""
+"""DLPack type code and bits."""
 
 
 class GuardedArray:
@@ -43,10 +43,10 @@ class GuardedArray:
         shape: extents.
 
     Attributes:
-        data: the elements as a numpy array; bfloat16, which numpy does not know, as the uint16 of its bits.
+        data: the elements as a numpy array; bfloat16, which numpy lacks, as uint16 bits.
 
     Raises:
-        RunError: there is not enough memory.
+        RunError: memory is exhausted.
     """
 
     def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
@@ -67,34 +67,34 @@ class GuardedArray:
         start = (pages - size) // ALIGNMENT * ALIGNMENT
         self._before, self._after = self._inside[:start], self._inside[start + size :]
         self._sealed = False
-        self._mend()
+        self._reset_pattern()
         self.data: Array = self._inside[start : start + size].view(storage_dtype(dtype)).reshape(shape)
 
     def seal(self) -> None:
-        """From now on a write to it is a segmentation fault."""
+        """Make the array read-only: further writes are segmentation faults."""
         self._protect(self._inside.ctypes.data, self._inside.nbytes, mmap.PROT_READ)
         self._sealed = True
 
     def damaged(self) -> bool:
-        """Whether somebody wrote next to the array since the last call.  The guards are mended."""
+        """True if the pattern around the array was overwritten since the last call.  The pattern is restored."""
         if self._sealed or not (np.any(self._before != _PATTERN) or np.any(self._after != _PATTERN)):
             return False
-        self._mend()
+        self._reset_pattern()
         return True
 
     def store(self, values: Array) -> None:
-        """Fill it; values of a bfloat16 array are float32."""
+        """Set the elements; values for a bfloat16 array are float32."""
         self.data[...] = to_bfloat16(values) if self.dtype == "bfloat16" else values
 
     def load(self) -> Array:
-        """Its values; those of a bfloat16 array as float32.  A view of the memory where that is possible."""
+        """The elements; those of a bfloat16 array as float32, otherwise a view of the memory."""
         return from_bfloat16(self.data) if self.dtype == "bfloat16" else self.data
 
     def argument(self) -> object:
-        """What a compiled function takes for it; valid while this object lives."""
+        """The array as an argument of a compiled function; valid during the lifetime of this object."""
         return argument_of(self.dtype, self.data)
 
-    def _mend(self) -> None:
+    def _reset_pattern(self) -> None:
         self._before[...] = _PATTERN
         self._after[...] = _PATTERN
 
@@ -105,29 +105,29 @@ class GuardedArray:
 
 
 def round_to(dtype: str, values: Array) -> Array:
-    """The nearest values that an element of the type can hold, as numpy holds them (bfloat16 in float32)."""
+    """Values rounded to the dtype, in numpy's representation (bfloat16 as float32)."""
     return from_bfloat16(to_bfloat16(values)) if dtype == "bfloat16" else values.astype(storage_dtype(dtype))
 
 
 def argument_of(dtype: str, data: Array) -> object:
-    """What a compiled function takes for an array of this storage; valid while the array lives."""
+    """The storage array as an argument of a compiled function; valid during the lifetime of the array."""
     return _BFloat16Tensor(data) if dtype == "bfloat16" else data
 
 
 def to_bfloat16(values: Array) -> Array:
-    """Bits of the nearest bfloat16, ties to even."""
+    """Bits of the nearest bfloat16 values, ties to even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
 def from_bfloat16(bits: Array) -> Array:
-    """The values of bfloat16 bits, in float32."""
+    """Values of bfloat16 bits, as float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 class _Tensor(ctypes.Structure):
-    """`DLManagedTensor` of DLPack 0.x, its `DLTensor` laid out flat."""
+    """`DLManagedTensor` of DLPack 0.x, with the fields of its `DLTensor` inlined."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -152,7 +152,7 @@ _new_capsule.restype = ctypes.py_object
 
 
 class _BFloat16Tensor:
-    """The bits of bfloat16 elements, offered through DLPack.  Whoever takes it must not outlive it."""
+    """DLPack exporter of bfloat16 bits.  Consumers must not outlive it."""
 
     def __init__(self, bits: Array) -> None:
         self._bits = bits

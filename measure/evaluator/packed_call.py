@@ -1,7 +1,7 @@
-"""Calls of functions whose constants were packed ahead: the packing runs once, when the call is prepared.
+"""Prepare calls of functions whose constants are packed ahead: packing runs once, before the call is timed.
 
-In a model, the weights of a layer have left the caches when its turn comes again.  `PackedCall.cold` gives a call that takes its
-constants from another place each time.
+In a model, the weights of a layer are evicted from the caches between two executions.  `PackedCall.cold` reproduces this: each call reads
+its constants from another address.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.module import CompiledFunction, Module
 from tunesmith.support.errors import RunError
 
-_MOST_PLACES = 64
-"""Calls in a row that find their constants elsewhere: of small ones too many to stay in a cache of the first level."""
-_COMMON = 0x3C
-"""Bytes of which every type makes an ordinary number, so that arithmetic takes its usual time."""
+_MOST_COPIES = 64
+"""Limit of copies of the constants in rotation: even small constants then exceed the first-level cache."""
+_FILL_BYTE = 0x3C
+"""Byte whose repetition is an ordinary number in every dtype, so that arithmetic has its usual speed."""
 
 
 def load_call(code: Code, arguments: Sequence[object]) -> PackedCall:
-    """A call of compiled code on the arguments of the unscheduled function; constants among them are packed now.
+    """Bind compiled code to the arguments of the unscheduled function, and pack the constants among them.
 
-    The packed copies live as long as the call; that they are written again is a segmentation fault.
+    The call owns the packed copies, which are read-only: writing to them is a segmentation fault.
 
     Raises:
-        RunError: the code cannot be loaded, has no such function, or does not take the arguments.
+        RunError: the code cannot be loaded, lacks the function, or does not accept the arguments.
     """
     module = Module.from_object(code.data)
     given = list(arguments)
     arrays: dict[int, GuardedArray] = {}
     for pack in code.packs:
         if pack.position >= len(given):
-            raise RunError(f"{code.function}: got {len(given)} argument(s), and argument {pack.position} is a constant to be packed")
+            raise RunError(f"{code.function}: got {len(given)} argument(s), but argument {pack.position} is a constant to be packed")
         copy = GuardedArray(pack.spec.dtype, pack.spec.shape)
         module[pack.function](given[pack.position], copy.argument())
         copy.seal()
@@ -47,12 +47,12 @@ def load_call(code: Code, arguments: Sequence[object]) -> PackedCall:
 
 
 def cold_memory(size: int) -> Array:
-    """So many bytes for constants of `PackedCall.cold`."""
-    return np.full(size, _COMMON, np.uint8)
+    """Memory of `size` bytes for the constants of `PackedCall.cold`."""
+    return np.full(size, _FILL_BYTE, np.uint8)
 
 
 class PackedCall:
-    """A call, and the memory that it works on."""
+    """A compiled function bound to its arguments and packed constants."""
 
     __slots__ = ("_arrays", "_call", "_function", "_given")
 
@@ -61,17 +61,17 @@ class PackedCall:
         self._call = function.prepared(*given)
 
     def __call__(self) -> object:
-        """Raises RunError: the function does not take the arguments."""
+        """Run the function.  Raises RunError if it does not accept the arguments."""
         try:
             return self._call()
         except Exception as error:
             raise self._function.refusal(self._given, error) from error
 
     def cold(self, constants: Sequence[ParamSpec | None], memory: Array) -> Callable[[], object]:
-        """The same call, with constants that are somewhere else in `memory` each time, and hold other numbers.
+        """The same call, but each execution reads its constants from another position in `memory`, with other values.
 
         Args:
-            constants: for each argument its type and shape if it is constant; those of packed ones are known.
+            constants: for each argument, its dtype and shape if it is constant, else None; packed constants may be None.
             memory: see `cold_memory`; calls share it.
         """
         specs = {i: (a.dtype, a.shape) for i, a in self._arrays.items()}
@@ -81,15 +81,15 @@ class PackedCall:
             starts[i] = size
             size += aligned(nbytes(dtype, shape))
         base = -memory.ctypes.data % ALIGNMENT
-        places = min((memory.nbytes - base) // size, _MOST_PLACES) if size else 0
-        if places < 2:  # there is nothing to be cold, or so much that it is cold anyway
+        copies = min((memory.nbytes - base) // size, _MOST_COPIES) if size else 0
+        if copies < 2:  # no constants, or so large that they are cold anyway
             return self
         calls = []
-        for k in range(places):
+        for k in range(copies):
             given = list(self._given)
             for i, (dtype, shape) in specs.items():
                 at = base + k * size + starts[i]
                 given[i] = argument_of(dtype, memory[at : at + nbytes(dtype, shape)].view(storage_dtype(dtype)).reshape(shape))
             calls.append(self._function.prepared(*given))
-        turns = cycle(calls)
-        return lambda: next(turns)()
+        rotation = cycle(calls)
+        return lambda: next(rotation)()

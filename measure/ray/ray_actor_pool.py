@@ -1,8 +1,9 @@
-"""A crew of Ray actors that do jobs, and what becomes of a job whose actor dies, hangs, or was dead before.
+"""Run jobs on a pool of Ray actors, with timeouts, replacement of dead actors and crash attribution.
 
-An actor does its jobs in the order they were sent, so when it dies the first without an answer is the suspect and the others go
-back to the queue.  A job that is sent to an idle actor follows a greeting: an actor that does not answer it had died before, and the
-job is not to blame.  A suspect is tried once more, alone, on an actor that has just answered; if that dies too, the job did it.
+An actor runs its jobs in the order of dispatch.  If it dies, the crash is attributed to the first unanswered job, and the other jobs are
+requeued.  A job dispatched to an idle actor follows a handshake: if the handshake is not answered, the actor had died before, and the job
+is not the cause.  A job to which a crash was attributed is retried once, alone, on an actor that has just answered; a second death is
+reported as a crash of the job.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.worker_pool import JobResult
 
 WINDOW = 2
-"""Jobs under way in an actor: one that it does and one that waits there, so that it never waits for us."""
+"""In-flight jobs per actor: one running and one queued, so that actors are never idle between jobs."""
 _BAD_STARTS = 3
 _ANSWER_SECONDS = 60.0
-"""An actor that has nothing to do and does not answer for so long is given up."""
+"""Seconds after which an idle actor that does not answer a handshake is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A call of a method of the actor's object.
+    """A method call on an actor.
 
     Attributes:
-        method: its name.
+        method: name of the method.
         arguments: plain data.
-        timeout: seconds it may take once the actor has begun it; the actor is killed then.
+        timeout: seconds after the job's start when the actor is killed.
     """
 
     method: str
@@ -44,13 +45,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """What an actor says of itself.
+    """An actor's description of itself.
 
     Attributes:
         node: address of its machine.
-        pid: its process there.
-        versions: as `environment` has them; all processes of a search must have the same.
-        facts: what else its kind of worker has to say.
+        pid: its process id.
+        versions: software versions, see `environment`; they must be equal in all processes of a search.
+        facts: further facts, specific to the kind of actor.
     """
 
     node: str
@@ -60,18 +61,18 @@ class Handshake:
 
 
 class Actor:
-    """What lives in an actor.  Kinds of workers derive from this and add methods, which are the jobs."""
+    """Base class of actors.  Subclasses add methods, which are called by jobs."""
 
     def hello(self) -> Handshake:
-        """It is alive, and this is where."""
+        """Answer a handshake."""
         return Handshake(ray.util.get_node_ip_address(), os.getpid(), environment().versions, self.facts())
 
     def facts(self) -> dict[str, object]:
-        """What else there is to say in a greeting."""
+        """Further facts for the handshake."""
         return {}
 
     def do(self, method: str, *arguments: object) -> tuple[object, ...]:
-        """Do one job.  Whatever it raises, SystemExit included, is data."""
+        """Run one job.  Exceptions, including SystemExit, are returned as data."""
         try:
             return ("done", getattr(self, method)(*arguments))
         except BaseException as error:
@@ -79,8 +80,8 @@ class Actor:
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A call without an answer.  `index` is the job's place in the run; None for a greeting."""
+class _InFlight:
+    """An unanswered call.  `index` is the job's index in the run; None for a handshake."""
 
     index: int | None
     reference: Any
@@ -89,56 +90,56 @@ class _Sent:
 
 @dataclass(slots=True)
 class _PooledActor:
-    """An actor: what was sent to it, since when it works on the first of that, and how it greeted us."""
+    """An actor with its in-flight calls, the start time of the first of them, and its first handshake."""
 
-    actor: Any
-    sent: deque[_Sent] = field(default_factory=deque)
+    handle: Any
+    in_flight: deque[_InFlight] = field(default_factory=deque)
     since: float = 0.0
-    greeting: Handshake | None = None
+    handshake: Handshake | None = None
 
     @property
     def ready(self) -> bool:
-        """It has started."""
-        return self.greeting is not None
+        """True if the actor has started."""
+        return self.handshake is not None
 
-    def handshake(self, timeout: float | None) -> None:
-        """Ask whether it is there."""
-        self._send(_Sent(None, self.actor.hello.remote(), timeout))
+    def request_handshake(self, timeout: float | None) -> None:
+        """Send a handshake."""
+        self._send(_InFlight(None, self.handle.hello.remote(), timeout))
 
-    def give(self, index: int, job: Job) -> None:
-        """Send a job."""
-        if not self.sent:
-            self.handshake(_ANSWER_SECONDS)
-        self._send(_Sent(index, self.actor.do.remote(job.method, *job.arguments), job.timeout))
+    def dispatch(self, index: int, job: Job) -> None:
+        """Send a job, after a handshake if the actor is idle."""
+        if not self.in_flight:
+            self.request_handshake(_ANSWER_SECONDS)
+        self._send(_InFlight(index, self.handle.do.remote(job.method, *job.arguments), job.timeout))
 
     def answered(self) -> float:
-        """Drop the first, which has its answer; returns the seconds it took."""
+        """Remove the first call, which was answered, and return its seconds."""
         now = time.monotonic()
         seconds, self.since = now - self.since, now
-        self.sent.popleft()
+        self.in_flight.popleft()
         return seconds
 
     @property
     def deadline(self) -> float | None:
-        """When the first of what was sent has taken too long; None for never."""
-        if not self.sent or self.sent[0].timeout is None:
+        """Deadline of the first in-flight call; None if it has none."""
+        if not self.in_flight or self.in_flight[0].timeout is None:
             return None
-        return self.since + self.sent[0].timeout
+        return self.since + self.in_flight[0].timeout
 
-    def _send(self, sent: _Sent) -> None:
-        if not self.sent:
+    def _send(self, call: _InFlight) -> None:
+        if not self.in_flight:
             self.since = time.monotonic()
-        self.sent.append(sent)
+        self.in_flight.append(call)
 
 
 class _Run:
-    """The jobs of one `ActorPool.run` and what is known of them."""
+    """State of the jobs of one `ActorPool.run`."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.results: dict[int, JobResult] = {}
         self.waiting = deque(range(len(jobs)))
-        self.suspects: deque[int] = deque()
+        self.retries: deque[int] = deque()
         self._deaths = [0] * len(jobs)
 
     @property
@@ -146,44 +147,44 @@ class _Run:
         return len(self.results) == len(self.jobs)
 
     def end(self, index: int, seconds: float, value: object = None, error: str | None = None, **words: str) -> None:
-        """Note how a job ended; the words are those of `JobResult`."""
+        """Store the result of a job; `words` are the text fields of `JobResult`."""
         text = {"message": "", "exception": "", "detail": "", **words}
         self.results[index] = JobResult(index, value, error, seconds=seconds, **text)
 
     def attribute_crash(self, index: int, seconds: float, why: str, detail: str) -> None:
-        """The actor that did the job is gone: the job gets a second chance, or is a crash."""
+        """Attribute the death of an actor to its job: the first time the job is retried, the second time it is a crash."""
         self._deaths[index] += 1
         if self._deaths[index] < 2:
-            self.suspects.append(index)
+            self.retries.append(index)
         else:
             self.end(index, seconds, error="crash", message=f"the worker process died ({why}), as another did before", detail=detail)
 
-    def tries_again(self, member: _PooledActor) -> bool:
-        """A suspect stays alone: a job behind it that kills the actor at once would take the suspect's answer along."""
-        return any(s.index is not None and self._deaths[s.index] > 0 for s in member.sent)
+    def is_retrying(self, actor: _PooledActor) -> bool:
+        """True if the actor runs a retried job.  It must run alone: a crash of the next job could lose its answer."""
+        return any(call.index is not None and self._deaths[call.index] > 0 for call in actor.in_flight)
 
-    def put_back(self, indices: Sequence[int]) -> None:
-        """These were sent to an actor that did not come to them."""
+    def requeue(self, indices: Sequence[int]) -> None:
+        """Queue jobs again that were dispatched but not started."""
         for index in reversed(indices):
-            (self.suspects if self._deaths[index] else self.waiting).appendleft(index)
+            (self.retries if self._deaths[index] else self.waiting).appendleft(index)
 
 
 class ActorPool:
-    """A number of actors of one kind.  They start in the background; one that is lost is replaced.  For one thread at a time.
+    """A pool of actors of one kind, which start in the background.  Lost actors are replaced.  Not thread-safe.
 
     Args:
-        kind: class of what lives in an actor.
-        arguments: of its constructor.
+        kind: class of the actors.
+        arguments: arguments of its constructor.
         count: number of actors, at least 1.
-        name: what they are, in messages: "builder".
-        cpus: that an actor takes, as Ray counts them.
-        resources: that an actor takes beside them.
-        accept: called with the first greeting of an actor; says why it cannot be used, or returns None.
-        retry_overdue: a job that takes too long is treated like one whose actor died: its own limits should have ended it.
-        start_timeout: seconds in which some actor must have started.
+        name: what the actors are called in messages, for example "builder".
+        cpus: CPUs per actor, as counted by Ray.
+        resources: further resources per actor.
+        accept: called with the first handshake of an actor; returns the reason why it cannot be used, or None.
+        retry_overdue: treat a job that exceeds its timeout like one whose actor died, because its own limits should have ended it.
+        start_timeout: seconds within which at least one actor must start.
 
     Raises:
-        UserError: fewer than 1 actor is asked for.
+        UserError: `count` is less than 1.
     """
 
     def __init__(
@@ -210,96 +211,100 @@ class ActorPool:
         self._accept = accept
         self._retry_overdue = retry_overdue
         self._start_timeout = start_timeout
-        self._crew: list[_PooledActor] = []
+        self._actors: list[_PooledActor] = []
         self._bad_starts = 0
-        self._seen = 0.0  # when an actor was last there, in this run
+        self._last_ready = 0.0  # last time in this run at which some actor was ready
         self._closed = False
         self._spawn()
 
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Do these jobs and return their results in the order of the jobs.
+        """Run the jobs and return their results in job order.
 
-        A result without error holds what the method returned.
+        A result without error holds the return value of the method.
 
         Raises:
-            RunError: actors do not start, are refused, or the crew is closed: no job is to blame for that.
+            RunError: actors do not start or are rejected, or the pool is closed; not caused by a job.
         """
         if self._closed:
-            raise RunError(f"the {self._name}s are closed: make new ones")
+            raise RunError(f"the {self._name}s are closed: create new ones")
         run = _Run(jobs)
-        self._seen = time.monotonic()
+        self._last_ready = time.monotonic()
         try:
             while not run.over:
                 self._spawn()
                 self._dispatch(run)
-                self._listen(run)
+                self._process_events(run)
         finally:
-            for member in [m for m in self._crew if m.ready and m.sent]:  # something was raised: what goes on is nobody's any more
-                self._remove(member)
+            for actor in [a for a in self._actors if a.ready and a.in_flight]:  # after an error, in-flight results are not needed
+                self._remove(actor)
         return [run.results[i] for i in range(len(jobs))]
 
     def close(self) -> None:
-        """End the actors.  Closing twice is fine."""
+        """Stop the actors.  Idempotent."""
         self._closed = True
         if ray.is_initialized():
-            for member in list(self._crew):
-                self._remove(member)
+            for actor in list(self._actors):
+                self._remove(actor)
 
     def _spawn(self) -> None:
-        while len(self._crew) < self.count:
-            member = _PooledActor(self._factory.remote(*self._arguments))
-            member.handshake(None)  # it may have to wait for a place
-            self._crew.append(member)
+        while len(self._actors) < self.count:
+            actor = _PooledActor(self._factory.remote(*self._arguments))
+            actor.request_handshake(None)  # without a deadline, as the actor may wait for resources
+            self._actors.append(actor)
 
     def _dispatch(self, run: _Run) -> None:
-        while run.waiting or run.suspects:
-            free = [m for m in self._crew if m.ready and sum(s.index is not None for s in m.sent) < WINDOW and not run.tries_again(m)]
+        while run.waiting or run.retries:
+            free = [
+                a
+                for a in self._actors
+                if a.ready and sum(call.index is not None for call in a.in_flight) < WINDOW and not run.is_retrying(a)
+            ]
             if not free:
                 return
-            member = min(free, key=lambda m: len(m.sent))
-            if not member.sent and run.suspects:
-                index = run.suspects.popleft()
+            actor = min(free, key=lambda a: len(a.in_flight))
+            if not actor.in_flight and run.retries:
+                index = run.retries.popleft()
             elif run.waiting:
                 index = run.waiting.popleft()
             else:
                 return
-            member.give(index, run.jobs[index])
+            actor.dispatch(index, run.jobs[index])
 
-    def _listen(self, run: _Run) -> None:
-        """Wait until something happens, and deal with it."""
+    def _process_events(self, run: _Run) -> None:
+        """Wait for an answer, a death or a deadline, and process it."""
         now = time.monotonic()
-        if any(m.ready for m in self._crew):
-            self._seen = now
-        deadlines = [m.deadline for m in self._crew if m.deadline is not None] or [self._seen + self._start_timeout]
-        heads = {m.sent[0].reference: m for m in self._crew if m.sent}
+        if any(a.ready for a in self._actors):
+            self._last_ready = now
+        deadlines = [a.deadline for a in self._actors if a.deadline is not None] or [self._last_ready + self._start_timeout]
+        heads = {a.in_flight[0].reference: a for a in self._actors if a.in_flight}
         ready, _ = ray.wait(list(heads), num_returns=1, timeout=max(0.0, min(deadlines) - now))
         if ready:
             ready, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
         for reference in ready:
-            self._hear(heads[reference], run)
+            self._receive(heads[reference], run)
         now = time.monotonic()
-        for member in [m for m in self._crew if m.deadline is not None and m.deadline <= now]:
-            self._overdue(member, run)
-        if not any(m.ready for m in self._crew) and now - self._seen >= self._start_timeout:
-            raise RunError(self._nobody())
+        for actor in [a for a in self._actors if a.deadline is not None and a.deadline <= now]:
+            self._overdue(actor, run)
+        if not any(a.ready for a in self._actors) and now - self._last_ready >= self._start_timeout:
+            raise RunError(self._start_failure())
 
-    def _hear(self, member: _PooledActor, run: _Run) -> None:
-        """Take an answer of an actor, or notice its death."""
-        head = member.sent[0]
+    def _receive(self, actor: _PooledActor, run: _Run) -> None:
+        """Process an answer of an actor, or its death."""
+        head = actor.in_flight[0]
         try:
             answer = ray.get(head.reference)
-        except ray.exceptions.RayTaskError as error:  # Ray could not even read what was sent, or send what came out
+        except ray.exceptions.RayTaskError as error:  # Ray could not deserialise the job, or serialise its result
             if head.index is None:
                 raise RunError(f"a {self._name} does not answer: {error}") from None
             raised, _, message = str(error).strip().splitlines()[-1].partition(": ")
             answer = ("error", raised, message, str(error))
-        except Exception as error:  # it is gone, or its memory is ruined and it answers with garbage
-            self._lost(member, error, run)
+        except Exception as error:  # the actor died, or its memory is corrupted and the answer is invalid
+            self._lost(actor, error, run)
             return
-        seconds = member.answered()
+        seconds = actor.answered()
         if head.index is None:
-            if not member.ready:
-                self._welcome(member, answer)
+            if not actor.ready:
+                self._check_handshake(actor, answer)
             return
         self._bad_starts = 0
         kind, *rest = answer
@@ -309,65 +314,67 @@ class ActorPool:
         exception, message, detail = rest
         first = f"{exception}: {message}".splitlines()[0]
         run.end(head.index, seconds, error="error", message=first, exception=exception, detail=detail)
-        if exception == "MemoryError":  # what is left of its memory would fail the next job too
-            self._remove(member)
-            run.put_back([s.index for s in member.sent if s.index is not None])
+        if exception == "MemoryError":  # the next job would run out of memory, too
+            self._remove(actor)
+            run.requeue([call.index for call in actor.in_flight if call.index is not None])
 
-    def _welcome(self, member: _PooledActor, greeting: Handshake) -> None:
-        wanted = environment().versions
-        other = [f"{name} {greeting.versions.get(name)} instead of {v}" for name, v in wanted.items() if greeting.versions.get(name) != v]
-        refusal = f"it has {', '.join(other)}; install the same on all nodes" if other else None
+    def _check_handshake(self, actor: _PooledActor, handshake: Handshake) -> None:
+        expected = environment().versions
+        other = [
+            f"{name} {handshake.versions.get(name)} instead of {v}" for name, v in expected.items() if handshake.versions.get(name) != v
+        ]
+        refusal = f"it has {', '.join(other)}; install the same versions on all nodes" if other else None
         if refusal is None and self._accept is not None:
-            refusal = self._accept(greeting)
+            refusal = self._accept(handshake)
         if refusal is not None:
-            self._remove(member)
-            raise RunError(f"the {self._name} on {greeting.node} cannot be used: {refusal}")
-        member.greeting = greeting
+            self._remove(actor)
+            raise RunError(f"the {self._name} on {handshake.node} cannot be used: {refusal}")
+        actor.handshake = handshake
 
-    def _lost(self, member: _PooledActor, error: Exception, run: _Run) -> None:
+    def _lost(self, actor: _PooledActor, error: Exception, run: _Run) -> None:
         why, detail = _reason(error), str(error)
-        if not member.ready:
-            self._remove(member)
+        if not actor.ready:
+            self._remove(actor)
             self._bad_starts += 1
             if self._bad_starts >= _BAD_STARTS:
-                raise RunError(f"{self._bad_starts} times in a row a {self._name} died while it started ({why}). {detail}")
+                raise RunError(f"{self._bad_starts} times in a row a {self._name} died during its start ({why}). {detail}")
             return
-        self._give_up(member, run, why, detail)
+        self._discard(actor, run, why, detail)
 
-    def _give_up(self, member: _PooledActor, run: _Run, why: str, detail: str) -> None:
-        """Replace an actor; if it was at work, that is the suspect."""
-        seconds = time.monotonic() - member.since
-        self._remove(member)
-        first, *rest = [s.index for s in member.sent]
+    def _discard(self, actor: _PooledActor, run: _Run, why: str, detail: str) -> None:
+        """Remove an actor, attribute the crash to its running job, if any, and requeue the others."""
+        seconds = time.monotonic() - actor.since
+        self._remove(actor)
+        first, *rest = [call.index for call in actor.in_flight]
         if first is not None:
             run.attribute_crash(first, seconds, why, detail)
-        run.put_back([i for i in rest if i is not None])
+        run.requeue([i for i in rest if i is not None])
 
-    def _overdue(self, member: _PooledActor, run: _Run) -> None:
-        head, seconds = member.sent[0], time.monotonic() - member.since
+    def _overdue(self, actor: _PooledActor, run: _Run) -> None:
+        head, seconds = actor.in_flight[0], time.monotonic() - actor.since
         if head.index is None or self._retry_overdue:
-            self._give_up(member, run, f"no answer for {head.timeout:g} s", "")
+            self._discard(actor, run, f"no answer for {head.timeout:g} s", "")
             return
-        self._remove(member)
+        self._remove(actor)
         run.end(head.index, seconds, error="timeout", message=f"killed after {head.timeout:g} s")
-        run.put_back([s.index for s in member.sent if s.index is not None and s is not head])
+        run.requeue([call.index for call in actor.in_flight if call.index is not None and call is not head])
 
-    def _remove(self, member: _PooledActor) -> None:
-        self._crew.remove(member)
-        ray.kill(member.actor)
+    def _remove(self, actor: _PooledActor) -> None:
+        self._actors.remove(actor)
+        ray.kill(actor.handle)
 
-    def _nobody(self) -> str:
-        wanted = {**dict(self._resources), "CPU": self._cpus}
-        there, free = ray.cluster_resources(), ray.available_resources()
-        needs = ", ".join(f"{n} {name} ({free.get(name, 0):g} of {there.get(name, 0):g} free)" for name, n in wanted.items() if n)
+    def _start_failure(self) -> str:
+        required = {**dict(self._resources), "CPU": self._cpus}
+        total, free = ray.cluster_resources(), ray.available_resources()
+        needs = ", ".join(f"{n} {name} ({free.get(name, 0):g} of {total.get(name, 0):g} free)" for name, n in required.items() if n)
         return (
             f"no {self._name} started within {self._start_timeout:g} s. Each needs, on one node of the cluster: {needs}. "
-            "Start more nodes, or wait until others have finished"
+            "Start more nodes, or wait until other jobs have finished"
         )
 
 
 def _reason(error: Exception) -> str:
-    """Ray's reason in a few words: its messages are paragraphs."""
+    """The cause in one phrase, extracted from Ray's message, which is a paragraph."""
     text = str(error)
     for start in ("Worker exit detail: ", "The actor is dead because "):
         _, found, rest = text.partition(start)

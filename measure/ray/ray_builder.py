@@ -1,4 +1,4 @@
-"""Builders as Ray actors: compiling uses the cores of a cluster, and a compiler that dies takes one candidate with it."""
+"""Build candidates in Ray actors: compilation uses the cores of a cluster, and a compiler crash costs one candidate."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tunesmith.support.worker_pool import JobResult
 
 
 class RayBuilder(Builder):
-    """Actors with one processor each, compiling one candidate at a time on one thread.
+    """Actors with one CPU each, compiling one candidate at a time on one thread.
 
-    A candidate whose actor died is tried once more, in another: most often somebody else had killed it, or its machine is gone.
+    A candidate whose actor died is retried once in another actor, because most such deaths are caused from outside or by a lost machine.
 
     Args:
-        cluster: where they live.
-        workers: number of actors; by default the processors of the cluster.  Those for which there is no room wait for it.
-        timeout: seconds that one candidate may take.
-        memory_limit: bytes that an actor may allocate, beyond what Ray itself holds in it.
-        niceness: by how much the actors step back for other processes.
-        start_timeout: seconds in which some actor must have started.
+        cluster: the Ray cluster.
+        workers: number of actors; by default the CPUs of the cluster.  Actors beyond its capacity wait.
+        timeout: seconds per candidate.
+        memory_limit: bytes that an actor may allocate, beyond those of Ray itself.
+        niceness: niceness increment of the actors.
+        start_timeout: seconds within which at least one actor must start.
     """
 
     def __init__(
@@ -41,22 +41,22 @@ class RayBuilder(Builder):
         niceness: int = 0,
         start_timeout: float = 120.0,
     ) -> None:
-        self._cluster = cluster  # which lives as long as its actors
+        self._cluster = cluster  # keeps the cluster alive as long as its actors
         self._timeout = timeout
         self.slots = max(1, cluster.cpus) if workers is None else workers
-        self._crew = ActorPool(_BuildActor, (niceness, memory_limit), self.slots, "builder", cpus=1, start_timeout=start_timeout)
+        self._actors = ActorPool(_BuildActor, (niceness, memory_limit), self.slots, "builder", cpus=1, start_timeout=start_timeout)
 
     def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
         """See `Builder.build`."""
-        return [_result(job) for job in self._crew.run([Job("build", (r,), self._timeout) for r in requests])]
+        return [_result(job) for job in self._actors.run([Job("build", (r,), self._timeout) for r in requests])]
 
     def close(self) -> None:
-        """End the actors."""
-        self._crew.close()
+        """Stop the actors."""
+        self._actors.close()
 
 
 class _BuildActor(Actor):
-    """The process of a builder."""
+    """Actor that builds candidates."""
 
     def __init__(self, niceness: int, memory_limit: int | None) -> None:
         os.nice(niceness)
@@ -66,13 +66,13 @@ class _BuildActor(Actor):
             _limit_memory(memory_limit)
 
     def build(self, request: BuildRequest) -> BuildResult:
-        """Build one; MemoryError ends the actor."""
+        """Build one candidate; MemoryError ends the actor."""
         return self._job(request)
 
 
 def _limit_memory(limit: int) -> None:
-    """Let allocations beyond so many bytes more than now fail, instead of bringing the machine down."""
-    # Ray holds hundreds of megabytes that nobody uses: buffers and stacks of its threads count, touched or not.
+    """Make allocations fail that exceed the current size by more than `limit` bytes, instead of exhausting the machine's memory."""
+    # Ray reserves hundreds of megabytes: buffers and stacks of its threads count even if unused.
     held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit += held

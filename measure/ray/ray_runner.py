@@ -1,7 +1,7 @@
-"""A runner on each device of a Ray cluster: candidates are spread over devices of one kind, and a device that is lost costs time only.
+"""Run candidates on the devices of a Ray cluster, with one actor per device; the loss of a device costs only time.
 
-An actor owns a device and holds a `LocalRunner`: a candidate that crashes ends a process below the actor, not the actor.  What a workload's
-candidates share (the program that serves as reference, or the right outputs) travels once to each actor, by Ray's object store.
+Each actor owns a device and a `LocalRunner`: a crash of a candidate ends a child process of the actor, not the actor.  The data shared by a
+workload's candidates (the baseline program, or the reference outputs) is sent once to each actor, through Ray's object store.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError, TargetError, UserError
 from tunesmith.support.worker_pool import JobResult
 
-_KEPT = 4
-"""Workloads whose setups are kept, here and in the actors: as many as a workbench keeps."""
+_CACHED_SETUPS = 4
+"""Workloads whose setups are cached, here and in the actors: as many as an evaluator caches."""
 _GRACE = 60.0
-"""Seconds beyond its own limits after which an actor that does not answer is given up."""
+"""Seconds beyond an actor's own limits after which it is replaced if it does not answer."""
 
-_Sent = tuple[str, Any]
-"""Key of a setup, and where it can be had.  Inside of a tuple, because Ray would fetch a bare argument before each call."""
+_SetupReference = tuple[str, Any]
+"""Key of a setup, and its Ray object reference.  In a tuple, because Ray would fetch a plain argument before each call."""
 
 
 class RayRunner(Runner):
-    """An actor on each device, placed by a resource that the nodes have: `ray start --resources '{"tunesmith_cpu": 1}'`.
+    """One actor per device, placed by a resource of the nodes: `ray start --resources '{"tunesmith_cpu": 1}'`.
 
     Args:
-        cluster: where they live.
-        target: what candidates are built for.  A machine with another processor, or fewer cores, is refused.
-        runners: number of actors; by default as many as the cluster has of the resource.
-        resource: its name.
+        cluster: the Ray cluster.
+        target: target of the candidates.  Machines with another processor or fewer cores are rejected.
+        runners: number of actors; by default the total quantity of the resource.
+        resource: name of the resource.
         timeout, setup_timeout, memory_limit: as for `LocalRunner`.
-        start_timeout: seconds in which some actor must have started.
+        start_timeout: seconds within which at least one actor must start.
 
     Raises:
         UserError: no node has the resource.
@@ -62,51 +62,51 @@ class RayRunner(Runner):
         memory_limit: int | None = MEMORY_LIMIT,
         start_timeout: float = 120.0,
     ) -> None:
-        there = cluster.count(resource)
-        if there < 1:
+        available = cluster.count(resource)
+        if available < 1:
             raise UserError(
-                f"no node of the Ray cluster may run candidates: none has the resource {resource!r}. Start those that may with "
+                f"no node of the Ray cluster can run candidates: none has the resource {resource!r}. Start such nodes with "
                 f"ray start --resources '{{\"{resource}\": 1}}'"
             )
-        self._cluster = cluster  # which lives as long as its actors
+        self._cluster = cluster  # keeps the cluster alive as long as its actors
         self._timeout, self._limit = timeout, setup_timeout + timeout + _GRACE
         self._setups: OrderedDict[str, Any] = OrderedDict()
-        self.slots = there if runners is None else runners
-        self._crew = ActorPool(
+        self.slots = available if runners is None else runners
+        self._actors = ActorPool(
             _RunActor,
             (target.kind, target.num_cores, timeout, setup_timeout, memory_limit),
             self.slots,
             "runner",
             resources={resource: 1},
-            accept=lambda greeting: refusal(target, greeting.facts),
+            accept=lambda handshake: refusal(target, handshake.facts),
             retry_overdue=True,
             start_timeout=start_timeout,
         )
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
-        """See `Runner.run`.  A candidate whose actor was lost twice is a crash."""
+        """See `Runner.run`.  A candidate whose actor died twice is reported as a crash."""
         jobs = [Job("run", (self._ship(r.setup), r.code, r.policy, r.best, r.verify), self._limit) for r in requests]
-        return [_result(job) for job in self._crew.run(jobs)]
+        return [_result(job) for job in self._actors.run(jobs)]
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
-        """See `Runner.compare`.  All of them run on one device."""
+        """See `Runner.compare`.  All candidates run on one device."""
         if not requests:
             return []
         each = self._timeout + policy.limit_s + 1.0
         candidates = [(r.code, r.policy, r.best, r.verify) for r in requests]
         job = Job("compare", (self._ship(requests[0].setup), candidates, policy), self._limit + len(requests) * each)
-        (done,) = self._crew.run([job])
+        (done,) = self._actors.run([job])
         if done.error == "crash":
             return self.run(requests)
         return cast(list[RunResult], _value(done))
 
     def close(self) -> None:
-        """End the actors."""
-        self._crew.close()
+        """Stop the actors."""
+        self._actors.close()
         self._setups.clear()
 
-    def _ship(self, setup: RunSetup) -> _Sent:
-        """Put a setup where every actor can fetch it, the file with the reference included."""
+    def _ship(self, setup: RunSetup) -> _SetupReference:
+        """Put a setup, with the contents of its reference file, into the object store."""
         known = self._setups.get(setup.key)
         if known is None:
             reference: bytes | None = None
@@ -116,18 +116,18 @@ class RayRunner(Runner):
                 except OSError as error:
                     raise RunError(f"cannot read the reference {setup.reference}: {error}") from error
             known = self._setups[setup.key] = ray.put((replace(setup, reference=None), reference))
-            if len(self._setups) > _KEPT:
+            if len(self._setups) > _CACHED_SETUPS:
                 self._setups.popitem(last=False)
         self._setups.move_to_end(setup.key)
         return setup.key, known
 
 
 def refusal(target: Target, machine: Mapping[str, object]) -> str | None:
-    """Why times of a machine must not be mixed with those of the target; None if they may.
+    """Reason why a machine's times are not comparable with those of the target; None if they are.
 
     Args:
-        target: what candidates are built for.  It may use fewer cores, or narrower vectors, than the machine has.
-        machine: the identity of the machine's own target; nothing in it where it has no such device.
+        target: target of the candidates.  It may use fewer cores or narrower vectors than the machine has.
+        machine: identity of the machine's own target; empty if it has no such device.
     """
     names = [n for n in ("mcpu", "arch", "model") if getattr(target, n, "")]
     wrong = [f"{n} {machine.get(n, 'unknown')} instead of {getattr(target, n)}" for n in names if machine.get(n) != getattr(target, n)]
@@ -137,13 +137,13 @@ def refusal(target: Target, machine: Mapping[str, object]) -> str | None:
     if not wrong:
         return None
     return (
-        f"candidates are built for {target}, and the machine has {', '.join(wrong)}. Give the resource to nodes of one kind, and name "
-        "that kind as the target"
+        f"candidates are built for {target}, but the machine has {', '.join(wrong)}. Assign the resource to nodes of one kind only, and "
+        "use that kind as the target"
     )
 
 
 class _RunActor(Actor):
-    """The owner of a device."""
+    """Actor that owns a device."""
 
     def __init__(self, kind: str, threads: int, timeout: float, setup_timeout: float, memory_limit: int | None) -> None:
         self._kind = kind
@@ -153,11 +153,11 @@ class _RunActor(Actor):
         self._machine = self._detect()
 
     def facts(self) -> dict[str, object]:
-        """The identity of the machine's own target."""
+        """Identity of the machine's own target."""
         return self._machine
 
-    def run(self, sent: _Sent, code: Code, policy: RacePolicy, best: float | None, verify: str) -> RunResult | str:
-        """Run one candidate; text says why none can be run."""
+    def run(self, sent: _SetupReference, code: Code, policy: RacePolicy, best: float | None, verify: str) -> RunResult | str:
+        """Run one candidate; a string is the reason why no candidate can be run."""
         try:
             (result,) = self._runner.run([RunRequest(self._setup(sent), code, policy, best, verify)])
         except RunError as error:
@@ -165,9 +165,9 @@ class _RunActor(Actor):
         return replace(result, host=environment().host)
 
     def compare(
-        self, sent: _Sent, candidates: Sequence[tuple[Code, RacePolicy, float | None, str]], policy: TimingPolicy
+        self, sent: _SetupReference, candidates: Sequence[tuple[Code, RacePolicy, float | None, str]], policy: TimingPolicy
     ) -> list[RunResult] | str:
-        """Compare candidates; text says why they cannot be compared."""
+        """Compare candidates; a string is the reason why they cannot be compared."""
         try:
             setup = self._setup(sent)
             results = self._runner.compare([RunRequest(setup, *candidate) for candidate in candidates], policy)
@@ -175,19 +175,19 @@ class _RunActor(Actor):
             return str(error)
         return [replace(result, host=environment().host) for result in results]
 
-    def _setup(self, sent: _Sent) -> RunSetup:
+    def _setup(self, sent: _SetupReference) -> RunSetup:
         key, where = sent
         known = self._setups.get(key)
         if known is None:
             setup, reference = ray.get(where)
-            # A file without a name: nothing is left of it when this process ends, however it ends.
+            # An anonymous file, which disappears with this process even if the process is killed.
             file = -1 if reference is None else os.memfd_create("tunesmith-reference")
             if reference is not None:
                 with os.fdopen(os.dup(file), "wb") as out:
                     out.write(reference)
                 setup = replace(setup, reference=f"/proc/{os.getpid()}/fd/{file}")
             known = self._setups[key] = (setup, file)
-            if len(self._setups) > _KEPT:
+            if len(self._setups) > _CACHED_SETUPS:
                 _, (_, old) = self._setups.popitem(last=False)
                 if old >= 0:
                     os.close(old)
@@ -208,7 +208,7 @@ def _result(job: JobResult) -> RunResult:
 
 
 def _value(job: JobResult) -> object:
-    """What the method returned.  RunError if it has no result, or could not run anything."""
+    """Return value of the method.  Raises RunError if the job failed or no candidate could be run."""
     if job.error is not None:
         raise RunError(f"the runner failed: {job.message}\n{job.detail}")
     if isinstance(job.value, str):

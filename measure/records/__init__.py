@@ -1,1 +1,1 @@
-"""Read and write measurements: records, logs, the database."""
+"""Read and write measurements: records, logs and the record database."""

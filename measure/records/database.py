@@ -1,7 +1,7 @@
-"""The best known candidate of a workload on a target, and which candidates were measured already.
+"""Index records in memory: the best candidate of a workload on a target, and the candidates measured so far.
 
-Everything is keyed by workload *and* target: a record of one target is never an answer for another.  Which measurement of a candidate
-counts and which candidate is best is defined in `standing`.
+All queries are keyed by workload *and* target: records are never used for another target.  `status` defines which measurement of a
+candidate counts and which candidate is best.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.records.log import LogReport, PathLike, load, verdict
+from tunesmith.measure.records.log import LogReport, PathLike, load, status_rank
 from tunesmith.measure.records.record import CandidateKey, Record, WorkloadLine, target_key
-from tunesmith.measure.records.status import Standing, leader_of, standing_of
+from tunesmith.measure.records.status import Status, leader_of, status_of
 from tunesmith.measure.time_floor import SHORTEST, least_seconds
 from tunesmith.support.errors import RecordError, UserError
 
@@ -28,73 +28,73 @@ class _Task:
 
     Attributes:
         records: by identity, in order.
-        by_candidate: those of each candidate, by the digest of its schedule: two schedules that have the name of the sketch and the row
-            in common, as after a change of the rules, are two candidates.
+        by_candidate: records of each candidate, by schedule digest: schedules with equal sketch name and row but different traces, as
+            after a change of the rules, are different candidates.
         least: seconds below which a time is impossible.
-        standings: of candidates whose records were not added to since.
-        changed: the other candidates.
-        ordered: all standings in the order of the records that count, if `changed` is empty.
-        leader: the best, if `changed` is empty.
-        bounded_by: what `least` follows from: "line" for the program in the log, "program" for one that was given, "" for neither yet.
+        statuses: statuses of the candidates that are up to date.
+        changed: candidates with new records.
+        ordered: all statuses in the order of the records that count; valid if `changed` is empty.
+        leader: status of the best candidate; valid if `changed` is empty.
+        bounded_by: source of `least`: "line" for the program in the log, "program" for a given one, "" if not computed yet.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
     by_candidate: dict[str, dict[str, Record]] = field(default_factory=dict)
     least: float = SHORTEST
-    standings: dict[str, Standing] = field(default_factory=dict)
+    statuses: dict[str, Status] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
-    ordered: list[Standing] = field(default_factory=list)
-    leader: Standing | None = None
+    ordered: list[Status] = field(default_factory=list)
+    leader: Status | None = None
     bounded_by: str = ""
 
     def add(self, record: Record) -> bool:
         known = self.records.get(record.identity)
-        if known is not None and verdict(record) <= verdict(known):
+        if known is not None and status_rank(record) <= status_rank(known):
             return False
         self.records[record.identity] = record
         self.by_candidate.setdefault(record.schedule, {})[record.identity] = record
         self.changed.add(record.schedule)
         return known is None
 
-    def judged(self, least: float) -> list[Standing]:
-        """The standings of all candidates that have one, in the order of the records that count; `leader` is then up to date."""
+    def updated(self, least: float) -> list[Status]:
+        """Update and return the statuses of all candidates that have one, in the order of the records that count; update `leader`."""
         if least != self.least:
             self.least = least
             self.changed = set(self.by_candidate)
         if self.changed:
             for key in self.changed:
-                standing = standing_of(self.by_candidate[key].values(), least)
-                if standing is None:
-                    self.standings.pop(key, None)
+                status = status_of(self.by_candidate[key].values(), least)
+                if status is None:
+                    self.statuses.pop(key, None)
                 else:
-                    self.standings[key] = standing
+                    self.statuses[key] = status
             self.changed.clear()
-            place = {identity: n for n, identity in enumerate(self.records)}
-            self.ordered = sorted(self.standings.values(), key=lambda s: place[s.record.identity])
+            position = {identity: n for n, identity in enumerate(self.records)}
+            self.ordered = sorted(self.statuses.values(), key=lambda s: position[s.record.identity])
             self.leader = leader_of(self.ordered)
         return self.ordered
 
 
 class Database:
-    """Records in memory, kept in order as they arrive.  All methods may be called from any thread.
+    """Records in memory, in order of arrival.  Thread-safe.
 
-    Each candidate is judged by one of its measurements, its standing, and the best is chosen among them, as `standing` defines it.
+    One measurement of each candidate counts, and the best candidate is chosen by these, see `status`.
 
     Args:
-        records: records to begin with.
-        workloads: programs to begin with.
+        records: initial records.
+        workloads: initial programs.
     """
 
     def __init__(self, records: Iterable[Record] = (), workloads: Iterable[WorkloadLine] = ()) -> None:
         self.report = LogReport()
-        """What was found in the logs this database was loaded from, bad lines included."""
+        """Report on the logs from which this database was loaded, with their bad lines."""
         self._lock = threading.RLock()
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._workloads: dict[str, WorkloadLine] = {}
         self._count = 0
         for given in (records, workloads):
             if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-                raise UserError(f"a Database is made of a list of Records, not of {given!r:.200}. Database.from_log(path) loads a log")
+                raise UserError(f"a Database takes a list of Records, not {given!r:.200}. Database.from_log(path) loads a log")
         for line in workloads:
             self.add_workload(line)
         for record in records:
@@ -102,26 +102,26 @@ class Database:
 
     @classmethod
     def from_log(cls, paths: PathLike | Sequence[PathLike]) -> Database:
-        """Load one log or several.  `report` tells what could not be used.
+        """Load one or several logs.  `report` lists bad lines.
 
         Raises:
-            RecordError: a file is not there or cannot be read.  No content of it raises.
+            RecordError: a file does not exist or cannot be read.  Its content never raises.
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
         elif isinstance(paths, bytes) or not isinstance(paths, Iterable):
-            raise RecordError(f"records are given by the path of a log, a list of paths, or a Database, not by {paths!r:.200}")
+            raise RecordError(f"expected records as the path of a log, a list of paths, or a Database, got {paths!r:.200}")
         contents = load(list(paths))
         database = cls(contents.records, contents.workloads.values())
         database.report = contents.report
         return database
 
     def __len__(self) -> int:
-        """Number of distinct measurements, failed ones included."""
+        """Number of distinct measurements, including failed ones."""
         return self._count
 
     def add(self, record: Record) -> bool:
-        """Take in one record.  False if this measurement was known; a graver verdict on it is taken over all the same."""
+        """Add a record.  Returns False if the measurement is already present; a copy of higher status rank still replaces it."""
         key = (record.workload, target_key(record.target))
         with self._lock:
             is_new = self._tasks.setdefault(key, _Task()).add(record)
@@ -129,56 +129,56 @@ class Database:
             return is_new
 
     def add_workload(self, line: WorkloadLine) -> None:
-        """Take in a program.  The first definition of a digest stays."""
+        """Add a program.  The first definition of a digest is kept."""
         with self._lock:
             self._workloads.setdefault(line.digest, line)
 
     def best(self, workload: str, target: Mapping[str, object], program: PrimFunc | None = None) -> Record | None:
-        """The measurement of the best candidate (see `standing.leader_of`), in constant time if nothing was added since.
+        """The counting measurement of the best candidate (see `status.leader_of`); constant time if no record was added since.
 
-        Of equal times the first counts.  Times that the target cannot reach count nothing (see `time_floor`).
+        Of equal times the first counts.  Times that the target cannot reach are ignored (see `time_floor`).
 
         Args:
-            workload: digest.
+            workload: digest of the workload.
             target: plain JSON of the target.
-            program: the workload, if it is at hand; otherwise the program in the log, if it is there.
+            program: the workload's function if available; by default the program in the log, if any.
         """
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
             if task is None:
                 return None
-            task.judged(self._least(task, workload, target, program))
+            task.updated(self._least(task, workload, target, program))
             return None if task.leader is None else task.leader.record
 
     def top(self, workload: str, target: Mapping[str, object], k: int, *, unverified: bool = False) -> list[Record]:
-        """The standings of the best and of the next k - 1 fastest candidates.
+        """The counting measurements of the best candidate and of the k - 1 next fastest.
 
         Args:
-            workload: digest.
+            workload: digest of the workload.
             target: plain JSON of the target.
-            k: so many at most.
-            unverified: the k fastest, including candidates that are not verified: a search chooses from them.
+            k: maximum number of candidates.
+            unverified: return the k fastest, including unverified candidates, from which a search chooses.
         """
         return [s.record for s in self._top(workload, target, k, unverified)]
 
     def evidence(self, workload: str, target: Mapping[str, object], k: int) -> list[Record]:
-        """The records by which `top` judges: a database of these alone judges the k candidates alike."""
+        """The records that determine `top`: a database of these records alone gives the same statuses for the k candidates."""
         chosen = {id(r): r for s in self._top(workload, target, k, False) for r in (s.first, s.again) if r is not None}
         return list(chosen.values())
 
-    def _top(self, workload: str, target: Mapping[str, object], k: int, unverified: bool) -> list[Standing]:
+    def _top(self, workload: str, target: Mapping[str, object], k: int, unverified: bool) -> list[Status]:
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
             if task is None:
                 return []
-            judged = task.judged(self._least(task, workload, target, None))
+            statuses = task.updated(self._least(task, workload, target, None))
             if unverified:
-                return sorted(judged, key=lambda s: s.seconds)[:k]
-            verified = [s for s in judged if s.record.verified]
+                return sorted(statuses, key=lambda s: s.seconds)[:k]
+            verified = [s for s in statuses if s.record.verified]
             return sorted(verified, key=lambda s: (s is not task.leader, s.seconds))[:k]  # the leader is not always the fastest
 
     def _least(self, task: _Task, workload: str, target: Mapping[str, object], program: PrimFunc | None) -> float:
-        """Seconds that every schedule of the workload takes; worked out once from the log's program, and once from a given one."""
+        """Lower bound of the workload's seconds; computed once from the program in the log, and once from a given one."""
         line = self._workloads.get(workload)
         if task.bounded_by == "program" or (program is None and (line is None or task.bounded_by == "line")):
             return task.least
@@ -186,17 +186,17 @@ class Database:
         try:
             func = _program_of(line) if program is None and line is not None else program
             return SHORTEST if func is None else least_seconds(func, Target(target))
-        except (UserError, RecursionError):  # no program, or no target
+        except (UserError, RecursionError):  # the program or the target is invalid
             return SHORTEST
 
     def measured(self, workload: str, target: Mapping[str, object]) -> set[CandidateKey]:
-        """All candidates that were tried, failures included: what a search that resumes need not try again."""
+        """All measured candidates, including failed ones; a resumed search skips them."""
         with self._lock:
             task = self._tasks.get((workload, target_key(target)))
             return {r.candidate for r in task.records.values()} if task is not None else set()
 
     def records(self, workload: str | None = None, target: Mapping[str, object] | None = None) -> list[Record]:
-        """All records, or those of a workload, of a target or of both, in the order of arrival within each."""
+        """All records, or those of one workload, one target or both, in order of arrival within each task."""
         wanted = None if target is None else target_key(target)
         with self._lock:
             return [
@@ -207,17 +207,17 @@ class Database:
             ]
 
     def workloads(self) -> dict[str, WorkloadLine]:
-        """The known programs by digest.  A workload that has only records is not among them, see `tasks`."""
+        """The programs by digest.  Workloads that have records but no program are missing, see `tasks`."""
         with self._lock:
             return dict(self._workloads)
 
     def tasks(self) -> list[tuple[str, Mapping[str, object]]]:
-        """Workload digest and target of everything that has records, in the order of arrival."""
+        """Workload digest and target of all tasks with records, in order of arrival."""
         with self._lock:
             return [(digest, next(iter(task.records.values())).target) for (digest, _), task in self._tasks.items()]
 
 
 def _program_of(line: WorkloadLine) -> PrimFunc | None:
-    """The program of a line; None if it is not the one that the line says."""
+    """The program of a line; None if its digest does not match the line."""
     func = parse(line.script)
     return func if isinstance(func, PrimFunc) and structural.digest(func) == line.digest else None

@@ -1,4 +1,4 @@
-"""Where a record was made: facts about the machine and the versions of the software, read once per process."""
+"""Describe the machine and the software versions for records; determined once per process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunesmith.ir.target.detect import detect_host
 
 
 class Environment(NamedTuple):
-    """The two dictionaries that every record carries.
+    """The two dictionaries stored in every record.
 
     Attributes:
         host: `cpu` (model name), `cores` (usable by this process), `kernel`.
-        versions: of `tunesmith`, `llvmlite`, `numpy` and `python`.
+        versions: versions of `tunesmith`, `llvmlite`, `numpy` and `python`.
     """
 
     host: dict[str, object]
@@ -23,7 +23,7 @@ class Environment(NamedTuple):
 
 
 def environment() -> Environment:
-    """Describe this process's surroundings.  The dictionaries are fresh copies, free to be extended."""
+    """The environment of this process.  The dictionaries are fresh copies and may be extended."""
     host, versions = _environment()
     return Environment(dict(host), dict(versions))
 
@@ -38,7 +38,7 @@ def _environment() -> Environment:
 
 
 def package_version(package: str) -> str:
-    """The version of an installed distribution, read from its metadata: importing it would cost time and load what is not needed."""
+    """Version of an installed distribution, from its metadata: importing the package would be slow."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,7 +1,6 @@
-"""Readers of the fields of a log line: each takes its field out of the line and refuses what a record must not hold.
+"""Validate the fields of a log line; each reader removes its field from the line and rejects invalid values.
 
-The line may come from anywhere.  A refusal names the field, what was expected and what was found, in a text of
-bounded length whatever the value.
+Lines are untrusted.  Error messages name the field, the expected and the actual value, and have bounded length for any value.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tunesmith.support.errors import RecordError
 T = TypeVar("T")
 
 VERSION = 1
-"""The version of the line format that this build writes, and the newest it reads."""
+"""Line format version that is written, and the newest that can be read."""
 
 MAX_NAME = 256
 MAX_MESSAGE = 16_384
@@ -37,43 +36,43 @@ _YEAR_10000 = 253_402_300_800
 
 
 class NewerRecordError(RecordError):
-    """The line was written by a newer tunesmith.  A merge carries it over; this build cannot use it."""
+    """The line was written by a newer tunesmith.  A merge preserves it, but this version cannot use it."""
 
 
-class Pool:
-    """Equal parts of many lines, held once: most of a log is the same few instructions, targets and hosts again and again."""
+class ValuePool:
+    """Interning of equal parts of lines: most of a log repeats a few instructions, targets and hosts."""
 
     def __init__(self) -> None:
         self._parts: dict[bytes, object] = {}
         self._texts: dict[int, tuple[object, str]] = {}
 
     def one(self, part: T) -> T:
-        """The first part that was equal to this one.  The bytes tell 1 from 1.0 and True, which `==` does not."""
-        key = marshal.dumps(part, 2)  # type: ignore[arg-type]  # of version 2, in which equal parts have equal bytes
+        """The interned object equal to this one.  Keys are bytes, because `==` does not distinguish 1 from 1.0 and True."""
+        key = marshal.dumps(part, 2)  # type: ignore[arg-type]  # in version 2 equal parts have equal bytes
         return self._parts.setdefault(key, part)  # type: ignore[return-value]
 
     def text(self, items: Sequence[object]) -> str:
-        """What `canonical` gives for a list whose items are held once, here or by the reader of the log, and never change."""
-        known = [self._texts.get(id(item)) for item in items]
-        if None in known:
-            known = [self._texts.setdefault(id(item), (item, canonical("trace", item))) for item in items]
-        return f"[{','.join([text for _, text in known])}]"  # type: ignore[misc]  # none is None
+        """Result of `canonical` for a list whose items are interned, here or by the log reader, and never modified."""
+        cached = [self._texts.get(id(item)) for item in items]
+        if None in cached:
+            cached = [self._texts.setdefault(id(item), (item, canonical("trace", item))) for item in items]
+        return f"[{','.join([text for _, text in cached])}]"  # type: ignore[misc]  # none is None
 
 
-class Fields:
-    """What is still unread of one line; `rest` is what nobody asked for.
+class LineFields:
+    """Validating reader of one line; `rest` holds the fields that were not read.
 
     Args:
-        kind: the kind the line must be of, as errors name it.
-        line: the line as `json.loads` gives it.
-        pool: where objects are looked up, or None.
+        kind: required kind of the line, named in errors.
+        line: the line as returned by `json.loads`.
+        pool: pool for interning objects, or None.
 
     Raises:
         NewerRecordError: the line is of a newer version.
-        RecordError: it is not an object, or of another kind.  All readers raise RecordError too.
+        RecordError: the line is not an object, or of another kind.  All reader methods raise RecordError, too.
     """
 
-    def __init__(self, kind: str, line: object, pool: Pool | None = None) -> None:
+    def __init__(self, kind: str, line: object, pool: ValuePool | None = None) -> None:
         self.kind = kind
         self._pool = pool
         if not isinstance(line, dict):
@@ -84,18 +83,18 @@ class Fields:
             self.refuse("v", f"a version number from 1 to {VERSION}", version)
         if version > VERSION:
             raise NewerRecordError(
-                f"{kind} line: it is of format version {show(version)}, this tunesmith reads versions up to {VERSION}. Upgrade tunesmith"
+                f"{kind} line: format version {show(version)} is newer than the supported version {VERSION}. Upgrade tunesmith"
             )
         found = self.take("kind", repr(kind))
         if found != kind:
             self.refuse("kind", repr(kind), found)
 
     def refuse(self, name: str, expected: str, got: object) -> NoReturn:
-        """Raise the RecordError for one field."""
+        """Raise the RecordError for a field."""
         raise RecordError(f"{self.kind} line: field `{name}`: expected {expected}, got {show(got)}")
 
     def digest(self, name: str) -> str:
-        """A short name that is safe anywhere: no path can be spelled with it."""
+        """A digest: a short name that cannot contain a path separator."""
         expected = "a digest of 1 to 128 letters, digits or _.:-"
         value = self.take(name, expected)
         if not isinstance(value, str) or not _DIGEST.fullmatch(value):
@@ -111,21 +110,21 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; 0 and 1 are refused."""
+        """True or false; 0 and 1 are rejected."""
         value = self.take(name, "true or false")
         if not isinstance(value, bool):
             self.refuse(name, "true or false", value)
         return value
 
     def mapping(self, name: str, shared: bool = True) -> dict[str, object]:
-        """A JSON object of any content, see `canonical` for its values; `shared` if many lines have an equal one."""
+        """A JSON object with any content, see `canonical` for its values; `shared` if equal objects occur in many lines."""
         value = self.take(name, "a JSON object")
         if not isinstance(value, dict):
             self.refuse(name, "a JSON object", value)
         return value if self._pool is None or not shared else self._pool.one(value)
 
     def array(self, name: str) -> list[object]:
-        """A JSON array of any content."""
+        """A JSON array with any content."""
         value = self.take(name, "a JSON array")
         if not isinstance(value, list):
             self.refuse(name, "a JSON array", value)
@@ -139,7 +138,7 @@ class Fields:
         return value
 
     def row(self, name: str) -> tuple[int, ...]:
-        """Integers of 64 bits with sign."""
+        """An array of signed 64-bit integers."""
         expected = f"an array of at most {MAX_ROW} 64-bit integers"
         value = self.take(name, expected)
         if not isinstance(value, list) or len(value) > MAX_ROW:
@@ -150,18 +149,18 @@ class Fields:
         return tuple(value)
 
     def samples(self, name: str) -> tuple[float, ...]:
-        """Durations: a time of zero would be the best for ever, so it is refused."""
+        """Durations above 0: a time of zero would remain the best forever."""
         expected = f"an array of at most {MAX_SAMPLES} finite seconds above 0"
         value = self.take(name, expected)
         if not isinstance(value, list) or len(value) > MAX_SAMPLES:
             self.refuse(name, expected, value)
         for item in value:
-            if type(item) is not float or not 0.0 < item < math.inf:  # nan is not above 0 either
-                self._number(name, expected, item, positive=True)  # an integer will do
+            if type(item) is not float or not 0.0 < item < math.inf:  # also false for NaN
+                self._number(name, expected, item, positive=True)  # integers are accepted
         return tuple(map(float, value))
 
     def timestamp(self, name: str) -> float:
-        """A time since 1970."""
+        """A time in seconds since 1970."""
         expected = "seconds since 1970, before the year 10000"
         value = self.take(name, expected)
         number = self._number(name, expected, value, positive=False)
@@ -176,22 +175,22 @@ class Fields:
             number = float(value)
         except OverflowError:
             self.refuse(name, expected, value)
-        if not 0 <= number < math.inf or (positive and number == 0):  # nan fails the first
+        if not 0 <= number < math.inf or (positive and number == 0):  # NaN fails the first condition
             self.refuse(name, expected, value)
         return number
 
     def take(self, name: str, expected: str) -> object:
-        """The value of a field that must be there, unchecked."""
+        """Remove a required field and return its unvalidated value."""
         if name not in self.rest:
             raise RecordError(f"{self.kind} line: field `{name}` is missing: expected {expected}")
         return self.rest.pop(name)
 
 
 def canonical(name: str, value: object) -> str:
-    """One text per JSON value, whatever the order of keys.  The C encoder walks and checks it: a log holds millions of values.
+    """Canonical text of a JSON value, independent of key order.  Uses the C encoder, because a log holds millions of values.
 
     Raises:
-        RecordError: the value holds something that is not JSON, or a number that is not finite.
+        RecordError: the value contains non-JSON data or a non-finite number.
     """
     try:
         return _CANONICAL.encode(value)
@@ -200,19 +199,19 @@ def canonical(name: str, value: object) -> str:
 
 
 def plain(where: str, value: object) -> object:
-    """The value in the types that JSON gives back: lists for tuples, Python's numbers for numpy's.
+    """The value converted to JSON types: lists for tuples, Python numbers for numpy numbers.
 
     Raises:
-        RecordError: the value holds something else; the message names the place.
+        RecordError: the value contains other data; the message names its position.
     """
     try:
         return _plain(where, value)
     except RecursionError:
-        raise RecordError(f"field `{where}`: nested too deeply to be written") from None
+        raise RecordError(f"field `{where}`: nested too deeply to write") from None
 
 
 def clip(text: str) -> str:
-    """The beginning and the end of a long message: a compiler names the error first, a traceback last."""
+    """Shorten a long message to its beginning and end: compilers print the error first, tracebacks last."""
     if len(text) <= MAX_MESSAGE:
         return text
     half = MAX_MESSAGE // 2 - 40
@@ -220,11 +219,11 @@ def clip(text: str) -> str:
 
 
 def show(value: object) -> str:
-    """A short text of any value, however large."""
+    """A short text for a value of any size."""
     try:
         return reprlib.repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, say
-        return f"{type(value).__name__} too large to be shown"
+    except (ValueError, RecursionError):  # for example, an integer with thousands of digits
+        return f"{type(value).__name__} too large to show"
 
 
 def _plain(where: str, value: object) -> object:
@@ -239,7 +238,7 @@ def _plain(where: str, value: object) -> object:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise RecordError(f"field `{where}`: expected keys that are strings, got {show(key)}")
+                raise RecordError(f"field `{where}`: expected string keys, got {show(key)}")
         return {key: _plain(f"{where}.{key}", item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(f"{where}[{index}]", item) for index, item in enumerate(value)]

@@ -1,7 +1,7 @@
-"""A tuning log is an append-only journal of record and workload lines, which can be loaded whatever it holds.
+"""Append to and load tuning logs: append-only journals of record and workload lines.
 
-The journal (`support.json_lines`) takes care of locks and torn lines.  Here its lines become records: bad lines are
-reported by number, copies of one measurement count once, and of two copies the graver verdict counts.
+The journal (`support.json_lines`) handles locking and torn lines.  Loading converts lines to records and never fails on their content: bad
+lines are reported by number, and of several copies of a measurement the one with the highest status rank counts.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunesmith.measure.records.fields import Pool
+from tunesmith.measure.records.fields import ValuePool
 from tunesmith.measure.records.record import Record, WorkloadLine, parse_line
 from tunesmith.measure.records.record_decoder import LineReader
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 
 MAX_BAD_LINES = 100
-"""So many bad lines of a log are kept to be shown; all are counted."""
+"""Number of bad lines of a log that are stored for display; all are counted."""
 
 PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class BadEntry:
-    """A line that could not be used: in which file, the line number from 1, and why."""
+    """A bad line: its file, line number (from 1), and the reason."""
 
     path: str
     line: int
@@ -41,14 +41,14 @@ class BadEntry:
 
 @dataclass(slots=True)
 class LogReport:
-    """What was found in one or several logs.
+    """Summary of one or several loaded logs.
 
     Attributes:
         records: distinct measurements.
         workloads: distinct programs.
-        duplicates: lines that repeat a measurement or a program, amended verdicts among them.
-        bad_count: lines that could not be used.
-        bad: the first `MAX_BAD_LINES` of them.
+        duplicates: lines that repeat a measurement or a program, including amended statuses.
+        bad_count: number of bad lines.
+        bad: the first `MAX_BAD_LINES` bad lines.
     """
 
     records: int = 0
@@ -58,7 +58,7 @@ class LogReport:
     bad: list[BadEntry] = field(default_factory=list)
 
     def add_bad(self, path: PathLike, line: int, reason: str) -> None:
-        """Count a line that could not be used."""
+        """Count a bad line."""
         self.bad_count += 1
         if len(self.bad) < MAX_BAD_LINES:
             self.bad.append(BadEntry(os.fspath(path), line, reason))
@@ -80,12 +80,12 @@ class LogContents:
 
 
 class RecordLog:
-    """The journal at one path.  Any number of processes may append to it at once; the object itself holds no state.
+    """The journal at one path.  Any number of processes may append concurrently; the object holds no state.
 
     Args:
-        path: the file; it is made by the first append.
+        path: the file; created by the first append.
     Raises:
-        RecordError: something else than a regular file is there, or no file can have this name.
+        RecordError: the path is not a regular file, or not a valid file name.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -93,31 +93,31 @@ class RecordLog:
         self.path = Path(path)
 
     def append(self, *lines: Record | WorkloadLine, sync: bool = False) -> None:
-        """Add the lines, all of them or none.
+        """Append the lines atomically.
 
         Args:
-            lines: a workload's line is best written before the first record of it, in every run: copies cost nothing.
-            sync: wait for the disk, so that the lines survive a loss of power.
+            lines: lines to append.  Write a workload's line before its first record, in every run: copies are harmless.
+            sync: wait for the disk, so that the lines survive a power failure.
 
         Raises:
-            RecordError: a line is not fit to be read back, or the file cannot be written.
+            RecordError: a line could not be read back, or the file cannot be written.
         """
         json_lines.append(self.path, [line.to_json() for line in lines], sync=sync)
 
     def load(self) -> LogContents:
-        """Everything in the log; empty if there is no file yet, which is how a run that resumes begins.
+        """Load the log; empty if the file does not exist yet, so that first and resumed runs need no distinction.
 
         Raises:
-            RecordError: the file is there and cannot be read.  No content of it raises.
+            RecordError: the file exists but cannot be read.  Its content never raises.
         """
         return load([self.path]) if json_lines.exists(self.path) else LogContents([], {}, LogReport())
 
 
 def load(paths: Sequence[PathLike]) -> LogContents:
-    """Load several logs as one, whose records are in the order of `merged_order`: which log is named first does not matter.
+    """Load several logs as one.  Records are in the order of `merged_order`, which is independent of the order of `paths`.
 
     Raises:
-        RecordError: a file is not there or cannot be read.  No content of it raises.
+        RecordError: a file does not exist or cannot be read.  Its content never raises.
     """
     for path in paths:
         _refuse_table(path)
@@ -144,11 +144,11 @@ def load(paths: Sequence[PathLike]) -> LogContents:
                         report.add_bad(path, number, _conflict(entry.digest))
                     continue
                 orders[-1].append((entry.timestamp, entry.identity))
-                kept = records.setdefault(entry.identity, entry)
-                if kept is entry:
+                first = records.setdefault(entry.identity, entry)
+                if first is entry:
                     continue
                 report.duplicates += 1
-                if verdict(entry) > verdict(kept):
+                if status_rank(entry) > status_rank(first):
                     records[entry.identity] = entry
     report.records, report.workloads = len(records), len(workloads)
     ordered = list(records.values()) if len(paths) == 1 else [records[identity] for identity in merged_order(orders)]
@@ -156,30 +156,28 @@ def load(paths: Sequence[PathLike]) -> LogContents:
 
 
 def _refuse_table(path: PathLike) -> None:
-    """Refuse a file that ends like a record table and does not begin as one: as a log it would be one without a single good line.
+    """Reject record tables, by the file name: as a log, such a file would consist of bad lines only.
 
     Raises:
-        RecordError: it is such a file.
+        RecordError: the file name ends in `.parquet`.
     """
     if isinstance(path, (str, os.PathLike)) and str(path).endswith(".parquet"):
         with json_lines.open_journal(path) as file:
             start = file.read(4)
         why = (
-            "holds a record table, and a log is wanted"
-            if start == b"PAR1"
-            else "is no parquet file, or damaged; make it again from its log"
+            "is a record table, but a log is expected" if start == b"PAR1" else "is not a parquet file, or damaged; rebuild it from its log"
         )
         raise RecordError(f"cannot read {os.fspath(path)}: it {why}")
 
 
 def merged_order(logs: Sequence[Sequence[tuple[float, str]]]) -> list[str]:
-    """The records of several logs in one order, which does not depend on the order of the logs.
+    """Merge the records of several logs into one order, independent of the order of the logs.
 
-    The records of a log keep their order, whatever their clock says: of the records that are next in all logs that hold them, the earliest
-    comes first.  Logs that contradict each other give way where nothing else goes on.
+    Each log's order is preserved, regardless of timestamps: among the records that are next in all logs containing them, the earliest comes
+    first.  If logs contradict each other, the earliest next record of any log is taken.
 
     Args:
-        logs: time and identity of each record, in the order of the log.
+        logs: timestamp and identity of each record, in the order of the log.
     Returns:
         Each identity once.
     """
@@ -207,17 +205,17 @@ def merged_order(logs: Sequence[Sequence[tuple[float, str]]]) -> list[str]:
     return list(ordered)
 
 
-def verdict(record: Record) -> int:
-    """How grave the verdict on a measurement is: an amendment counts if it is graver.  Failed 2, verified 1, neither 0."""
+def status_rank(record: Record) -> int:
+    """Rank of a record's status: failed 2, verified 1, otherwise 0.  Of copies of a measurement the one of the highest rank counts."""
     return 2 if record.error is not None else int(record.verified)
 
 
-def entry_of(line: object, pool: Pool) -> Record | WorkloadLine:
-    """A line as the journal gives it, checked.
+def entry_of(line: object, pool: ValuePool) -> Record | WorkloadLine:
+    """Parse a line read from the journal.
 
     Raises:
-        NewerRecordError: it is of a newer version.
-        RecordError: it is bad in any other way.
+        NewerRecordError: the line is of a newer version.
+        RecordError: the line is invalid.
     """
     if isinstance(line, json_lines.BadLine):
         raise RecordError(line.reason)
@@ -226,7 +224,7 @@ def entry_of(line: object, pool: Pool) -> Record | WorkloadLine:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Plain data has no cycles; looking for some again and again in what was read takes a fifth of the time of a large log."""
+    """Disable the garbage collector: plain data has no cycles, and searching for them takes a fifth of the load time of a large log."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -237,4 +235,4 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _conflict(digest: str) -> str:
-    return f"workload {digest} was defined before with another script; the first definition is used"
+    return f"workload {digest} is already defined with another script; the first definition is used"

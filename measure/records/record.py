@@ -1,7 +1,7 @@
-"""One measurement is one line of JSON: what was run, where, how fast, and whether the result was right.
+"""Define the lines of a tuning log: one JSON object per measurement or workload.
 
-A `Record` names its workload by digest; the program's text stands once in the same log as a `WorkloadLine`.  Both are
-plain data.  Reading checks every field, so that a line from anywhere can be loaded; nothing in it is executed.
+A `Record` refers to its workload by digest; the program's text is stored once in the same log, as a `WorkloadLine`.  Both are plain data.
+Every field is validated on reading, so untrusted lines can be loaded; nothing in a line is executed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_NAME, MAX_SCRIPT, VERSION, Fields, Pool, canonical, clip, plain
+from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_NAME, MAX_SCRIPT, VERSION, LineFields, ValuePool, canonical, clip, plain
 from tunesmith.support.errors import RecordError
 
 ERROR_KINDS = ("build_error", "timeout", "crash", "out_of_memory", "wrong_result", "run_error")
-"""How a candidate can fail.  A `crash` is a dead process (a signal), a `run_error` a failure that the process survived."""
+"""Kinds of failures.  A `crash` is the death of the process (a signal), a `run_error` a failure that the process survived."""
 
 CandidateKey = tuple[str, tuple[int, ...]]
-"""What a search measures once: a sketch and a row of integers."""
+"""Identity of a candidate in a search: sketch and row of integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ErrorInfo:
 
     Attributes:
         kind: one of `ERROR_KINDS`.
-        message: text for a human; the middle of a very long one is left out when it is written.
+        message: human-readable text; the middle of a very long one is omitted in the log.
     """
 
     kind: str
@@ -41,21 +41,21 @@ class Record:
 
     Attributes:
         workload: digest of the workload's program.
-        target: the target as plain JSON.  Records of one target are never served to another.
+        target: the target as plain JSON.  Records are never used for another target.
         trace: the schedule with all its decisions, as JSON; opaque here.
-        sketch: id of the sketch the candidate came from; empty for a schedule written by hand.
-        row: the candidate's integers in that sketch.
+        sketch: id of the candidate's sketch; empty for a handwritten schedule.
+        row: the candidate's configuration in that sketch.
         samples: seconds per call, one entry per repeat, all above 0.  Empty only if there is an error.
-        clean: False if foreign load disturbed the samples and no quiet window came.
+        clean: False if other load disturbed the samples and no quiet window occurred.
         error: why the candidate failed, or None.
         verified: the output was compared with the reference and agreed.  Never together with an error.
         host: facts about the machine, see `environment`.
-        versions: versions of the software, see `environment`.
+        versions: software versions, see `environment`.
         seed: seed of the search that proposed the candidate, 64 bits.
         timestamp: seconds since 1970 at the end of the measurement.
         policy: the timing policy as plain JSON.
-        extra: whatever a caller wants to keep beside it, plain JSON (hardware counters, network, tags).
-        unknown: fields of the line that this build does not know, kept as they were.
+        extra: additional plain JSON of the caller (hardware counters, network, tags).
+        unknown: fields of the line that this version does not define, preserved unchanged.
     """
 
     workload: str
@@ -77,14 +77,14 @@ class Record:
     _identity: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A row of a population is a numpy array: keys and JSON want Python's integers.
+        # Rows of a population are numpy arrays, but keys and JSON need Python integers.
         object.__setattr__(self, "row", tuple(map(operator.index, self.row)))
         object.__setattr__(self, "samples", tuple(map(float, self.samples)))
         object.__setattr__(self, "timestamp", float(self.timestamp))
 
     @property
     def seconds(self) -> float:
-        """Median of the samples; infinity when there is none."""
+        """Median of the samples; infinity if there are none."""
         ordered = sorted(self.samples)
         if not ordered:
             return math.inf
@@ -95,7 +95,7 @@ class Record:
     def identity(self) -> str:
         """Digest of the measurement: target, schedule, samples, seed and time.
 
-        Equal for copies of a record, also when verdict, tags or host facts were amended.
+        Equal for copies of a record, even if status, tags or host facts were amended.
         """
         if not self._identity[0]:
             schedule = self.schedule
@@ -105,26 +105,26 @@ class Record:
 
     @property
     def schedule(self) -> str:
-        """Digest of what was measured: workload, sketch, row, and the trace with its decisions.
+        """Digest of the measured schedule: workload, sketch, row, and the trace with its decisions.
 
-        A line carries it, and a line whose fields give another one was changed after it was written: it is refused.  Lines of earlier
-        versions carry none; their fields are taken as they are.
+        It is stored in the line.  A line whose fields have another digest was changed after it was written, and is rejected.  Lines of
+        earlier versions have no digest and are not checked.
         """
         if not self._identity[1]:
-            self._note_schedule(canonical("trace", self.trace))
+            self._set_schedule(canonical("trace", self.trace))
         return self._identity[1]
 
-    def _note_schedule(self, trace: str) -> None:
+    def _set_schedule(self, trace: str) -> None:
         text = f"{self.workload} {canonical('sketch', self.sketch)} {self.row} {trace}"
         object.__setattr__(self, "_identity", ("", _digest(text)))
 
     @property
     def candidate(self) -> CandidateKey:
-        """Which candidate was measured: sketch and row, or the digest of the schedule when there is no sketch."""
+        """The measured candidate: sketch and row, or the digest of the schedule if there is no sketch."""
         return (self.sketch, self.row) if self.sketch else (f"trace:{self.schedule}", self.row)
 
     def to_json(self) -> dict[str, object]:
-        """The line as plain JSON.  Raises RecordError if the record could not be read back."""
+        """The line as plain JSON.  Raises RecordError if it could not be read back."""
         line: dict[str, object] = {
             "v": VERSION,
             "kind": "record",
@@ -145,23 +145,23 @@ class Record:
             "extra": self.extra,
         }
         complete = _with_unknown(line, self.unknown)
-        complete["schedule"] = Record.from_json(complete).schedule  # of the fields as they are read back
+        complete["schedule"] = Record.from_json(complete).schedule  # computed from the fields as they will be read
         return complete
 
     @classmethod
-    def from_json(cls, line: object, pool: Pool | None = None) -> Record:
-        """Read one line.
+    def from_json(cls, line: object, pool: ValuePool | None = None) -> Record:
+        """Parse one line.
 
         Args:
-            line: the line as `json.loads` gives it.
-            pool: given by a reader of a journal, whose lines are known to be plain data with finite numbers: large
-                fields are then looked up in it and not walked again.
+            line: the line as returned by `json.loads`.
+            pool: passed by journal readers, whose lines are known to be plain data with finite numbers: large fields are then
+                looked up in the pool and not validated again.
 
         Raises:
             NewerRecordError: the line is of a newer version.
             RecordError: a field is missing, or has the wrong type, size or value.
         """
-        fields = Fields("record", line, pool)
+        fields = LineFields("record", line, pool)
         written = fields.rest.pop("schedule", None)
         record = cls(
             workload=fields.digest("workload"),
@@ -179,14 +179,14 @@ class Record:
             timestamp=fields.timestamp("timestamp"),
             policy=fields.mapping("policy"),
             extra=fields.mapping("extra", shared=False),
-            unknown=fields.rest,  # after all the others were taken out
+            unknown=fields.rest,  # evaluated last, after all known fields were removed
         )
         if record.error is None and not record.samples:
             fields.refuse("samples", "at least one sample, as `error` is null", [])
         if record.error is not None and record.verified:
             fields.refuse("verified", "false, as `error` is set", True)
         if pool is not None:
-            record._note_schedule(pool.text(record.trace))
+            record._set_schedule(pool.text(record.trace))
         else:
             for name in ("target", "trace", "host", "versions", "policy", "extra", "unknown"):
                 canonical(name, getattr(record, name))
@@ -198,13 +198,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadLine:
-    """The program that a digest stands for.
+    """Definition of a workload digest: its name and program.
 
     Attributes:
         digest: the workload's digest, as in `Record.workload`.
-        name: what people call it, such as `matmul(m=512,n=512,k=512)`.
-        script: the program as TIR script text.  It is parsed as data when it is needed, never executed.
-        unknown: fields of the line that this build does not know, kept as they were.
+        name: display name, such as `matmul(m=512,n=512,k=512)`.
+        script: the program as TIR script text.  It is parsed as data on demand, never executed.
+        unknown: fields of the line that this version does not define, preserved unchanged.
     """
 
     digest: str
@@ -221,22 +221,22 @@ class WorkloadLine:
 
     @classmethod
     def from_json(cls, line: object) -> WorkloadLine:
-        """Read one line.  Raises NewerRecordError and RecordError as `Record.from_json` does."""
-        fields = Fields("workload", line)
+        """Parse one line.  Raises NewerRecordError and RecordError as `Record.from_json` does."""
+        fields = LineFields("workload", line)
         digest, name, script = fields.digest("digest"), fields.text("name", MAX_NAME), fields.text("script", MAX_SCRIPT)
         canonical("unknown fields", fields.rest)
         return cls(digest, name, script, fields.rest)
 
 
-def parse_line(line: object, pool: Pool | None = None) -> Record | WorkloadLine:
-    """Read a line of either kind.  `pool` and what is raised are those of `Record.from_json`."""
+def parse_line(line: object, pool: ValuePool | None = None) -> Record | WorkloadLine:
+    """Parse a line of either kind.  `pool` and errors are as for `Record.from_json`."""
     if isinstance(line, dict) and line.get("kind") == "workload":
         return WorkloadLine.from_json(line)
     return Record.from_json(line, pool)
 
 
 def target_key(target: Mapping[str, object]) -> str:
-    """Canonical text of a target: equal for equal targets, whatever the order of their attributes.
+    """Canonical text of a target: equal for equal targets, independent of the order of attributes.
 
     Raises:
         RecordError: the target is not plain JSON.
@@ -248,7 +248,7 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _error(fields: Fields) -> ErrorInfo | None:
+def _error(fields: LineFields) -> ErrorInfo | None:
     expected = 'null or {"kind": ..., "message": ...}'
     value = fields.take("error", expected)
     if value is None:
@@ -264,7 +264,7 @@ def _error(fields: Fields) -> ErrorInfo | None:
 
 
 def _with_unknown(line: dict[str, object], unknown: Mapping[str, object]) -> dict[str, object]:
-    """The line in the types JSON gives back, and the fields of another version put back where they were."""
+    """The line in JSON types, together with the preserved fields of another version."""
     if taken := sorted(line.keys() & unknown.keys()):
-        raise RecordError(f"`unknown` holds {', '.join(taken)}, which this version knows: set the field itself")
+        raise RecordError(f"`unknown` holds {', '.join(taken)}, which this version defines: set the field itself")
     return {name: plain(name, value) for name, value in {**line, **unknown}.items()}

@@ -1,7 +1,7 @@
-"""What a run was: when, where, by which command, with which software, seeds and target; kept beside its results.
+"""Record the provenance of runs beside their results: time, machine, command, software, seeds and target.
 
-A manifest is a journal of its own (`log.jsonl.runs` beside `log.jsonl`): a line when a run begins, one more when it ends.  A run that
-was killed is there too, without an end, and several runs of one log are a list.
+A manifest is a separate journal (`log.jsonl.runs` beside `log.jsonl`) with one line when a run starts and one when it ends.  A killed run
+has no end line.  Runs of the same log accumulate in one manifest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunesmith.support import json_lines
 
 SUFFIX = ".runs"
 PACKAGES = ("pandas", "pyarrow", "xgboost-cpu", "xgboost", "apache-tvm-ffi", "torch", "ray", "optuna", "onnxruntime", "jax")
-"""Packages whose versions are noted where they are installed, besides those of every record."""
+"""Packages whose versions are recorded if installed, in addition to those in every record."""
 
 _ENVIRONMENT = ("TUNESMITH_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_", "PYTHONHASHSEED")
 _GIT_SECONDS = 10.0
@@ -33,37 +33,37 @@ PathLike = str | os.PathLike[str]
 
 
 def manifest_path(log: PathLike) -> Path:
-    """Where the runs of a log are written down."""
+    """Path of the manifest of a log."""
     return Path(f"{os.fspath(log)}{SUFFIX}")
 
 
 def write_manifest(path: PathLike, **facts: object) -> dict[str, object]:
-    """Add a run, or what became of it, to a manifest; the file is made when missing.
+    """Append a run, or facts about an earlier run, to a manifest; the file is created if missing.
 
     Args:
-        path: of the manifest, see `manifest_path`.
-        facts: plain data, Targets, paths; they come before what is found out: `run` (a new id), `started`, `command`, `folder`, `git`
-            (`commit`, `dirty`; null without git), `host`, `load`, `versions`, `environment`.  With the `run` of an earlier
-            line nothing is found out, and the facts are added to that run.
+        path: path of the manifest, see `manifest_path`.
+        facts: plain data, Targets, paths; they take precedence over the collected facts: `run` (a new id), `started`, `command`,
+            `folder`, `git` (`commit`, `dirty`; null without git), `host`, `load`, `versions`, `environment`.  If `run` is the id of an
+            earlier run, no facts are collected, and the given ones are added to that run.
 
     Returns:
         The line.
 
     Raises:
-        RecordError: a fact is no plain data, or the file cannot be written.
+        RecordError: a fact is not plain data, or the file cannot be written.
     """
     given = {name: _data(value) for name, value in facts.items()}
-    line = {"v": VERSION, "kind": "run", **({} if "run" in given else _found_out()), **given}
+    line = {"v": VERSION, "kind": "run", **({} if "run" in given else _collected_facts()), **given}
     line = {name: plain(name, value) for name, value in line.items()}
     json_lines.append(path, [line])
     return line
 
 
 def read_manifest(path: PathLike) -> list[dict[str, object]]:
-    """The runs of a manifest in the order in which they began, each with all that was written of it; lines that are none are skipped.
+    """The runs of a manifest in the order of their start, each with all its facts; other lines are skipped.
 
     Raises:
-        RecordError: the file is not there or cannot be read.  No content of it raises.
+        RecordError: the file does not exist or cannot be read.  Its content never raises.
     """
     runs: dict[str, dict[str, object]] = {}
     for _, line in json_lines.read(path):
@@ -74,15 +74,15 @@ def read_manifest(path: PathLike) -> list[dict[str, object]]:
 
 @contextmanager
 def recorded_run(path: PathLike | None, **facts: object) -> Iterator[dict[str, object]]:
-    """Note the beginning of a run and its end, whatever ends it.
+    """Record the start and the end of a run, also if the run fails or is interrupted.
 
     Args:
-        path: of the manifest; None keeps nothing.
-        facts: of the run, see `write_manifest`.
+        path: path of the manifest; None records nothing.
+        facts: facts of the run, see `write_manifest`.
 
     Yields:
-        What is to be noted at the end; `outcome` is "done", "interrupted", or the error, unless the body sets it
-        (a search of which every task has failed says so).
+        Facts to record at the end; `outcome` is "done", "interrupted" or the error, unless the body sets it (for example, if all tasks of a
+        search failed).
     """
     noted: dict[str, object] = {}
     if path is None:
@@ -101,12 +101,12 @@ def recorded_run(path: PathLike | None, **facts: object) -> Iterator[dict[str, o
 
 
 def now() -> str:
-    """The time, in UTC, as ISO 8601 has it."""
+    """Current UTC time in ISO 8601 format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def load_average() -> list[float] | None:
-    """Of the last 1, 5 and 15 minutes; None where the system does not tell."""
+    """Load averages of the last 1, 5 and 15 minutes; None if the system does not report them."""
     try:
         return [round(x, 2) for x in os.getloadavg()]
     except (OSError, AttributeError):
@@ -114,13 +114,13 @@ def load_average() -> list[float] | None:
 
 
 def git_state(folder: PathLike) -> dict[str, object] | None:
-    """Commit of a working folder and whether files differ from it; None if it is under no version control, or git is not there."""
+    """Commit of a working folder, and whether it has uncommitted changes; None without a git repository, or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     changes = None if commit is None else _git(folder, "status", "--porcelain")
     return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
-def _found_out() -> dict[str, object]:
+def _collected_facts() -> dict[str, object]:
     host, versions = environment()
     folder = Path.cwd()
     stamp = f"{platform.node()} {os.getpid()} {time.time_ns()}"
@@ -138,7 +138,7 @@ def _found_out() -> dict[str, object]:
 
 
 def _git(folder: PathLike, *arguments: str) -> str | None:
-    """What git says; None if it fails.  It changes nothing and runs none of the repository's hooks."""
+    """Output of a git command; None if it fails.  Read-only: takes no locks and runs no fsmonitor hook."""
     settings = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     command = ["git", "-c", "core.fsmonitor=false", *arguments]
     try:
@@ -149,7 +149,7 @@ def _git(folder: PathLike, *arguments: str) -> str | None:
 
 
 def _data(value: object) -> object:
-    """Targets and paths as data; the rest is checked when it is written."""
+    """Convert Targets and paths to plain data; other values are checked on writing."""
     if isinstance(value, Target):
         return value.to_json(facts=True)
     if isinstance(value, os.PathLike):

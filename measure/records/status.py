@@ -1,8 +1,8 @@
-"""Choose the measurement that counts of a candidate, and the best candidate: the one place where this is defined.
+"""Choose the measurement that counts for each candidate, and the best candidate of a task.
 
-A search measures many candidates once, each for a tenth of a second, and the fastest of many such times is a lucky one.  So the
-leaders are measured again, and then the first time counts no more.  Everything here follows from the log alone: from the records
-of a candidate in the order of the log.  Clocks are not looked at, because one that is wrong would decide for ever.
+A search measures many candidates once, for 0.1 s each, and the minimum of many such times is biased low.  So the best candidates are
+measured again, and the new time replaces the first.  The choice depends only on the records of a candidate in log order.  Timestamps are
+ignored, because a wrong clock would distort every later choice.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from tunesmith.measure.records.record import Record
 
 AGREES = 1.05
-"""A noisy time agrees with a clean one if it is not longer by more than this factor."""
+"""A noisy time agrees with a clean one if it is longer by at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The judgement on one candidate.
+class Status:
+    """Status of one candidate.
 
     Attributes:
         record: the measurement that counts.
-        first: the first valid measurement: the one by which a search found the candidate.
-        again: the later measurement that overrules or confirms it; None if there is none.
+        first: the first valid measurement, by which a search selected the candidate.
+        again: the later measurement that replaces or confirms it; None if there is none.
     """
 
     record: Record
@@ -36,19 +36,19 @@ class Standing:
         return self.record.seconds
 
 
-def standing_of(records: Iterable[Record], least: float = 0.0) -> Standing | None:
-    """The judgement on a candidate; None if no measurement of it counts.
+def status_of(records: Iterable[Record], least: float = 0.0) -> Status | None:
+    """The status of a candidate; None if no measurement of it counts.
 
-    1. An error of any kind ends what was measured up to then: what crashed, timed out or gave a wrong result is not good.
-    2. A time that no machine of this kind reaches is no measurement.
-    3. Of the others, those with a verified output count before those without.
-    4. Of those after the first, clean ones count before noisy ones, and then the latest.  So a clean second measurement is not overruled
-       by a noisy third.
-    5. That one overrules the first, also if it is noisy and the first is clean; unless it agrees with it, which confirms the first.
+    1. An error of any kind (crash, timeout, wrong result) invalidates all earlier measurements.
+    2. Times below `least` are invalid.
+    3. Verified measurements take precedence over unverified ones.
+    4. Of the measurements after the first, clean ones take precedence over noisy ones, then later over earlier ones.  So a noisy third
+       measurement does not replace a clean second one.
+    5. The chosen one replaces the first, even if it is noisy and the first is clean; if it agrees with a clean first one, it confirms it.
 
     Args:
-        records: all of the candidate, in the order of the log.
-        least: seconds; see `time_floor`.
+        records: all records of the candidate, in log order.
+        least: lower bound of the seconds, see `time_floor`.
     """
     valid: list[Record] = []
     for record in records:
@@ -62,19 +62,19 @@ def standing_of(records: Iterable[Record], least: float = 0.0) -> Standing | Non
     shown = [r for r in valid if r.verified] or valid
     later = [r for r in shown if r is not first]
     if not later:
-        return Standing(first, first, None)
+        return Status(first, first, None)
     again = ([r for r in later if r.clean] or later)[-1]
     confirmed = shown[0] is first and first.clean and not again.clean and again.seconds <= AGREES * first.seconds
-    return Standing(first if confirmed else again, first, again)
+    return Status(first if confirmed else again, first, again)
 
 
-def leader_of(standings: Iterable[Standing]) -> Standing | None:
-    """The best of candidates, those with a verified output alone; of equal ones the first.
+def leader_of(statuses: Iterable[Status]) -> Status | None:
+    """The best verified candidate; of equal ones the first.
 
-    It is the fastest of those that were measured again.  A candidate that was measured once is compared with it like with like: it leads
-    only if its time is less than both the time that counts and the first time of that one.
+    This is the fastest of the candidates that were measured again.  A candidate measured once replaces it only if its time is below both
+    the counting time and the first time of that candidate, as a single measurement is comparable only with a first measurement.
     """
-    verified = [s for s in standings if s.record.verified]
+    verified = [s for s in statuses if s.record.verified]
     sure = min((s for s in verified if s.again is not None), key=lambda s: s.seconds, default=None)
     once = min((s for s in verified if s.again is None), key=lambda s: s.seconds, default=None)
     if sure is None or once is None:

@@ -1,4 +1,4 @@
-"""What the tests of tables share: records of several tasks on several targets, made up."""
+"""Fixtures for the tests of tables: synthetic records of several tasks on several targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MetaSchedule's JSON databases: records with their workloads and decisions; damaged lines cost themselves only."""
+"""Test the import of MetaSchedule databases: records with workloads and decisions, and damaged lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HOSTILE = [
     record(True),
     record(-1),
     record(5),
-    record(1),  # its workload's line is damaged
+    record(1),  # the line of its workload is damaged
     record(seconds=[0.0]),
     record(seconds=["x"]),
     record(seconds=3),
@@ -91,16 +91,16 @@ HOSTILE = [
 ]
 
 
-def test_hostile_lines_are_counted_and_skipped(tmp_path: Path) -> None:
+def test_invalid_lines_are_counted_and_skipped(tmp_path: Path) -> None:
     workloads: list[Any] = [MODULE, b'["torn', ["9", ""]]
     table = load(write(tmp_path, [*HOSTILE, record(2)], workloads))
-    assert table.frame["workload"].tolist() == ["9"], "a damaged line keeps its place"
+    assert table.frame["workload"].tolist() == ["9"], "a damaged line keeps its index"
     assert table.report.bad_count == len(HOSTILE) + 1
-    with pytest.raises(RecordError, match="the workload is 5, and the database has 1"):
+    with pytest.raises(RecordError, match="the workload index is 5, but the database has 1"):
         parse(record(5), ["a"])
 
 
-def test_a_file_of_records_needs_its_workloads(tmp_path: Path) -> None:
+def test_record_file_requires_its_workload_file(tmp_path: Path) -> None:
     write(tmp_path, [record()], [MODULE])
     assert len(load(tmp_path / RECORDS)) == 1
     with pytest.raises(RecordError, match="its workloads in"):

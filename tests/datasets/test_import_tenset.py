@@ -1,4 +1,4 @@
-"""TenSet's measure records: folders of platforms, pickles beside them left alone."""
+"""Test the import of TenSet records: platform folders, and pickles that are not opened."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dataset(root: Path) -> Path:
     return records
 
 
-def test_platforms_are_told_apart(tmp_path: Path) -> None:
+def test_platforms_are_distinguished(tmp_path: Path) -> None:
     table = load(dataset(tmp_path))
     assert len(table) == 16 and table.report.bad_count == 4 and set(table.frame["source"]) == {"tenset"}
     assert table.frame.groupby("hardware")["seconds"].min().to_dict() == {
@@ -44,5 +44,5 @@ def test_one_platform_and_a_limit(tmp_path: Path) -> None:
     records = dataset(tmp_path)
     table = load(records / "epyc-7452", limit=3)
     assert table.counts()["records"].tolist() == [3, 3] and set(table.frame["hardware"]) == {'{"platform":"epyc-7452"}'}
-    with pytest.raises(RecordError, match="no file \\*.json below it"):
+    with pytest.raises(RecordError, match="contains no file \\*.json"):
         load(tmp_path / "network_info")

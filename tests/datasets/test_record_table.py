@@ -1,4 +1,4 @@
-"""Record tables: everything comes back from the file, damaged and newer files are refused, copies count once."""
+"""Test record tables: round trips, rejection of damaged and newer files, and merging."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ODD = {
 }
 
 
-def test_records_come_back_as_they_were(make_record: Make, tmp_path: Path) -> None:
+def test_records_round_trip(make_record: Make, tmp_path: Path) -> None:
     records = [
         make_record(),
         make_record(**ODD),
@@ -61,7 +61,7 @@ def test_the_columns(make_record: Make) -> None:
     table = RecordTable.from_records([make_record(), failed], [WorkloadLine("w0", "matmul(m=8)", "s")])
     frame = table.frame
     assert frame["seconds"].tolist() == [2e-6, math.inf]
-    assert frame["name"].tolist() == ["matmul(m=8)", "w1"], "a workload without its program goes by its digest"
+    assert frame["name"].tolist() == ["matmul(m=8)", "w1"], "a workload without a program is named by its digest"
     assert frame["row"].tolist() == [(4,), (8,)] and type(frame["row"][0][0]) is int
     assert frame["error"].isna().tolist() == [True, False] and frame["error"][1] == "crash"
     assert json.loads(frame["trace"][1])[1][3] == [8]
@@ -69,23 +69,23 @@ def test_the_columns(make_record: Make) -> None:
     assert set(table.workloads) == {"w0"} and set(frame["target"]) == set(table.targets)
 
 
-def test_facts_of_targets_travel_along(make_record: Make, tmp_path: Path) -> None:
+def test_target_facts_are_stored(make_record: Make, tmp_path: Path) -> None:
     target = Target("llvm -mcpu=znver5 -num-cores=2")
     table = RecordTable.from_records([make_record()], targets=[target])
     assert table.frame["target"][0] == target.key
     assert Target.from_json(table.targets[target.key]) == target and "l1_bytes" in table.targets[target.key]
     plain = RecordTable.from_records([make_record()])
     assert "l1_bytes" not in plain.targets[target.key]
-    assert "l1_bytes" in merge([plain, table]).targets[target.key], "the entry that knows more stays"
+    assert "l1_bytes" in merge([plain, table]).targets[target.key], "the entry with more facts is kept"
 
 
-def test_an_empty_table_is_one(tmp_path: Path) -> None:
+def test_empty_table(tmp_path: Path) -> None:
     RecordTable.from_records([]).save(tmp_path / "t.parquet")
     empty = RecordTable.load(tmp_path / "t.parquet")
     assert len(empty) == 0 and empty.records() == [] and len(empty.counts()) == 0 and len(empty.standing()) == 0
 
 
-def test_from_log_tells_what_it_could_not_use(make_record: Make, tmp_path: Path) -> None:
+def test_from_log_reports_bad_lines(make_record: Make, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     RecordLog(log).append(WorkloadLine("w0", "matmul(m=8)", "s"), make_record(), make_record())
     with open(log, "ab") as file:
@@ -97,7 +97,7 @@ def test_from_log_tells_what_it_could_not_use(make_record: Make, tmp_path: Path)
         RecordTable.from_log(tmp_path / "none")
 
 
-def test_load_any_takes_tables_and_logs(table: RecordTable, make_record: Make, tmp_path: Path) -> None:
+def test_load_any_accepts_tables_and_logs(table: RecordTable, make_record: Make, tmp_path: Path) -> None:
     RecordLog(tmp_path / "a").append(make_record())
     table.save(tmp_path / "b")
     assert len(load_any(tmp_path / "a")) == 1 and len(load_any(tmp_path / "b")) == len(table)
@@ -105,7 +105,7 @@ def test_load_any_takes_tables_and_logs(table: RecordTable, make_record: Make, t
         load_any(tmp_path / "c")
 
 
-def test_merging_counts_copies_once_and_takes_the_graver_verdict(table: RecordTable, make_record: Make) -> None:
+def test_merge_drops_copies_and_keeps_the_highest_status_rank(table: RecordTable, make_record: Make) -> None:
     first, other = make_record(), make_record(timestamp=3.0)
     amended = dataclasses.replace(first, error=ErrorInfo("wrong_result", "y is off"), verified=False)
     a, b = RecordTable.from_records([first, other]), RecordTable.from_records([amended, other])
@@ -118,17 +118,17 @@ def test_merging_counts_copies_once_and_takes_the_graver_verdict(table: RecordTa
         merge([])
 
 
-def test_a_merge_learns_the_programs_of_one_table_for_all(make_record: Make) -> None:
+def test_merge_shares_programs_between_tables(make_record: Make) -> None:
     nameless = RecordTable.from_records([make_record()])
     named = RecordTable.from_records([make_record(timestamp=5.0)], [WorkloadLine("w0", "matmul(m=8)", "s")])
     merged = merge([nameless, named])
     assert set(merged.frame["name"]) == {"matmul(m=8)"} and merged.workloads["w0"].script == "s"
 
 
-def test_the_standing_of_a_candidate(make_record: Make) -> None:
+def test_standing_keeps_one_measurement_per_candidate(make_record: Make) -> None:
     records = [
         make_record(row=(1,), timestamp=1.0),
-        make_record(row=(1,), timestamp=2.0, clean=False),  # later, but disturbed
+        make_record(row=(1,), timestamp=2.0, clean=False),  # later, but noisy
         make_record(row=(2,), timestamp=1.0),
         make_record(row=(2,), timestamp=2.0),  # later
         make_record(row=(3,), timestamp=1.0, samples=(), error=ErrorInfo("timeout", ""), verified=False),
@@ -138,7 +138,7 @@ def test_the_standing_of_a_candidate(make_record: Make) -> None:
     ]
     assert RecordTable.from_records(records).standing().records() == [
         records[i] for i in (0, 3, 5, 7)
-    ]  # noise that agrees overrules nothing
+    ]  # a noisy time that agrees replaces nothing
 
 
 def test_counts(table: RecordTable) -> None:
@@ -148,14 +148,14 @@ def test_counts(table: RecordTable) -> None:
     assert counts["best_us"].tolist() == pytest.approx([1.0] * 6) and counts["median_us"].tolist() == pytest.approx([5.0] * 6)
 
 
-def test_taking_lines_takes_what_they_need(table: RecordTable) -> None:
+def test_take_keeps_required_metadata(table: RecordTable) -> None:
     part = table.take(table.frame["workload"] == "w1")
     assert set(part.workloads) == {"w1"} and set(part.sketches) == {("w1", "tile")} and len(part.targets) == 2
     assert part.frame.index.tolist() == list(range(24))
     assert len(table.take([])) == 0 and len(table.take([5])) == 1
 
 
-def test_times_of_a_race_that_gave_up_are_marked(make_record: Make) -> None:
+def test_times_of_abandoned_races_are_marked(make_record: Make) -> None:
     race = {"kind": "race", "give_up": 1.5, "repeats": 5}
     assert gave_up(make_record(policy=race))
     assert not gave_up(make_record(policy={**race, "give_up": None}))
@@ -170,7 +170,7 @@ def test_a_template_has_no_decisions() -> None:
     assert template(steps) == [["sample_tile", {}, ["v0"]], ["split", {"factors": [4]}, ["l1"]]]
 
 
-def test_feature_columns_survive(table: RecordTable, tmp_path: Path) -> None:
+def test_feature_columns_round_trip(table: RecordTable, tmp_path: Path) -> None:
     frame = table.frame.assign(**{"feature.flops": np.arange(len(table), dtype=np.float32)})
     with_features = RecordTable(frame, table.workloads, table.targets, table.sketches)
     with_features.save(tmp_path / "t.parquet")
@@ -179,7 +179,7 @@ def test_feature_columns_survive(table: RecordTable, tmp_path: Path) -> None:
     assert "feature.flops" in merge([loaded, loaded]).frame and "feature.flops" not in merge([loaded, table]).frame
 
 
-def test_damaged_files_are_refused(table: RecordTable, tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(table: RecordTable, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     table.save(good)
     data = good.read_bytes()
@@ -187,12 +187,12 @@ def test_damaged_files_are_refused(table: RecordTable, tmp_path: Path) -> None:
         bad.write_bytes(broken)
         with pytest.raises(RecordError, match="bad.parquet"):
             RecordTable.load(bad)
-    with pytest.raises(RecordError, match="no such file"):
+    with pytest.raises(RecordError, match="does not exist"):
         RecordTable.load(tmp_path / "none.parquet")
-    with pytest.raises(RecordError, match="no such file"):
+    with pytest.raises(RecordError, match="does not exist"):
         RecordTable.load(tmp_path)
     step = max(1, len(data) // 60)
-    for at in range(0, len(data), step):  # a flipped byte is noticed, or harms nothing
+    for at in range(0, len(data), step):  # a flipped byte is detected or harmless
         bad.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
         try:
             RecordTable.load(bad).records()
@@ -213,22 +213,22 @@ def rewritten(table: RecordTable, path: Path, metadata: object = None, columns: 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (b"", "not one of tunesmith's"),
+        (b"", "not written by tunesmith"),
         (b"{", "its metadata is damaged"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b"[" * 200_000, "damaged"),
-        (b'{"kind": "foreign records", "v": 1}', "a table of 'foreign records', and one of 'records' is wanted"),
-        (b'{"kind": "records", "v": 2}', "is of version 2, this tunesmith reads tables of records up to version 1. Upgrade tunesmith"),
+        (b'{"kind": "foreign records", "v": 1}', "a table of 'foreign records', but a table of 'records' is expected"),
+        (b'{"kind": "records", "v": 2}', "is of version 2, but tables of records are supported up to version 1. Upgrade tunesmith"),
         (b'{"kind": "records", "v": "1"}', "its version is '1'"),
         (b'{"kind": "records", "v": 1}', "its metadata is damaged"),
         (b'{"kind": "records", "v": 1, "workloads": {"../x": ["n", "s"]}, "targets": {}, "sketches": []}', "digest"),
-        (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {}, "sketches": []}', "says nothing of the target"),
+        (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {}, "sketches": []}', "its metadata lacks the target"),
         (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"t": 3}, "sketches": []}', "its metadata is damaged"),
         (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"t": {}}, "sketches": []}', "the key 't' of a target is not the JSON"),
         (b'{"kind": "records", "v": 1, "workloads": {}, "targets": {"{ }": {}}, "sketches": []}', "key '{ }' of a target is not the JSON"),
     ],
 )
-def test_metadata_that_is_not_ours_is_refused(table: RecordTable, tmp_path: Path, metadata: bytes, message: str) -> None:
+def test_invalid_metadata_is_rejected(table: RecordTable, tmp_path: Path, metadata: bytes, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         RecordTable.load(rewritten(table, tmp_path / "t.parquet", metadata))
 
@@ -245,56 +245,56 @@ def replaced(name: str, values: object, kind: object = None) -> Callable[[pa.Tab
     ("columns", "message"),
     [
         (without("seconds"), "0 columns named 'seconds'"),
-        (replaced("seconds", [None]), "1 empty cells"),
+        (replaced("seconds", [None]), "1 null cells"),
         (replaced("seconds", ["fast"]), "is string, not double"),
         (replaced("seconds", [0.0]), "line 0: seconds are"),
         (replaced("seconds", [math.nan]), "line 0: seconds are"),
         (replaced("seconds", [math.inf]), "line 0: seconds are"),
         (replaced("error", ["crash"]), "line 0: seconds are"),
-        (replaced("seconds", [1e-9]), "line 0: seconds are 1e-09, and its samples have the median 2e-06"),
-        (replaced("row", [[None]], pa.list_(pa.int64())), "'row' has lists with empty elements"),
-        (replaced("samples", [[None]], pa.list_(pa.float64())), "'samples' has lists with empty elements"),
+        (replaced("seconds", [1e-9]), "line 0: seconds are 1e-09, but the median of its samples is 2e-06"),
+        (replaced("row", [[None]], pa.list_(pa.int64())), "'row' has lists with null elements"),
+        (replaced("samples", [[None]], pa.list_(pa.float64())), "'samples' has lists with null elements"),
     ],
 )
-def test_columns_that_are_not_ours_are_refused(make_record: Make, tmp_path: Path, columns: object, message: str) -> None:
+def test_invalid_columns_are_rejected(make_record: Make, tmp_path: Path, columns: object, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         RecordTable.load(rewritten(RecordTable.from_records([make_record()]), tmp_path / "t.parquet", columns=columns))
 
 
-def test_tables_that_would_unpack_to_gigabytes_are_refused(make_record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts that repeat are stored once: the size of a file says nothing of the memory that its rows need."""
+def test_decompression_bombs_are_rejected(make_record: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated texts are stored once, so the file size does not bound the memory of the rows."""
     table = RecordTable.from_records([make_record()])
     path = tmp_path / "t.parquet"
     rewritten(table, path, columns=lambda t: replaced("trace", ["x" * 20_000])(t).take(pa.array([0] * 3000)))
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(parquet_file, "MAX_BYTES", 1 << 20)
-    limits: list[tuple[int | None, str]] = [(None, r"would need at least \d+ MB unpacked, and may need \d MB: a table of \d+ KB")]
-    limits += [(50 << 20, "and may need 50 MB"), (1000, r"RecordTable.load\(path, max_bytes=...\)")]
+    limits: list[tuple[int | None, str]] = [(None, r"needs at least \d+ MB uncompressed, but the limit is \d MB: for a file of \d+ KB")]
+    limits += [(50 << 20, "the limit is 50 MB"), (1000, r"RecordTable.load\(path, max_bytes=...\)")]
     for limit, message in limits:
         with pytest.raises(RecordError, match=message):
             RecordTable.load(path, limit)
     assert len(RecordTable.load(path, 1 << 27)) == 3000
-    with pytest.raises(RecordError, match="would need at least 3 MB unpacked"):
+    with pytest.raises(RecordError, match="needs at least 3 MB uncompressed"):
         RecordTable.load(rewritten(table, path, columns=lambda t: t.take(pa.array([0] * 40_000))), 1 << 20)
 
 
-def test_an_unknown_class_of_error_is_refused(make_record: Make, tmp_path: Path) -> None:
+def test_unknown_error_kind_is_rejected(make_record: Make, tmp_path: Path) -> None:
     failed = make_record(samples=(), error=ErrorInfo("crash", ""), verified=False)
     path = rewritten(RecordTable.from_records([failed]), tmp_path / "t.parquet", columns=replaced("error", ["boredom"]))
-    with pytest.raises(RecordError, match="unknown class of error 'boredom'"):
+    with pytest.raises(RecordError, match="unknown error kind 'boredom'"):
         RecordTable.load(path)
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("trace", "{"), ("trace", "{}"), ("host", "[]"), ("policy", '{"x": NaN}'), ("workload", "../x")]
 )
-def test_texts_are_checked_when_records_are_made_of_them(make_record: Make, tmp_path: Path, name: str, text: str) -> None:
+def test_texts_are_validated_on_conversion_to_records(make_record: Make, tmp_path: Path, name: str, text: str) -> None:
     path = rewritten(RecordTable.from_records([make_record()]), tmp_path / "t.parquet", columns=replaced(name, [text]))
     with pytest.raises(RecordError, match="line 0 of the table"):
         RecordTable.load(path).records()
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(table: RecordTable, tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(table: RecordTable, tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     table.save(path)
     before = path.read_bytes()
@@ -309,21 +309,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(table: RecordTable, tmp_path: Pa
         table.save(tmp_path / "file" / "t.parquet")
 
 
-def test_the_file_opens_with_any_reader_of_parquet(table: RecordTable, tmp_path: Path) -> None:
+def test_file_opens_with_any_parquet_reader(table: RecordTable, tmp_path: Path) -> None:
     table.save(tmp_path / "t.parquet")
     arrow = pq.read_table(tmp_path / "t.parquet")
     assert arrow.schema.names == SCHEMA.names and arrow.num_rows == len(table)
     assert parquet_file.kind_of(tmp_path / "t.parquet") == KIND and parquet_file.kind_of(tmp_path / "none") == ""
 
 
-def test_halves_of_surrogate_pairs_are_escaped(make_record: Make, tmp_path: Path) -> None:
+def test_lone_surrogates_are_escaped(make_record: Make, tmp_path: Path) -> None:
     failed = make_record(samples=(), error=ErrorInfo("crash", "bad \ud800 text"), verified=False, extra={"t": "\udfff"})
     RecordTable.from_records([failed]).save(tmp_path / "t.parquet")
     (record,) = RecordTable.load(tmp_path / "t.parquet").records()
     assert record.error is not None and record.error.message == "bad \\ud800 text" and record.extra == {"t": "\udfff"}
 
 
-def test_a_record_without_a_sketch_is_known_by_its_trace(hand: ModuleType, tmp_path: Path) -> None:
+def test_record_without_a_sketch_is_identified_by_its_trace(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()), hand.record_of(hand.matmul(), timestamp=2000.0))
     table = RecordTable.from_log(log)
     assert (len(table), len(table.standing()), table.sketches) == (2, 1, {})

@@ -1,4 +1,4 @@
-"""Splits: nothing is on both sides, equal seeds split alike in any order, and what makes no sense is refused."""
+"""Test splits: disjoint parts, independence of the row order, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shuffled(table: RecordTable) -> tuple[RecordTable, np.ndarray]:
 @pytest.mark.parametrize(
     ("by", "train", "valid"), [("within-task", 0.6, 0.2), ("task", 0.4, 0.3), ("family", 0.5, 0.0), ("target", 0.5, 0.0)]
 )
-def test_no_group_is_on_two_sides(table: RecordTable, by: str, train: float, valid: float) -> None:
+def test_no_group_is_in_two_parts(table: RecordTable, by: str, train: float, valid: float) -> None:
     parts = split(table, by, train=train, valid=valid, seed=1)
     assert sum(map(len, parts)) == len(table) and len(parts.train) and len(parts.test) and bool(len(parts.valid)) == (valid > 0)
     keys = {
@@ -34,14 +34,14 @@ def test_no_group_is_on_two_sides(table: RecordTable, by: str, train: float, val
 
 
 @pytest.mark.parametrize("by", sorted(WAYS))
-def test_equal_seeds_split_alike_in_any_order_of_the_lines(table: RecordTable, by: str) -> None:
+def test_split_does_not_depend_on_the_order_of_the_rows(table: RecordTable, by: str) -> None:
     part = assign(table, by, train=0.5, seed=5)
     assert (assign(table, by, train=0.5, seed=5) == part).all()
     other, order = shuffled(table)
     assert (assign(other, by, train=0.5, seed=5) == part[order]).all()
 
 
-def test_another_seed_splits_otherwise(table: RecordTable) -> None:
+def test_different_seeds_split_differently(table: RecordTable) -> None:
     assert len({assign(table, "within-task", train=0.5, seed=s).tobytes() for s in range(4)}) == 4
 
 
@@ -67,7 +67,7 @@ def test_one_program_under_two_names_is_one_task_and_one_family(table: RecordTab
     ("by", "name", "left"),
     [("task", "matmul(m=16)", "w1"), ("task", "w1", "w1"), ("family", "conv2d", "w2"), ("target", "znver4", "w0 w1 w2")],
 )
-def test_named_groups_are_the_test(table: RecordTable, by: str, name: str, left: str) -> None:
+def test_held_out_groups_form_the_test_part(table: RecordTable, by: str, name: str, left: str) -> None:
     parts = split(table, by, hold_out=[name])
     assert set(parts.test.frame["workload"]) == set(left.split()) and len(parts.valid) == 0
     assert len(parts.train) == len(table) - len(parts.test)
@@ -75,12 +75,12 @@ def test_named_groups_are_the_test(table: RecordTable, by: str, name: str, left:
         assert {t["mcpu"] for t in parts.test.targets.values()} == {"znver4"}
 
 
-def test_what_is_not_held_out_can_be_split_again(table: RecordTable) -> None:
+def test_groups_not_held_out_are_split_further(table: RecordTable) -> None:
     parts = split(table, "task", valid=0.5, hold_out=["w2"])
     assert [p.frame["workload"].nunique() for p in parts] == [1, 1, 1]
 
 
-def test_small_numbers_of_groups_still_fill_every_part(table: RecordTable) -> None:
+def test_every_part_is_filled_with_few_groups(table: RecordTable) -> None:
     for train, valid in ((0.99, 0.005), (0.01, 0.01), (0.34, 0.33)):
         assert all(len(p) for p in split(table, "task", train=train, valid=valid))
     assert [len(p) for p in split(table, "task", train=1.0)] == [len(table), 0, 0]
@@ -91,11 +91,11 @@ def test_small_numbers_of_groups_still_fill_every_part(table: RecordTable) -> No
     [
         ({"by": "size"}, "one of within-task, task, family, target, not 'size'"),
         ({"by": "task", "train": 0.0}, "shares of the groups"),
-        ({"by": "task", "train": 0.9, "valid": 0.2}, "together at most 1"),
+        ({"by": "task", "train": 0.9, "valid": 0.2}, "with a sum of at most 1"),
         ({"by": "within-task", "hold_out": ["w0"]}, "split by one of these, not within-task"),
         ({"by": "task", "hold_out": ["w9"]}, "no task is named 'w9'. The table has conv2d"),
         ({"by": "family", "hold_out": ["matmul", "conv2d"]}, "hold_out leaves 0 of 2"),
-        ({"by": "target", "train": 0.5, "valid": 0.2}, "cannot split by target: the table has 2 of them"),
+        ({"by": "target", "train": 0.5, "valid": 0.2}, "cannot split by target: the table has 2 group"),
     ],
 )
 def test_refusals(table: RecordTable, arguments: dict[str, object], message: str) -> None:
@@ -109,12 +109,12 @@ def test_families() -> None:
 
 def test_an_empty_table(table: RecordTable) -> None:
     assert [len(p) for p in split(table.take([]), "within-task")] == [0, 0, 0]
-    with pytest.raises(UserError, match="has 0 of them"):
+    with pytest.raises(UserError, match="has 0 group"):
         split(table.take([]), "task")
 
 
 def test_families_of_tasks_of_models() -> None:
-    """Functions of one model differ in a number, those of several in the model's name: none of them may be on both sides."""
+    """Functions of one model differ in a number, those of several in the name of the model: all belong to one family."""
     names = ["net/fused_conv2d_add", "net/fused_conv2d_add_1", "other/fused_conv2d_add_12", "net/op_conv2d", "conv2d_1(n=1)", "_1"]
     wanted = ["fused_conv2d_add"] * 3 + ["op_conv2d", "conv2d_1", "_1"]
     assert [family(n) for n in names] == wanted

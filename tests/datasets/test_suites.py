@@ -1,4 +1,4 @@
-"""Suites: every workload is one, spelled canonically and once; unknown names are refused with the nearest."""
+"""Test suites: valid, canonical and distinct workloads, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tunesmith.support.errors import UserError
 
 
 @pytest.mark.parametrize("name", SUITES.names())
-def test_every_workload_is_one_and_canonical(name: str) -> None:
+def test_workloads_are_valid_and_canonical(name: str) -> None:
     suite = SUITES.get(name)
     assert suite.about and len(suite) == len(set(suite))
     assert [workload(text).text for text in suite] == list(suite)
 
 
-def test_sizes_follow_the_published_networks() -> None:
+def test_sizes_match_the_published_networks() -> None:
     assert {n: len(SUITES.get(n)) for n in ("resnet18", "resnet50", "mobilenet_v2")} == {"resnet18": 16, "resnet50": 25, "mobilenet_v2": 31}
-    # Multiply-adds of all distinct layers; ResNet-18 has each of its repeated layers once here.
+    # Multiply-adds of all distinct layers; repeated layers of ResNet-18 count once.
     depthwise = [t for t in SUITES.get("mobilenet_v2") if "groups=" in t]
     assert len(depthwise) == 10 and sum("stride=2" in t for t in depthwise) == 4
 

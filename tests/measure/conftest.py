@@ -1,4 +1,4 @@
-"""What the tests of records, logs, builders and runners share."""
+"""Fixtures for the tests of records, logs, builders and runners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_function(size: int) -> PrimFunc:
 
 
 def tiled(func: PrimFunc) -> NamedTrace:
-    """The loop of `add_function` in two, the inner one vectorised: rows of one number."""
+    """Sketch of `add_function` with a split loop and a vectorised inner loop; its rows have one number."""
     s = Schedule(func, parametric=True)
     (i,) = s.get_loops(s.get_block("C"))
     _, inner = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[(4, 8, 16, 20)])])
@@ -33,7 +33,7 @@ def tiled(func: PrimFunc) -> NamedTrace:
 
 
 def parallel(func: PrimFunc) -> NamedTrace:
-    """The same on all threads."""
+    """Sketch of `add_function` with a split loop and a parallel outer loop."""
     s = Schedule(func, parametric=True)
     (i,) = s.get_loops(s.get_block("C"))
     outer, _ = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[(4, 8, 16, 20)])])
@@ -43,14 +43,14 @@ def parallel(func: PrimFunc) -> NamedTrace:
 
 @pytest.fixture(scope="session")
 def add_task() -> MeasureTask:
-    """C = A + B over 60 floats, which leaves 16 bytes between the end of an array and its guard page; two sketches."""
+    """C = A + B on 60 floats, with 16 bytes between the end of an array and its guard page; two sketches."""
     func = add_function(60)
     return MeasureTask(func, [tiled(func), parallel(func)], reference=lambda inputs: [inputs[0] + inputs[1]], name="add(60)")
 
 
 @pytest.fixture(scope="session")
 def long_add_task() -> MeasureTask:
-    """The same over 60,000 floats, so that whatever adds them takes a thousand times as long as what does nothing."""
+    """C = A + B on 60,000 floats, so that a correct kernel takes a thousand times as long as an empty one."""
     func = add_function(60_000)
     return MeasureTask(func, [tiled(func), parallel(func)], reference=lambda inputs: [inputs[0] + inputs[1]], name="add(60000)")
 

@@ -1,4 +1,4 @@
-"""What every builder does, and what a builder in other processes survives."""
+"""Test the builder interface on all builders, and crashes, timeouts and memory limits of builders in other processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made_builder(request: pytest.FixtureRequest, workers: int = 2, **limits: Any
 
 @pytest.fixture(params=["local", "ray"])
 def one_worker(request: pytest.FixtureRequest) -> Iterator[Callable[..., Builder]]:
-    """Makes builders of one process with limits."""
+    """Factory of builders with one worker process and limits."""
     with contextlib.ExitStack() as stack:
         yield lambda **limits: stack.enter_context(made_builder(request, 1, **limits))
 
@@ -65,7 +65,7 @@ def test_results_are_in_the_order_of_the_requests(builder: Builder, add_task: Me
     assert len({r.artifact.data for r in results if r.artifact}) == len(requests)
 
 
-def test_what_is_wrong_with_one_is_its_own_error(builder: Builder, add_task: MeasureTask) -> None:
+def test_invalid_requests_fail_individually(builder: Builder, add_task: MeasureTask) -> None:
     good = some(add_task)[0]
     bad = [
         replace(good, row=(5000,)),
@@ -78,24 +78,26 @@ def test_what_is_wrong_with_one_is_its_own_error(builder: Builder, add_task: Mea
     assert [r.error is None for r in results] == [True] + [False] * len(bad) + [True]
     errors = [r.error for r in results[1:-1] if r.error]
     assert {e.kind for e in errors} == {"build_error"} and all(r.artifact is None for r in results[1:-1])
-    for error, text in zip(errors, ("breaks the constraint [waste]", "Python syntax", "no_such", "not c", "JSONDecodeError"), strict=True):
+    for error, text in zip(
+        errors, ("violates the constraint [waste]", "Python syntax", "no_such", "not c", "JSONDecodeError"), strict=True
+    ):
         assert text in error.message
 
 
-def test_the_law_is_checked_on_request(builder: Builder, add_task: MeasureTask) -> None:
+def test_law_check_on_request(builder: Builder, add_task: MeasureTask) -> None:
     results = builder.build([replace(r, check_law=True) for r in some(add_task)])
     assert [(r.error, r.broken_law) for r in results] == [(None, "")] * 4
 
 
-def test_a_broken_law_is_reported(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_law_violation_is_reported(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.measure.candidate.concretize", lambda func, row: add_task.func)
     checked = replace(some(add_task)[0], check_law=True)
     seen, unseen = InProcessBuilder().build([checked, replace(checked, check_law=False)])
-    assert "is not what its trace gives" in seen.broken_law and seen.artifact is not None
+    assert "differs from its trace" in seen.broken_law and seen.artifact is not None
     assert unseen.broken_law == ""
 
 
-def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_a_pass_fails_one_candidate(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise KeyError("vi")
 
@@ -104,7 +106,7 @@ def test_a_bug_in_a_pass_ends_one_candidate(add_task: MeasureTask, monkeypatch: 
     assert result.error is not None and (result.error.kind, result.error.message) == ("build_error", "KeyError: 'vi'")
 
 
-def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_errors_propagate_to_the_worker_process(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -114,14 +116,16 @@ def test_memory_errors_are_left_to_the_process(add_task: MeasureTask, monkeypatc
 
 
 def working(builder: Any) -> list[int]:
-    """The processes that have a job."""
+    """Ids of the processes that have a job."""
     if isinstance(builder, LocalBuilder):
         return [w.process.pid for w in list(builder._pool._dispatcher.workers) if w.job is not None]
-    return [m.greeting.pid for m in list(builder._crew._crew) if m.greeting and any(s.index is not None for s in list(m.sent)[:1])]
+    return [
+        a.handshake.pid for a in list(builder._actors._actors) if a.handshake and any(c.index is not None for c in list(a.in_flight)[:1])
+    ]
 
 
 def kill_builds(builder: Builder, times: int, killed: list[int]) -> None:
-    """Kill the process that has a job, each time another one."""
+    """Kill processes that have a job, each of them once."""
     until = time.monotonic() + 60
     while len(killed) < times and time.monotonic() < until:
         for pid in working(builder):
@@ -132,7 +136,7 @@ def kill_builds(builder: Builder, times: int, killed: list[int]) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_killed_builder_gets_a_second_chance(add_task: MeasureTask, one_worker: Callable[..., Builder], times: int) -> None:
+def test_build_of_a_killed_process_is_retried_once(add_task: MeasureTask, one_worker: Callable[..., Builder], times: int) -> None:
     killed: list[int] = []
     builder = one_worker()
     killer = threading.Thread(target=kill_builds, args=(builder, times, killed))
@@ -149,21 +153,21 @@ def test_a_killed_builder_gets_a_second_chance(add_task: MeasureTask, one_worker
     assert all(r.error is None for r in builder.build(some(add_task)))
 
 
-def test_a_build_that_takes_too_long_is_a_timeout(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
+def test_slow_build_is_a_timeout(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
     (result,) = one_worker(timeout=1e-4).build(some(add_task)[:1])
     assert result.error is not None and result.error.kind == "timeout" and "killed after 0.0001 s" in result.error.message
 
 
-def test_a_build_without_memory_is_out_of_memory(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
+def test_build_beyond_the_memory_limit_is_out_of_memory(add_task: MeasureTask, one_worker: Callable[..., Builder]) -> None:
     requests = some(add_task)
-    # With what Python and LLVM hold already, 256 MiB do not hold it as a message and as a text.
+    # Together with the memory of Python and LLVM, the message and its text exceed 256 MiB.
     huge = replace(requests[0], workload=requests[0].workload + "\n" + "#" * (260 << 20))
     bad, good = one_worker(memory_limit=256 << 20).build([huge, requests[1]])
     assert bad.error is not None and bad.error.kind == "out_of_memory", bad
     assert good.error is None
 
 
-def test_more_workers_than_the_machine_can_hold_are_refused() -> None:
+def test_too_many_workers_are_rejected() -> None:
     most = MOST_WORKERS * len(os.sched_getaffinity(0))
-    with pytest.raises(UserError, match=f"{most + 1} workers are too many for the .* cores here: at most {most}"):
+    with pytest.raises(UserError, match=f"{most + 1} workers are too many for the .* usable cores: at most {most}"):
         LocalBuilder(most + 1)

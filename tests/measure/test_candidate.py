@@ -26,21 +26,21 @@ def test_program_of_a_row_is_the_replay_of_its_trace(add_task: MeasureTask) -> N
             assert cache.broken_law(request, program) == ""
 
 
-def test_a_broken_law_says_where_and_shows_program_and_trace(add_task: MeasureTask) -> None:
+def test_law_violation_report_shows_position_program_and_trace(add_task: MeasureTask) -> None:
     cache = SketchCache()
     request = add_task.request((0, [8]), TARGET)
     other = cache.program(replace(request, row=(4,)))
     text = cache.broken_law(request, other)
-    assert "the row [8] put in is not what its trace gives" in text
+    assert "instantiated with the row [8] differs from its trace" in text
     assert "i_0.extent: 15 != 8" in text and "def add(" in text and "decision=[8]" in text
 
 
-def test_texts_are_read_once(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_parsed_once(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     monkeypatch.setattr(module, "parse_function", lambda text: parsed.append(text) or parse_function(text))
     cache = SketchCache()
     for index, tile in ((0, 4), (0, 8), (1, 4), (1, 8)):
-        # As they come from another process: equal texts, other objects.
+        # As received from another process: equal texts, distinct objects.
         cache.program(BuildRequest(**json.loads(json.dumps(request_fields(add_task, index, tile)))))
     assert len(parsed) == 1
     assert len(cache._sketches) == 2
@@ -51,8 +51,8 @@ def request_fields(task: MeasureTask, index: int, tile: int) -> dict[str, object
     return {"workload": request.workload, "trace": request.trace, "row": request.row, "target": request.target}
 
 
-def test_the_oldest_is_forgotten(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 2)
+def test_least_recently_used_entry_is_evicted(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHED", 2)
     cache = SketchCache()
     requests = [add_task.request((0, [4]), TARGET), add_task.request((1, [4]), TARGET)]
     requests.append(replace(requests[0], trace="[]", row=()))
@@ -62,22 +62,22 @@ def test_the_oldest_is_forgotten(add_task: MeasureTask, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("row", [(), (4, 4)])
-def test_a_row_of_another_length_is_refused(add_task: MeasureTask, row: tuple[int, ...]) -> None:
+def test_row_of_wrong_length_is_rejected(add_task: MeasureTask, row: tuple[int, ...]) -> None:
     request = replace(add_task.request((0, [4]), TARGET), row=row)
-    with pytest.raises(BuildError, match=f"has {len(row)} values, and the sketch samples 1"):
+    with pytest.raises(BuildError, match=f"has {len(row)} values, but the sketch samples 1"):
         SketchCache().program(request)
 
 
-def test_a_row_that_breaks_a_constraint_is_refused(add_task: MeasureTask) -> None:
-    with pytest.raises(BuildError, match=r"the row \[5000\] breaks the constraint \[waste\] of its sketch: .* is \d+, not <= 0"):
+def test_row_that_violates_a_constraint_is_rejected(add_task: MeasureTask) -> None:
+    with pytest.raises(BuildError, match=r"the row \[5000\] violates the constraint \[waste\] of its sketch: .* is \d+, not <= 0"):
         SketchCache().program(add_task.request((0, [5000]), TARGET))
 
 
-def test_texts_that_make_no_sketch(add_task: MeasureTask) -> None:
+def test_invalid_sketch_texts(add_task: MeasureTask) -> None:
     good = add_task.request((0, [4]), TARGET)
     with pytest.raises(ScriptError):
         SketchCache().program(replace(good, workload="def f(: pass"))
-    with pytest.raises(ScriptError, match="a workload is one function"):
+    with pytest.raises(ScriptError, match="a workload must be a single function"):
         SketchCache().program(
             replace(good, workload="@T.ir_module\nclass Module:\n" + "\n".join("    " + x for x in good.workload.split("\n")))
         )
@@ -96,19 +96,19 @@ def test_task_texts(add_task: MeasureTask) -> None:
     assert replace(add_task, tolerance=0.5).relative_tolerance == 0.5
 
 
-def test_a_script_that_reads_back_as_another_program_is_a_bug(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_that_parses_to_another_program_is_an_internal_error(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "script", lambda func: add_task.script.replace("60", "64"))
     with pytest.raises(InternalError, match="the script of add reads back as another program, at "):
         replace(add_task).request((0, [4]), TARGET)
 
 
-def test_sketches_have_different_names(add_task: MeasureTask) -> None:
+def test_sketch_names_are_unique(add_task: MeasureTask) -> None:
     sketch = add_task.sketches[0]
     with pytest.raises(UserError, match="tiled occurs twice"):
         replace(add_task, sketches=[sketch, NamedTrace("tiled", sketch.trace)])
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_candidate_names_a_sketch_of_the_task(add_task: MeasureTask, index: int) -> None:
-    with pytest.raises(UserError, match=rf"a candidate names sketch {index}; the task add\(60\) has 2"):
+def test_unknown_sketch_index_is_rejected(add_task: MeasureTask, index: int) -> None:
+    with pytest.raises(UserError, match=rf"refers to sketch {index}, but the task add\(60\) has 2"):
         add_task.request((index, [4]), TARGET)

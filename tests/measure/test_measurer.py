@@ -1,4 +1,4 @@
-"""From candidates to records, with real faults among them."""
+"""Test the measurer from candidates to records, including real faults."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ SOME: list[Candidate] = [(0, [4]), (1, (8,)), (0, np.array([5000])), (0, np.arra
 
 
 class ScriptedRunner(Runner):
-    """Answers with given seconds, one after the other; None is a crash.  Keeps what it was asked."""
+    """Returns the given seconds in order; None is a crash.  Stores the requests."""
 
     def __init__(self, seconds: Sequence[float | None], slots: int = 1) -> None:
         self.seconds = list(seconds)
         self.slots = slots
-        self.asked: list[list[RunRequest]] = []
+        self.requests: list[list[RunRequest]] = []
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
-        self.asked.append(list(requests))
+        self.requests.append(list(requests))
         out = []
         for request in requests:
             s = self.seconds.pop(0)
@@ -72,7 +72,7 @@ def outcome(record: Record) -> tuple[str, tuple[int, ...], str | None]:
     return record.sketch, record.row, None if record.error is None else record.error.kind
 
 
-def test_records_say_everything(add_task: MeasureTask, tmp_path: Path) -> None:
+def test_record_fields(add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     with measurer(log=log) as m:
         records = m.measure(add_task, SOME, seed=5, extra={"tag": "x"})
@@ -90,7 +90,7 @@ def test_records_say_everything(add_task: MeasureTask, tmp_path: Path) -> None:
     assert first.policy == QUICK.to_json() and first.policy["kind"] == "race"
     assert first.extra["tag"] == "x" and first.extra["build_s"] > 0 and first.extra["run_s"] > 0  # type: ignore[operator]
     assert {"lower_s", "llvm_s", "object_bytes", "calls"} <= set(first.extra)
-    assert bad.extra["run_s"] == 0 and bad.samples == () and "breaks the constraint" in bad.error.message  # type: ignore[union-attr]
+    assert bad.extra["run_s"] == 0 and bad.samples == () and "violates the constraint" in bad.error.message  # type: ignore[union-attr]
     program = replay(Trace.from_json(json.loads(json.dumps(first.trace))), add_task.func).func
     assert "T.vectorized(4)" in str(program)
     contents = log.load()
@@ -109,47 +109,47 @@ def test_order_does_not_depend_on_workers(add_task: MeasureTask, workers: int, o
         assert m.measure(add_task, []) == []
 
 
-def test_the_best_is_told_to_the_runner(add_task: MeasureTask) -> None:
+def test_runner_receives_the_best_time(add_task: MeasureTask) -> None:
     runner = ScriptedRunner([3.0, 4.0, None, 2.0, 5.0])
     m = measurer(runner)
     records = m.measure(add_task, [(0, [4])] * 5)
-    assert [r[0].best for r in runner.asked] == [None, 3.0, 3.0, 3.0, 2.0]
+    assert [r[0].best for r in runner.requests] == [None, 3.0, 3.0, 3.0, 2.0]
     assert [r.verified for r in records] == [True, False, False, True, False]
     assert m.best(add_task) == 2.0
     runner.seconds = [3.0, 1.0]
-    runner.asked.clear()
+    runner.requests.clear()
     trusting = measurer(runner, policy=replace(QUICK, verify="never"))
     trusting.measure(add_task, [(0, [4])] * 2)
-    assert [r[0].best for r in runner.asked] == [None, 3.0]
+    assert [r[0].best for r in runner.requests] == [None, 3.0]
     m.note_best(add_task, 1.0)
     m.note_best(add_task, 1.5)
     assert m.best(add_task) == 1.0
 
 
-def test_a_runner_with_many_devices_is_given_many_at_once(add_task: MeasureTask) -> None:
+def test_runner_with_several_slots_gets_several_candidates_at_once(add_task: MeasureTask) -> None:
     runner = ScriptedRunner([float(i) for i in range(1, 20)], slots=2)
     records = measurer(runner).measure(add_task, [(0, [4]), (0, [5000]), (0, [8]), (1, [4]), (1, [8])])
-    assert [len(asked) for asked in runner.asked] == [1, 2, 1]
+    assert [len(requests) for requests in runner.requests] == [1, 2, 1]
     assert [r.samples for r in records] == [(1.0,), (), (2.0,), (3.0,), (4.0,)]
 
 
-def test_nothing_measured_is_lost_when_the_runner_fails(add_task: MeasureTask, tmp_path: Path) -> None:
+def test_earlier_records_survive_a_failing_runner(add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     with pytest.raises(IndexError):
         measurer(ScriptedRunner([1.0, 2.0]), log=log).measure(add_task, [(0, [4])] * 3)
     assert [r.samples for r in log.load().records] == [(1.0,), (2.0,)]
 
 
-def test_records_come_as_they_are_measured(add_task: MeasureTask, tmp_path: Path) -> None:
+def test_records_are_logged_as_they_are_measured(add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     runner = ScriptedRunner([1.0, 2.0, 3.0])
     stream = measurer(runner, log=log).stream(add_task, [(0, [4])] * 3)
     for n in range(1, 4):
         next(stream)
-        assert len(log.load().records) == n == len(runner.asked)
+        assert len(log.load().records) == n == len(runner.requests)
 
 
-def test_the_law_is_checked_every_so_often(add_task: MeasureTask) -> None:
+def test_law_is_checked_periodically(add_task: MeasureTask) -> None:
     checked: list[bool] = []
 
     class Watching(InProcessBuilder):
@@ -163,17 +163,17 @@ def test_the_law_is_checked_every_so_often(add_task: MeasureTask) -> None:
     assert checked == [True, False, False, True, False, False, True]
 
 
-def test_a_broken_law_is_raised_when_all_is_recorded(add_task: MeasureTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_law_violation_is_raised_after_the_last_record(add_task: MeasureTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.measure.candidate.concretize", lambda func, row: add_task.func)
     log = RecordLog(tmp_path / "log.jsonl")
     with pytest.raises(
-        InternalError, match=r"1 of 3 candidates break the law of sketches; the first: the sketch with the row \[4\] put in"
+        InternalError, match=r"1 of 3 candidates violate the law of sketches; the first: the sketch instantiated with the row \[4\]"
     ):
         measurer(log=log).measure(add_task, [(0, [4])] * 3)
     assert len(log.load().records) == 3
 
 
-def test_without_a_reference_the_unscheduled_function_is_one(add_task: MeasureTask) -> None:
+def test_unscheduled_function_is_the_default_reference(add_task: MeasureTask) -> None:
     bare = replace(add_task, reference=None)
     (record,) = measurer().measure(bare, [(0, [4])])
     assert record.verified
@@ -181,7 +181,7 @@ def test_without_a_reference_the_unscheduled_function_is_one(add_task: MeasureTa
     assert not record.verified
 
 
-def test_a_wrong_reference_makes_everything_wrong(add_task: MeasureTask) -> None:
+def test_wrong_reference_fails_every_candidate(add_task: MeasureTask) -> None:
     (record,) = measurer().measure(replace(add_task, reference=lambda x: [x[0] - x[1]]), [(0, [4])])
     assert record.error is not None and record.error.kind == "wrong_result" and record.samples
 
@@ -201,24 +201,24 @@ def test_ranges_reach_inputs_and_reference(add_task: MeasureTask) -> None:
     assert [int(s) for s in seen] == [5, 7]
 
 
-def test_what_cannot_be_measured_at_all(add_task: MeasureTask) -> None:
-    with pytest.raises(UserError, match="a candidate names sketch 7"):
+def test_tasks_that_cannot_be_measured_are_rejected(add_task: MeasureTask) -> None:
+    with pytest.raises(UserError, match="the candidate refers to sketch 7"):
         measurer().measure(add_task, [(7, [4])])
-    with pytest.raises(UserError, match="the reference gave 0 outputs"):
+    with pytest.raises(UserError, match="the reference returned 0 outputs"):
         measurer().measure(replace(add_task, reference=lambda _: []), [(0, [4])])
     opencl = Measurer(Target('{"kind": "c"}'), InProcessBuilder(), InProcessRunner(), QUICK)
-    with pytest.raises(RunError, match="add\\(60\\) has no reference, and without a schedule it cannot be compiled.*not c"):
+    with pytest.raises(RunError, match="add\\(60\\) has no reference, and its unscheduled function cannot be compiled.*not c"):
         opencl.measure(replace(add_task, reference=None), [(0, [4])])
 
 
-def test_policies_that_make_no_sense() -> None:
+def test_invalid_policies_are_rejected() -> None:
     with pytest.raises(UserError, match="verify is one of winner, always, never, not 'sometimes'"):
         MeasurePolicy(verify="sometimes")
-    with pytest.raises(UserError, match="law_every counts candidates from 1, got 0"):
+    with pytest.raises(UserError, match="law_every must be at least 1, got 0"):
         MeasurePolicy(law_every=0)
 
 
-def test_compare_records_how_it_timed(add_task: MeasureTask, tmp_path: Path) -> None:
+def test_compare_records_its_timing_policy(add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     with measurer(log=log) as m:
         records = m.compare(add_task, [(0, [4]), (0, [5000]), (1, [8])], policy=NOISY, seed=3)
@@ -233,7 +233,7 @@ def test_compare_records_how_it_timed(add_task: MeasureTask, tmp_path: Path) -> 
 
 
 class FaultyBuilder(Builder):
-    """Builds right code, and other code instead for some rows."""
+    """Builds correct code, but faulty code for some rows."""
 
     def __init__(self, codes: dict[int, bytes]) -> None:
         self.inner = InProcessBuilder()
@@ -264,10 +264,10 @@ FAULTS: dict[str, Callable[[Sequence[object]], bytes]] = {
     "wrong_result": lambda p: code(p, "  store float 1.0, ptr %c\n  ret void"),
     "run_error": lambda p: code(p, "  call void @nowhere_to_be_found()\n  ret void", "declare void @nowhere_to_be_found()"),
 }
-"""The wrong one does almost nothing: it is the fastest of all, and must not become the best."""
+"""The candidate with the wrong result is the fastest, and must not become the best."""
 
 
-def test_a_search_survives_every_fault(long_add_task: MeasureTask, tmp_path: Path) -> None:
+def test_search_survives_every_fault(long_add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     codes = {40 + i: make(long_add_task.params) for i, make in enumerate(FAULTS.values())}
     candidates: list[Candidate] = [(0, [4])]
@@ -280,6 +280,6 @@ def test_a_search_survives_every_fault(long_add_task: MeasureTask, tmp_path: Pat
     assert all(r.verified == (r.error is None) for r in records[:1])
     assert not any(r.verified for r in records if r.error)
     assert best == min(r.seconds for r in records if r.verified)
-    standing = Database.from_log(log.path).best(long_add_task.digest, TARGET.to_json())
-    assert standing is not None and standing.error is None and standing.seconds == best
+    best_record = Database.from_log(log.path).best(long_add_task.digest, TARGET.to_json())
+    assert best_record is not None and best_record.error is None and best_record.seconds == best
     assert len(log.load().records) == len(candidates)

@@ -1,4 +1,4 @@
-"""What every runner does, and what a runner in another process survives.  Faults are real: machine code that misbehaves."""
+"""Test the runner interface on all runners, and crashes, timeouts and corruption caused by faulty machine code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kernel(body: str, head: str = "", params: tuple[ParamSpec, ...] = PARAMS) ->
 
 
 def adding(first: int = 0, last: int = 60, plus: str = "0.0") -> str:
-    """C[i] = A[i] + B[i] + plus for first <= i < last; reads of the inputs stay inside."""
+    """C[i] = A[i] + B[i] + plus for first <= i < last; reads of the inputs are clamped to their bounds."""
     return f"""  br label %loop
 loop:
   %i = phi i64 [ {first}, %start ], [ %next, %loop ]
@@ -104,7 +104,7 @@ def made_runner(request: pytest.FixtureRequest, **limits: Any) -> Runner:
 
 @pytest.fixture(scope="module", params=["local", "ray"])
 def isolated(request: pytest.FixtureRequest) -> Iterator[Runner]:
-    """In another process, with limits."""
+    """A runner in another process, with limits."""
     with made_runner(request, timeout=4.0, memory_limit=4 << 30) as made:
         yield made
 
@@ -144,7 +144,7 @@ def test_winners_are_verified(runner: Runner, setup: RunSetup, verify: str, best
     assert (kind(wrong_one), wrong_one.verified) == ("wrong_result" if verified else None, False)
 
 
-def test_what_an_earlier_candidate_wrote_is_not_taken_for_right(runner: Runner, setup: RunSetup) -> None:
+def test_results_of_earlier_candidates_are_not_accepted(runner: Runner, setup: RunSetup) -> None:
     lazy = kernel("  ret void")
     partial = kernel(adding(last=59), CLAMP)
     results = runner.run([ask(setup, good()), ask(setup, lazy), ask(setup, partial)])
@@ -152,7 +152,7 @@ def test_what_an_earlier_candidate_wrote_is_not_taken_for_right(runner: Runner, 
     assert results[2].error is not None and "1 of 60 elements are wrong, the first at [59]: got nan" in results[2].error.message
 
 
-def test_what_cannot_be_called_is_a_run_error(runner: Runner, setup: RunSetup) -> None:
+def test_candidates_that_cannot_be_called_are_run_errors(runner: Runner, setup: RunSetup) -> None:
     other = tuple(replace(p, shape=(61,)) for p in PARAMS)
     needs = kernel("  call void @tunesmith_nowhere()\n  ret void", "declare void @tunesmith_nowhere()")
     requests = [
@@ -169,7 +169,7 @@ def test_what_cannot_be_called_is_a_run_error(runner: Runner, setup: RunSetup) -
         assert result.error is not None and text in result.error.message
 
 
-def test_a_candidate_clearly_behind_is_not_repeated(runner: Runner, setup: RunSetup) -> None:
+def test_candidate_clearly_behind_is_timed_once(runner: Runner, setup: RunSetup) -> None:
     (result,) = runner.run([ask(setup, good(), best=1e-9, policy=replace(QUICK, repeats=50))])
     assert len(result.samples) == 1 and result.error is None
 
@@ -179,7 +179,7 @@ def test_caches_can_be_flushed(runner: Runner, setup: RunSetup) -> None:
     assert result.facts["calls"] == 1 and len(result.samples) == 2
 
 
-def test_compare_verifies_and_times_in_turn(runner: Runner, setup: RunSetup) -> None:
+def test_compare_verifies_and_interleaves(runner: Runner, setup: RunSetup) -> None:
     wrong = kernel(adding(plus="1.0"), CLAMP)
     results = runner.compare([ask(setup, good()), ask(setup, wrong), ask(setup, good(), function="sub"), ask(setup, good())], NOISY)
     assert [kind(r) for r in results] == [None, "wrong_result", "run_error", None]
@@ -210,7 +210,7 @@ def test_functions_that_update_an_output_or_write_a_part_of_it(runner: Runner, s
     assert [(kind(r), r.verified) for r in results] == [(None, True), ("wrong_result", False), (None, True), *[("wrong_result", False)] * 2]
 
 
-def test_what_no_candidate_is_to_blame_for_is_raised(runner: Runner, setup: RunSetup) -> None:
+def test_errors_of_the_setup_are_raised(runner: Runner, setup: RunSetup) -> None:
     with pytest.raises(RunError, match="cannot read the reference"):
         runner.run([ask(replace(setup, key="gone", reference="/nowhere.npz"), good())])
     with pytest.raises(RunError, match="cannot run here"):
@@ -244,7 +244,7 @@ def test_bfloat16(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
     ],
     ids=["null store", "illegal instruction", "exit", "endless", "memory", "past the end", "input"],
 )
-def test_a_fault_costs_its_candidate_only(isolated: Runner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str) -> None:
+def test_fault_affects_only_its_candidate(isolated: Runner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str) -> None:
     bad, after = isolated.run([ask(setup, code()), ask(setup, good())])
     assert kind(bad) == wanted and bad.error is not None and message in bad.error.message
     assert not bad.verified and bad.samples == ()
@@ -252,22 +252,22 @@ def test_a_fault_costs_its_candidate_only(isolated: Runner, setup: RunSetup, cod
 
 
 @pytest.mark.parametrize(("first", "last", "verify"), [(0, 61, "winner"), (-1, 60, "always"), (0, 61, "never")])
-def test_a_process_somebody_wrote_to_is_replaced(local: LocalRunner, setup: RunSetup, first: int, last: int, verify: str) -> None:
+def test_corrupted_process_is_replaced(local: LocalRunner, setup: RunSetup, first: int, last: int, verify: str) -> None:
     pool = local._pool
     bad, after = local.run([ask(setup, kernel(adding(first, last), CLAMP), verify=verify), ask(setup, good())])
-    assert kind(bad) == "wrong_result" and bad.error is not None and bad.error.message == "wrote outside of its argument C"
-    assert local._pool is not pool, "its memory may be ruined elsewhere too"
+    assert kind(bad) == "wrong_result" and bad.error is not None and bad.error.message == "wrote outside its argument C"
+    assert local._pool is not pool, "other memory of the process may be damaged"
     assert (kind(after), after.verified) == (None, True)
 
 
-def test_leaders_are_compared_one_by_one_if_one_of_them_crashes(isolated: Runner, setup: RunSetup) -> None:
+def test_compare_falls_back_to_single_runs_after_a_crash(isolated: Runner, setup: RunSetup) -> None:
     results = isolated.compare([ask(setup, good()), ask(setup, kernel(STORE_NULL)), ask(setup, good())], NOISY)
     assert [kind(r) for r in results] == [None, "crash", None]
     assert [r.verified for r in results] == [True, False, True]
 
 
-def test_guards_damaged_while_comparing_are_nobodys_fault(setup: RunSetup) -> None:
-    bench = CpuEvaluator()
+def test_guards_overwritten_during_compare_raise(setup: RunSetup) -> None:
+    evaluator = CpuEvaluator()
     once = """  %n = load i32, ptr @count
   %m = add i32 %n, 1
   store i32 %m, ptr @count
@@ -279,30 +279,30 @@ out:
   br label %done
 done:
   ret void"""
-    with pytest.raises(RunError, match="while 1 candidates were compared, one of them wrote outside of its argument C"):
-        bench.compare([ask(replace(setup, key="bare", reference=None), kernel(once, "@count = internal global i32 0"))], NOISY)
-    assert bench.corrupted
+    with pytest.raises(RunError, match="while 1 candidates were compared, one of them wrote outside its argument C"):
+        evaluator.compare([ask(replace(setup, key="bare", reference=None), kernel(once, "@count = internal global i32 0"))], NOISY)
+    assert evaluator.corrupted
 
 
-def test_a_baseline_that_writes_outside_is_a_bug(setup: RunSetup) -> None:
+def test_baseline_that_writes_out_of_bounds_is_an_internal_error(setup: RunSetup) -> None:
     bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(adding(last=61), CLAMP)))
-    with pytest.raises(InternalError, match="the unscheduled function add wrote outside of its argument C"):
+    with pytest.raises(InternalError, match="the unscheduled function add wrote outside its argument C"):
         CpuEvaluator().prepare(bad)
 
 
-def test_a_setup_that_ends_the_process_is_raised(isolated: Runner, setup: RunSetup) -> None:
+def test_setup_that_ends_the_process_raises(isolated: Runner, setup: RunSetup) -> None:
     bad = replace(setup, key="bad", reference=None, baseline=Code("add", kernel(STORE_NULL)))
-    with pytest.raises(RunError, match=r"no candidate of bad can be run: crash while laying out the arguments: .*SIGSEGV"):
+    with pytest.raises(RunError, match=r"no candidate of bad can be run: crash while preparing the arguments: .*SIGSEGV"):
         isolated.run([ask(bad, good())])
     assert kind(isolated.run([ask(setup, good())])[0]) is None
 
 
-def test_arguments_are_laid_out_once_and_the_oldest_are_dropped(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_prepared_once_and_the_least_recently_used_evicted(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._Place", lambda s: made.append(s.key))
-    bench = CpuEvaluator()
+    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._CpuWorkload", lambda s: made.append(s.key))
+    evaluator = CpuEvaluator()
     for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
-        bench.prepare(replace(setup, key=name))
+        evaluator.prepare(replace(setup, key=name))
     assert made == ["a", "b", "c", "d", "e", "b"]
 
 
@@ -314,7 +314,7 @@ def test_threads_of_candidates_are_pinned(add_task: MeasureTask, local: LocalRun
     assert (kind(result), result.verified) == (None, True)
 
 
-def test_a_process_killed_while_idle_is_replaced(local: LocalRunner, setup: RunSetup) -> None:
+def test_process_killed_while_idle_is_replaced(local: LocalRunner, setup: RunSetup) -> None:
     local.run([ask(setup, good())])
     worker = local._pool._dispatcher.workers[0]
     worker.process.kill()
@@ -324,17 +324,17 @@ def test_a_process_killed_while_idle_is_replaced(local: LocalRunner, setup: RunS
     assert [(kind(r), r.verified) for r in local.run([ask(setup, good())])] == [(None, True)]
 
 
-def test_references_may_stand_anywhere(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
+def test_reference_files_may_be_anywhere(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
     a, b = make_inputs(PARAMS, 9)
     save_reference(tmp_path / "r.npz", [a + b])
     other = replace(setup, key="seed 9", seed=9, reference=str(tmp_path / "r.npz"))
     assert runner.run([ask(other, good())])[0].verified
     shifted = replace(setup, key="seed 8", seed=8, reference=str(tmp_path / "r.npz"))
-    assert kind(runner.run([ask(shifted, good())])[0]) == "wrong_result", "inputs of another seed have another sum"
+    assert kind(runner.run([ask(shifted, good())])[0]) == "wrong_result", "inputs of different seeds have different sums"
     assert not np.array_equal(a, make_inputs(PARAMS, 8)[0])
 
 
-def test_candidates_are_verified_with_their_own_constants_however_cold_they_are_timed(runner: Runner, setup: RunSetup) -> None:
+def test_candidates_timed_with_cold_constants_are_verified_with_their_own(runner: Runner, setup: RunSetup) -> None:
     constant, policy = replace(setup, key="add of constants", constants=(0, 1)), replace(QUICK, constant_bytes=1 << 16)
     requests = [ask(constant, code, policy=policy, verify="always") for code in (good(), kernel(adding(plus="1.0"), CLAMP))]
     results = runner.run(requests)
@@ -342,10 +342,10 @@ def test_candidates_are_verified_with_their_own_constants_however_cold_they_are_
     assert [kind(r) for r in runner.compare(requests, NOISY)] == [None, "wrong_result"]
 
 
-def test_this_process_measures_on_the_cores_of_the_target(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_process_runner_uses_the_cores_of_the_target(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = InProcessRunner()
     seen: list[int] = []
-    monkeypatch.setattr(runner._bench, "run", lambda request: seen.append(num_threads()))
+    monkeypatch.setattr(runner._evaluators, "run", lambda request: seen.append(num_threads()))
     wide = replace(setup, target=json.dumps(TARGET.with_attributes(num_cores=7).to_json(facts=True)))
     set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Times that no schedule reaches: generous bounds, which what can be left out does not raise."""
+"""Test lower bounds of run times: proportional to required work, and not raised by optional work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GPU = Target("nvidia/h200")
 
 
 @pytest.mark.parametrize("target", [CPU, GPU])
-def test_the_bound_follows_from_the_work(target: Target) -> None:
+def test_bound_is_proportional_to_the_work(target: Target) -> None:
     for m in (1024, 2048):
         least = least_seconds(workload(f"matmul(m={m},n={m},k={m})").func, target)
         flops = max(target.peak_gflops, getattr(target, "tensor_gflops", 0.0)) * 1e9
@@ -43,12 +43,12 @@ def least(rows: int, where: str = "pass") -> float:
     return least_seconds(func, CPU)
 
 
-def test_only_work_that_is_surely_done_counts() -> None:
+def test_only_unconditional_work_counts() -> None:
     assert least(1048576) > least(8) == SHORTEST
     assert least(1048576, "T.where(i < 8)") == SHORTEST
 
 
-def test_what_is_computed_from_constants_does_not_count() -> None:
+def test_computation_from_constants_does_not_count() -> None:
     w, x = te.placeholder((1024, 1024), name="W"), te.placeholder((8,), name="X")
     k = te.reduce_axis(1024, "k")
     norms = te.compute((1024,), lambda i: te.sum(w[i, k], axis=k), name="N")
@@ -57,7 +57,7 @@ def test_what_is_computed_from_constants_does_not_count() -> None:
     assert least_seconds(func, CPU) > SHORTEST == least_seconds(func.with_(attrs=(("constants", "W"),)), CPU)
 
 
-def test_sizes_that_come_with_the_call_bound_nothing() -> None:
+def test_dynamic_shapes_do_not_raise_the_bound() -> None:
     n = te.var("n")
     x = te.placeholder((n,), name="X")
     func = te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0, "Y")], "doubled")

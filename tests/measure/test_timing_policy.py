@@ -1,4 +1,4 @@
-"""Races on a clock of the test's own: no time is measured here."""
+"""Test races on a simulated clock, without measuring real time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunesmith.support.errors import UserError
 
 
 class Clock:
-    """Time that only calls and sleeps use up."""
+    """Simulated clock, advanced only by calls and sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,7 +22,7 @@ class Clock:
         self.sleeps: list[float] = []
 
     def call(self, seconds: Callable[[int], float] | float, waits: Callable[[int], float] | float = 0.0) -> Callable[[], None]:
-        """A callable that takes so long, and waits for so much of it; both may depend on the number of the call, from 0."""
+        """A function that takes `seconds` and waits for the fraction `waits` of them; both may depend on the call index."""
 
         def run() -> None:
             taken = seconds(self.calls) if callable(seconds) else seconds
@@ -65,44 +65,44 @@ def test_short_calls_are_repeated_until_a_sample_is_long_enough(clock: Clock) ->
     assert timed.number <= 400
 
 
-def test_far_behind_ends_with_the_first_call(clock: Clock) -> None:
+def test_race_ends_after_the_first_call_if_far_behind(clock: Clock) -> None:
     timed = race(clock.call(0.04), POLICY, best=0.01)
     assert timed.seconds == pytest.approx([0.04])
     assert timed.gave_up and timed.clean and clock.calls == 1
 
 
-def test_a_slow_first_call_alone_proves_nothing_when_it_is_short(clock: Clock) -> None:
+def test_short_slow_first_call_does_not_end_the_race(clock: Clock) -> None:
     timed = race(clock.call(lambda n: 0.004 if n == 0 else 1e-4), POLICY, best=1e-4)
     assert timed.seconds == pytest.approx([1e-4] * 5) and not timed.gave_up
 
 
-def test_clearly_behind_is_not_repeated(clock: Clock) -> None:
+def test_candidate_clearly_behind_is_timed_once(clock: Clock) -> None:
     timed = race(clock.call(0.0151), POLICY, best=0.01)
     assert timed.seconds == pytest.approx([0.0151])
     assert timed.gave_up and clock.calls == 2
     assert not race(clock.call(0.0149), POLICY, best=0.01).gave_up
 
 
-def test_waiting_is_not_held_against_a_candidate(clock: Clock) -> None:
+def test_waiting_time_is_subtracted_before_the_comparison(clock: Clock) -> None:
     timed = race(clock.call(0.04, lambda n: 0.75 if n < 3 else 0.0), POLICY, best=0.01)
-    assert len(timed.seconds) == 1 and timed.gave_up, "the first samples could have been 10 ms, the fourth could not"
+    assert len(timed.seconds) == 1 and timed.gave_up, "without waiting, the first samples may take 10 ms, but the fourth cannot"
     assert clock.calls == 4
 
 
-def test_disturbed_samples_are_taken_again(clock: Clock) -> None:
+def test_disturbed_samples_are_repeated(clock: Clock) -> None:
     timed = race(clock.call(lambda n: 0.02 if n in (2, 4) else 0.01, lambda n: 0.5 if n in (2, 4) else 0.0), POLICY)
     assert timed.seconds == pytest.approx([0.01] * 5)
     assert timed.clean and clock.calls == 8 and len(clock.sleeps) == 2
 
 
-def test_when_quiet_does_not_come_the_least_disturbed_samples_count(clock: Clock) -> None:
+def test_least_disturbed_samples_count_without_a_quiet_period(clock: Clock) -> None:
     timed = race(clock.call(0.01, lambda n: 0.1 + (n % 10) / 100), POLICY)
     assert len(timed.seconds) == 5 and not timed.clean and timed.waited == pytest.approx(0.13, abs=0.02)
     assert sum(clock.sleeps) <= POLICY.patience_s * 2
     assert clock.calls <= 16
 
 
-def test_a_system_that_does_not_tell_is_not_clean_and_costs_no_patience(clock: Clock) -> None:
+def test_samples_without_waiting_times_are_not_clean_and_not_repeated(clock: Clock) -> None:
     clock.waited = None
     timed = race(clock.call(0.01), POLICY)
     assert timed.seconds == pytest.approx([0.01] * 5)
@@ -111,7 +111,7 @@ def test_a_system_that_does_not_tell_is_not_clean_and_costs_no_patience(clock: C
     assert race(clock.call(0.04), POLICY, best=0.01).gave_up
 
 
-def test_long_calls_are_not_repeated_for_ever(clock: Clock) -> None:
+def test_long_calls_are_limited_in_time(clock: Clock) -> None:
     timed = race(clock.call(1.5), POLICY)
     assert len(timed.seconds) == 1 and clock.calls == 2
 
@@ -123,7 +123,7 @@ def test_caches_are_flushed_before_each_single_call(clock: Clock) -> None:
     assert flushed == [1, 2, 3]
 
 
-def test_the_system_tells_how_long_threads_waited() -> None:
+def test_system_reports_waiting_times() -> None:
     before = timing_policy.waiting()
     after = timing_policy.waiting()
     if before is None:
@@ -143,7 +143,7 @@ def test_the_system_tells_how_long_threads_waited() -> None:
         {"flush_bytes": -1},
     ],
 )
-def test_policies_out_of_range(bad: dict[str, float]) -> None:
+def test_policies_out_of_range_are_rejected(bad: dict[str, float]) -> None:
     ((name, value),) = bad.items()
     with pytest.raises(UserError, match=f"race policy out of range: {name}={value!r}"):
         RacePolicy(**bad)  # type: ignore[arg-type]
@@ -153,8 +153,8 @@ def test_policy_as_json() -> None:
     assert RacePolicy(**POLICY.to_json()) == POLICY  # type: ignore[arg-type]
 
 
-def test_one_disturbed_sample_does_not_end_a_race(clock: Clock) -> None:
-    """A first call, and a sample, that take milliseconds because others had the core: what is left of them looks behind, and is not."""
+def test_one_disturbed_sample_does_not_end_the_race(clock: Clock) -> None:
+    """A first call or a sample delayed by other processes appears behind even without its waiting time, but is not."""
     timed = race(clock.call(lambda n: 0.0079 if n == 0 else 4e-5, lambda n: 0.99 if n == 0 else 0.0), POLICY, best=3e-5)
     assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([4e-5] * 5)
     clock.calls = 0
@@ -162,14 +162,14 @@ def test_one_disturbed_sample_does_not_end_a_race(clock: Clock) -> None:
     assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([0.01] * 5)
     clock.calls = 0
     timed = race(clock.call(lambda n: 0.4 if n == 0 else 0.01, lambda n: 0.5 if n == 0 else 0.0), POLICY, best=0.01)
-    assert not timed.gave_up, "the look was disturbed, and the second is not behind"
+    assert not timed.gave_up, "the first call was disturbed, and the second is not behind"
 
 
-def test_a_candidate_that_is_behind_twice_is_behind_however_disturbed(clock: Clock) -> None:
+def test_two_disturbed_samples_behind_end_the_race(clock: Clock) -> None:
     timed = race(clock.call(lambda n: 0.03 + 0.01 * (n == 1), 0.2), POLICY, best=0.01)
     assert timed.gave_up and not timed.clean and timed.seconds == pytest.approx([0.03]) and clock.calls == 3
     clock.calls = 0
     timed = race(clock.call(lambda n: 0.4 + n, 0.2), POLICY, best=0.01)
     assert timed.gave_up and timed.seconds == pytest.approx([0.4]) and clock.calls == 2
     clock.calls = 0
-    assert race(clock.call(3.0, 0.2), POLICY, best=0.01).gave_up and clock.calls == 1, "no time is left to look again"
+    assert race(clock.call(3.0, 0.2), POLICY, best=0.01).gave_up and clock.calls == 1, "no time is left for a second call"

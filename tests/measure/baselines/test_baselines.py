@@ -1,4 +1,4 @@
-"""Peers: every operator of every installed library against plain numpy, and the refusals."""
+"""Test baselines: every operator of every installed library against plain numpy, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.measure.baselines.registry import BASELINES, create_baseline
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.seeds import stream
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is their affair
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries are not checked
 
 CASES: list[tuple[str, dict[str, Param]]] = [
     ("matmul", {"m": 33, "n": 48, "k": 20}),
@@ -77,7 +77,7 @@ def _inputs(op: str, params: dict[str, Param], dtype: str = "float32") -> dict[s
 
 
 def _reference(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """In float64, written to be obviously right."""
+    """Reference result in float64, written for clarity."""
     x = {name: value.astype(np.float64) for name, value in inputs.items()}
     if op in ("matmul", "batch_matmul"):
         return x["A"] @ x["B"]
@@ -125,53 +125,53 @@ def _conv2d(params: dict[str, Param], x: dict[str, np.ndarray]) -> np.ndarray:
     return out.transpose(0, 3, 1, 2) if nchw else out
 
 
-def _peer(name: str) -> Baseline:
-    peer = create_baseline(name, 2)
-    if reason := peer.available():
+def _baseline(name: str) -> Baseline:
+    baseline = create_baseline(name, 2)
+    if reason := baseline.available():
         pytest.skip(reason)
-    return peer
+    return baseline
 
 
 FAST = [name for name in BASELINES if name not in ("torch_compile", "tvm_tuned")]
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_outputs_are_right(name: str) -> None:
-    peer = _peer(name)
-    assert sum(_check(peer, op, params) for op, params in CASES) >= 2
+def test_outputs_are_correct(name: str) -> None:
+    baseline = _baseline(name)
+    assert sum(_check(baseline, op, params) for op, params in CASES) >= 2
 
 
-def test_outputs_of_torch_compile_are_right() -> None:
-    peer = _peer("torch_compile")
+def test_outputs_of_torch_compile_are_correct() -> None:
+    baseline = _baseline("torch_compile")
     for number in (4, 7, 16):  # compiling takes seconds each
-        assert _check(peer, *CASES[number])
+        assert _check(baseline, *CASES[number])
 
 
-def _check(peer: Baseline, op: str, params: dict[str, Param]) -> bool:
-    """Whether the peer has the operator; if so, it computes it rightly, and again."""
+def _check(baseline: Baseline, op: str, params: dict[str, Param]) -> bool:
+    """True if the baseline supports the operator; its result is checked twice."""
     inputs = _inputs(op, params)
-    prepared = peer.prepare(op, params, inputs)
+    prepared = baseline.prepare(op, params, inputs)
     if prepared is None:
         return False
     expected = _reference(op, params, inputs)
     for _ in range(2):
         got = prepared()
         assert isinstance(got, np.ndarray)
-        assert (got.dtype, got.shape) == (np.float32, expected.shape), f"{peer.name} {op} {params}"
-        np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4, err_msg=f"{peer.name} {prepared.variant} {op} {params}")
+        assert (got.dtype, got.shape) == (np.float32, expected.shape), f"{baseline.name} {op} {params}"
+        np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4, err_msg=f"{baseline.name} {prepared.variant} {op} {params}")
     assert prepared.variant
     return True
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_every_variant_is_right(name: str) -> None:
-    """Not only the variant that happened to be the fastest."""
-    peer = _peer(name)
+def test_every_variant_is_correct(name: str) -> None:
+    """All variants are checked, not only the fastest."""
+    baseline = _baseline(name)
     for op, params in CASES:
         inputs = _inputs(op, params)
         call = operator_call(op, params, inputs)
         assert call is not None
-        variants = peer.variants(call)
+        variants = baseline.variants(call)
         assert len({variant.variant for variant in variants}) == len(variants)
         for variant in variants:
             message = f"{name} {variant.variant} {call}"
@@ -179,29 +179,29 @@ def test_every_variant_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_other_dtypes_are_right_or_not_offered(name: str) -> None:
-    peer = _peer(name)
+def test_other_dtypes_are_correct_or_unsupported(name: str) -> None:
+    baseline = _baseline(name)
     for dtype in ("float64", "int32", "float16"):
         for op, params in (CASES[0], ("relu", {"m": 3, "n": 4}), ("softmax", {"m": 3, "n": 4}), ("sum", {"m": 3, "n": 4})):
             inputs = {key: np.round(value * 4).astype(dtype) for key, value in _inputs(op, params).items()}
-            prepared = peer.prepare(op, {**params, "dtype": dtype}, inputs)
+            prepared = baseline.prepare(op, {**params, "dtype": dtype}, inputs)
             if prepared is not None:
                 got = prepared()
                 assert got.dtype == dtype
                 np.testing.assert_allclose(got, _reference(op, params, inputs), rtol=1e-2, atol=1e-2)
 
 
-def test_numpy_offers_what_it_has_and_nothing_else() -> None:
-    peer = create_baseline("openblas", 1)
-    assert peer.available() is None or "built on" in str(peer.available())
-    assert peer.version() == np.__version__
+def test_operators_supported_by_numpy() -> None:
+    baseline = create_baseline("openblas", 1)
+    assert baseline.available() is None or "built on" in str(baseline.available())
+    assert baseline.version() == np.__version__
     for op, params in CASES:
-        prepared = peer.prepare(op, params, _inputs(op, params))
+        prepared = baseline.prepare(op, params, _inputs(op, params))
         assert (prepared is not None) == (op in NUMPY_HAS and params.get("activation") != "gelu")
-    assert peer.prepare("fft", {"n": 4}, {}) is None
+    assert baseline.prepare("fft", {"n": 4}, {}) is None
 
 
-def test_a_prepared_call_runs_once_and_gives_an_array() -> None:
+def test_prepared_call_runs_once_and_returns_an_array() -> None:
     ran: list[str] = []
     call = PreparedCall("v", lambda: ran.append("run"), lambda _: np.zeros(len(ran)))
     assert call().shape == (1,)
@@ -209,7 +209,7 @@ def test_a_prepared_call_runs_once_and_gives_an_array() -> None:
 
 
 class _Fake(Baseline):
-    """A library with one slow, one fast way, or that fails."""
+    """A library with a slow and a fast variant, or a failing one."""
 
     name = "fake"
     package = "no_such_package_here"
@@ -231,30 +231,30 @@ class _Fake(Baseline):
         return [*calls, PreparedCall("unable", unable, lambda _: np.zeros(1))]
 
 
-def test_the_fastest_variant_that_gives_the_dtype_competes() -> None:
+def test_fastest_variant_with_the_dtype_is_used() -> None:
     prepared = _Fake(1).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
     assert prepared is not None and prepared.variant == "1 ms"
 
 
-def test_failures_of_a_library_name_it_and_the_operator() -> None:
-    with pytest.raises(RunError, match=r"peer fake failed on relu\(n=1\): ValueError: out of luck"):
+def test_error_names_library_and_operator() -> None:
+    with pytest.raises(RunError, match=r"baseline fake failed on relu\(n=1\): ValueError: out of luck"):
         _Fake(3).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
 
 
-def test_a_result_of_another_shape_is_the_peer_s_failure() -> None:
+def test_result_of_wrong_shape_is_an_error() -> None:
     with pytest.raises(RunError, match=r"30 ms: the result of relu\(n=1\) has shape \(1, 1\), not \(1,\)"):
         _Fake(2).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
 
 
-def test_a_peer_that_is_not_installed_says_so() -> None:
+def test_missing_library_is_reported() -> None:
     assert _Fake(1).available() == "no_such_package_here is not installed (pip install no_such_package_here)"
     assert _Fake(1).version() == "not installed"
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="unknown peer 'torhc'. Did you mean 'torch'"):
+    with pytest.raises(UserError, match="unknown baseline 'torhc'. Did you mean 'torch'"):
         create_baseline("torhc", 1)
-    with pytest.raises(UserError, match="it runs on 1 thread or more, not 0"):
+    with pytest.raises(UserError, match="at least 1 thread is required, got 0"):
         create_baseline("openblas", 0)
 
 
@@ -263,14 +263,19 @@ CONV: dict[str, Param] = {"n": 1, "h": 4, "w": 4, "ci": 3, "co": 4, "kh": 3, "kw
 REFUSED: list[tuple[str, dict[str, Param], dict[str, np.ndarray], str]] = [
     ("matmul", {"m": 2, "n": 4}, {}, "matmul: parameter k is missing. It takes matmul(m, n, k)"),
     ("matmul", {"m": 2, "n": 4, "k": 3, "q": 1}, {}, "parameter q is unknown"),
-    ("matmul", {"m": 2, "n": 4, "k": 0}, {}, "parameter k: expected an integer from 1, got 0"),
-    ("matmul", {"m": 2, "n": 4, "k": "3"}, {}, "parameter k: expected an integer from 1, got '3'"),
+    ("matmul", {"m": 2, "n": 4, "k": 0}, {}, "parameter k: expected an integer of at least 1, got 0"),
+    ("matmul", {"m": 2, "n": 4, "k": "3"}, {}, "parameter k: expected an integer of at least 1, got '3'"),
     ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A}, "matmul(m=2, n=4, k=3): input B is missing; it needs A, B"),
-    ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A, "B": A}, "input B has shape (2, 3), needs (3, 4)"),
-    ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A, "B": B.astype("float64")}, "the inputs have dtypes float32, float64, need one for all"),
+    ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A, "B": A}, "input B has shape (2, 3), expected (3, 4)"),
+    (
+        "matmul",
+        {"m": 2, "n": 4, "k": 3},
+        {"A": A, "B": B.astype("float64")},
+        "the inputs have dtypes float32, float64, expected a common dtype",
+    ),
     ("dense", {"m": 2, "n": 4, "k": 3, "activation": "tanh"}, {}, "parameter activation: expected none or relu or gelu, got 'tanh'"),
     ("conv2d", {**CONV, "layout": "NC"}, {}, "parameter layout: expected NHWC or NCHW, got 'NC'"),
-    ("conv2d", {**CONV, "pad": -1}, {}, "parameter pad: expected an integer from 0, got -1"),
+    ("conv2d", {**CONV, "pad": -1}, {}, "parameter pad: expected an integer of at least 0, got -1"),
     ("conv2d", {**CONV, "groups": 2}, {}, "groups must divide ci and co"),
     (
         "conv2d",
@@ -279,13 +284,13 @@ REFUSED: list[tuple[str, dict[str, Param], dict[str, np.ndarray], str]] = [
         "the kernel does not fit into the padded input",
     ),
     ("sum", {"m": 2, "n": 3, "axis": 2}, {}, "parameter axis: expected 0 or 1 or all, got 2"),
-    ("layer_norm", {"m": 2, "n": 3, "eps": "tiny"}, {}, "parameter eps: expected the text of a number from 0, got 'tiny'"),
-    ("relu", {"m": 2, "n": 2}, {"X": A}, "input X has shape (2, 3), needs (2, 2)"),
+    ("layer_norm", {"m": 2, "n": 3, "eps": "tiny"}, {}, "parameter eps: expected the text of a number of at least 0, got 'tiny'"),
+    ("relu", {"m": 2, "n": 2}, {"X": A}, "input X has shape (2, 3), expected (2, 2)"),
 ]
 
 
 @pytest.mark.parametrize(("op", "params", "inputs", "message"), REFUSED)
-def test_unfit_requests_are_refused(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray], message: str) -> None:
+def test_invalid_requests_are_rejected(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(RunError) as caught:
         create_baseline("openblas", 1).prepare(op, params, inputs)
     assert message in str(caught.value)
@@ -295,10 +300,10 @@ def test_cases_cover_all_operators() -> None:
     assert {op for op, _ in CASES} == set(OPERATORS)
 
 
-def test_the_table_of_peers_imports_no_library() -> None:
+def test_registry_imports_no_library() -> None:
     code = (
         "import sys, tunesmith.measure.baselines.registry as r\n"
-        "[r.create_baseline(name, 1) for name in r.PEERS]\n"
+        "[r.create_baseline(name, 1) for name in r.BASELINES]\n"
         "bad = {'torch', 'jax', 'onnxruntime', 'tvm', 'onnx'} & set(sys.modules)\n"
         "sys.exit(f'imported {bad}' if bad else 0)"
     )

@@ -1,4 +1,4 @@
-"""Measured rates: sane on this machine, remembered, and facts that leave a target's identity alone."""
+"""Test CPU calibration: plausible rates, the cache, and the unchanged identity of the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tunesmith"
 
 
-def test_measured_once_and_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_once_and_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target.detect()
     assert remembered_rates(target) is None
     rates = machine_rates(target, progress=lambda _: None)
@@ -40,7 +40,7 @@ def test_measured_once_and_remembered(cache: Path, monkeypatch: pytest.MonkeyPat
     assert {name: getattr(known, name) for name in rates.to_json()} == rates.to_json()
 
 
-def test_each_target_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_target_has_its_own_cache_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def fake(target: Target, _: object) -> MachineRates:
@@ -57,7 +57,7 @@ def test_each_target_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"rates": {}}', '{"rates": {"peak_gflops": 1}}'])
-def test_a_broken_cache_is_measured_again(cache: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_cache_is_measured_again(cache: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: RATES)
     machine_rates()
     (path,) = cache.iterdir()
@@ -67,14 +67,14 @@ def test_a_broken_cache_is_measured_again(cache: Path, monkeypatch: pytest.Monke
     assert remembered_rates() == RATES
 
 
-def test_an_unwritable_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: RATES)
     assert machine_rates() == RATES
 
 
-def test_names_are_those_of_the_target() -> None:
+def test_rates_are_named_like_target_attributes() -> None:
     assert all("llvm" in ATTRIBUTES[name].kinds and not ATTRIBUTES[name].identity for name in RATES.to_json())
     assert MachineRates.from_json(json.loads(json.dumps(RATES.to_json()))) == RATES
 
@@ -90,37 +90,37 @@ def test_names_are_those_of_the_target() -> None:
         ({**RATES.to_json(), "l2_gbs": True}, "l2_gbs is True"),
     ],
 )
-def test_rates_that_make_no_sense_are_refused(data: object, message: str) -> None:
+def test_invalid_rates_are_rejected(data: object, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         MachineRates.from_json(data)
 
 
-def test_a_gpu_is_refused() -> None:
-    with pytest.raises(UserError, match="those of a CPU"):
+def test_gpu_is_rejected() -> None:
+    with pytest.raises(UserError, match="machine rates are measured for CPUs"):
         machine_rates(Target("nvidia/h200"))
 
 
-def test_another_machine_is_refused() -> None:
+def test_other_machine_is_rejected() -> None:
     name = "apple-m1" if "x86" in Target.detect().mtriple else "haswell"
     with pytest.raises(BuildError, match="cannot run here"):
         machine_rates(Target(f"llvm -mcpu={name} -num-cores=1"))
 
 
-def test_a_failing_probe_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_probe_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "pin_threads", lambda _: {"OMP_NUM_THREADS": "1"})
     monkeypatch.setattr(Target, "to_json", lambda self, **_: {"kind": "nonsense"})
     with pytest.raises(RunError, match=r"cannot measure the rates(.|\n)*unknown target kind 'nonsense'"):
         module._measure_in_worker(Target.detect(), lambda _: None)
 
 
-def test_progress_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_if_measuring_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(Target, "to_json", lambda self, **_: {"kind": "nonsense"})
     with pytest.raises(RunError):
-        module._measure_in_worker(Target.detect(), told.append)
-    assert len(told) == 1
-    assert "measuring the rates" in told[0]
+        module._measure_in_worker(Target.detect(), messages.append)
+    assert len(messages) == 1
+    assert "calibrating this machine" in messages[0]
 
 
 def _aligned(nbytes: int) -> np.ndarray:
@@ -130,7 +130,7 @@ def _aligned(nbytes: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
-def test_probe_kernels_do_what_they_say(bits: int) -> None:
+def test_probe_kernels_compute_as_documented(bits: int) -> None:
     if bits > Target.detect().vector_bits:
         pytest.skip("this machine has no such vectors")
     target = Target(f"llvm -num-cores=2 -vector-bits={bits}")
@@ -152,7 +152,7 @@ def test_probe_kernels_do_what_they_say(bits: int) -> None:
     kernels.fork_join(10, 2)
 
 
-def test_a_slice_that_is_no_multiple_is_refused() -> None:
+def test_slice_that_is_not_a_multiple_is_rejected() -> None:
     kernels = llvm_probe.load_probe(Target.detect())
     out = _aligned(llvm_probe.OUT_BYTES)
     with pytest.raises(UserError, match=f"positive multiple of {kernels.step_bytes}"):

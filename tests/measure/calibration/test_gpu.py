@@ -1,4 +1,4 @@
-"""Rates of devices: recovered from a device that pretends to have them, measured on OpenCL, remembered, no part of a target's identity."""
+"""Test device calibration: rates recovered from a simulated device, measured on OpenCL, cached, and not part of a target's identity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FACTS = DeviceAttributes(
 
 
 class Pretended(CpuDeviceAPI):
-    """A CUDA device of known rates: a kernel takes exactly as long as they say, and starting one takes the host three microseconds."""
+    """A simulated CUDA device with known rates, which determine kernel times exactly; a launch takes 3 us on the host."""
 
     def __init__(self, rates: DeviceRates, broken: str = "", lost: bool = False) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pretended]:
-    """Installs a pretended device as the only one of CUDA."""
+    """Factory that installs a simulated device as the only CUDA device."""
 
     def install(rates: DeviceRates = FOUND, broken: str = "", lost: bool = False) -> Pretended:
         api = Pretended(rates, broken, lost)
@@ -126,16 +126,16 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pretended]:
     return install
 
 
-def test_known_rates_are_found(pretend: Callable[..., Pretended]) -> None:
+def test_known_rates_are_recovered(pretend: Callable[..., Pretended]) -> None:
     api = pretend()
     found = measure_device(H200, b"code")
     assert found.notes == ()
     assert found.facts() == pytest.approx({name: getattr(FOUND, name) for name in RATES}, rel=0.01)
     assert [n for n, _ in found.copies] == [1 << 26, 1 << 28]
-    assert api.freed == 3 and not api._live  # two marks, the code, and all memory
+    assert api.freed == 3 and not api._live  # two events, the code, and all memory
 
 
-def test_small_copies_do_not_count(pretend: Callable[..., Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_copies_are_excluded(pretend: Callable[..., Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
     pretend()
     rates = iter([9_000.0, 4_000.0, 4_100.0])
     monkeypatch.setattr(module, "_COPY_BYTES", (1 << 20, 2 << 20, 4 << 20))
@@ -153,38 +153,38 @@ def test_small_copies_do_not_count(pretend: Callable[..., Pretended], monkeypatc
         (replace(FOUND, clock_ghz=80.0), "clock_ghz", "more than 20 times the estimate, 1.98"),
     ],
 )
-def test_nonsense_is_left_out(pretend: Callable[..., Pretended], rates: DeviceRates, name: str, why: str) -> None:
+def test_implausible_rates_are_omitted(pretend: Callable[..., Pretended], rates: DeviceRates, name: str, why: str) -> None:
     pretend(rates)
     found = measure_device(H200, b"code")
     assert getattr(found, name) is None and name not in found.facts()
-    assert len(found.notes) == 1 and found.notes[0].startswith(f"{name} is left out") and why in found.notes[0]
+    assert len(found.notes) == 1 and found.notes[0].startswith(f"{name} is omitted") and why in found.notes[0]
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_rate_is_left_out(value: float) -> None:
-    assert module._doubt("dram_gbs", value, H200) == f"dram_gbs is left out: {value} is no rate"
+def test_invalid_values_are_omitted(value: float) -> None:
+    assert module._doubt("dram_gbs", value, H200) == f"dram_gbs is omitted: {value} is not a rate"
 
 
-def test_a_probe_that_fails_is_noted(pretend: Callable[..., Pretended]) -> None:
+def test_failing_probe_is_noted(pretend: Callable[..., Pretended]) -> None:
     pretend(broken="reread")
     found = measure_device(H200, b"code")
     assert found.notes == ("l2_gbs is not measured: it does not start",)
     assert sorted(found.facts()) == sorted(set(RATES) - {"l2_gbs"})
 
 
-def test_nothing_more_is_asked_of_a_lost_device(pretend: Callable[..., Pretended]) -> None:
+def test_measuring_stops_after_a_lost_device(pretend: Callable[..., Pretended]) -> None:
     pretend(broken="copy", lost=True)
     found = measure_device(H200, b"code")
-    assert found.notes == ("dram_gbs and what follows are not measured: an illegal memory access",)
+    assert found.notes == ("dram_gbs and the rates after it are not measured: an illegal memory access",)
     assert list(found.facts()) == ["peak_gflops"]
 
 
-def test_remembered_and_told(pretend: Callable[..., Pretended], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_cached_and_notes_reported(pretend: Callable[..., Pretended], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(replace(FOUND, l2_gbs=1e9))
-    said: list[str] = []
+    messages: list[str] = []
     assert remembered_device_rates(H200) is None
-    rates = device_rates(H200, progress=said.append)
-    assert len(said) == 1 and said[0].startswith("rates of the cuda device: l2_gbs is left out")
+    rates = device_rates(H200, progress=messages.append)
+    assert len(messages) == 1 and messages[0].startswith("rates of the cuda device: l2_gbs is omitted")
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
     assert device_rates(H200) == remembered_device_rates(H200) == rates
     (path,) = cache.iterdir()
@@ -194,36 +194,36 @@ def test_remembered_and_told(pretend: Callable[..., Pretended], cache: Path, mon
     assert remembered_device_rates(H200) is None
 
 
-def test_facts_of_a_target_and_nothing_else(pretend: Callable[..., Pretended]) -> None:
+def test_rates_change_only_facts_of_the_target(pretend: Callable[..., Pretended]) -> None:
     pretend(replace(FOUND, l2_gbs=1e9))
     known = calibrated_device(H200, lambda _: None)
     assert known.key == H200.key
-    assert known.l2_gbs == pytest.approx(H200.l2_gbs, rel=0.05)  # what follows from the clock is derived again
+    assert known.l2_gbs == pytest.approx(H200.l2_gbs, rel=0.05)  # derived again from the clock
     assert known.dram_gbs == pytest.approx(4_300.0, rel=0.01) and known.launch_us == pytest.approx(2.5, rel=0.01)
     assert all("cuda" in ATTRIBUTES[name].kinds and not ATTRIBUTES[name].identity for name in RATES)
 
 
-def test_estimates_stay_where_nothing_can_be_measured(pretend: Callable[..., Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimates_are_kept_if_measuring_fails(pretend: Callable[..., Pretended], monkeypatch: pytest.MonkeyPatch) -> None:
     pretend()
 
     def fail(*_: object) -> DeviceRates:
         raise RunError("the process died")
 
     monkeypatch.setattr(module, "_measure_in_worker", fail)
-    said: list[str] = []
-    assert calibrated_device(H200, said.append) == H200
-    assert said == [f"the process died. The estimates of {H200} stay"]
+    messages: list[str] = []
+    assert calibrated_device(H200, messages.append) == H200
+    assert messages == [f"the process died. The estimates of {H200} are kept"]
     with pytest.raises(RunError, match="the process died"):
         device_rates(H200)
 
 
-def test_other_targets_are_refused(pretend: Callable[..., Pretended]) -> None:
-    with pytest.raises(UserError, match="is a CPU: machine_rates measures it"):
+def test_other_targets_are_rejected(pretend: Callable[..., Pretended]) -> None:
+    with pytest.raises(UserError, match="is a CPU. Use machine_rates"):
         device_rates(Target.detect())
     pretend()
     with pytest.raises(BuildError, match="this Pretended is sm_90. Tune for -arch=sm_90"):
         calibrated_device(Target("nvidia/a100"))
-    with pytest.raises(BuildError, match="devices of kind cpu cannot be probed"):
+    with pytest.raises(BuildError, match="devices of kind cpu cannot be calibrated"):
         compiled("cpu", "")
 
 
@@ -235,10 +235,10 @@ def test_other_targets_are_refused(pretend: Callable[..., Pretended]) -> None:
         ({**FOUND.to_json(), "dram_gbs": 0}, "dram_gbs is 0, neither a positive number nor null"),
         ({**FOUND.to_json(), "launch_us": "fast"}, "launch_us is 'fast'"),
         ({**FOUND.to_json(), "l2_gbs": True}, "l2_gbs is True"),
-        ({**FOUND.to_json(), "copies": [1]}, "copies are pairs of numbers"),
+        ({**FOUND.to_json(), "copies": [1]}, "copies must be pairs of numbers"),
     ],
 )
-def test_rates_that_make_no_sense_are_refused(data: object, message: str) -> None:
+def test_invalid_rates_are_rejected(data: object, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         DeviceRates.from_json(data)
 
@@ -272,18 +272,18 @@ def test_on_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.notes == () and {"peak_gflops", "dram_gbs", "l2_gbs", "launch_us"} <= set(found.facts())
 
 
-def test_tune_uses_them_unless_it_is_given_a_target(monkeypatch: pytest.MonkeyPatch, pretend: Callable[..., Pretended]) -> None:
+def test_tune_uses_measured_rates_unless_given_a_target(monkeypatch: pytest.MonkeyPatch, pretend: Callable[..., Pretended]) -> None:
     pretend()
     assert _target_here("nvidia/h200").dram_gbs == pytest.approx(4_300.0, rel=0.01)
     assert _target_here(H200).dram_gbs == H200.dram_gbs
 
 
-def test_a_process_measures(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_measuring_in_a_worker_process(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     if not DEVICES.get("opencl").count():
         pytest.skip("no OpenCL device here: pip install 'tunesmith[opencl]'")
     monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
-    told: list[str] = []
+    messages: list[str] = []
     target = detect_device("opencl")
-    rates = device_rates(target, progress=told.append)
-    assert rates.facts() and told[0].startswith("measuring the rates of the first opencl device")
+    rates = device_rates(target, progress=messages.append)
+    assert rates.facts() and messages[0].startswith("calibrating the first opencl device")
     assert remembered_device_rates(target) == rates

@@ -35,14 +35,14 @@ def test_ranges_by_name() -> None:
     assert a.min() >= 1 and a.max() <= 2
 
 
-def test_ranges_that_make_no_sense() -> None:
-    with pytest.raises(UserError, match="a range is given for B, C, and the inputs are A, I"):
+def test_invalid_ranges_are_rejected() -> None:
+    with pytest.raises(UserError, match="a range is given for B, C, but the inputs are A, I"):
         make_inputs(PARAMS, ranges={"C": (0, 1), "B": (0, 1)})
     with pytest.raises(UserError, match="the range of I is empty: from 3 up to 3. Give the lower end first"):
         make_inputs(PARAMS, ranges={"I": (3, 3)})
 
 
-def test_poison_is_wrong_everywhere() -> None:
+def test_poison_differs_from_the_reference_everywhere() -> None:
     outputs = [ParamSpec("F", "float32", (3,), True), ParamSpec("I", "int8", (2,), True), ParamSpec("B", "bool", (2,), True)]
     reference = [np.array([0, np.nan, np.inf], np.float32), np.array([0, -5], np.int8), np.array([True, False])]
     table = ArgumentTable(outputs, [])
@@ -69,7 +69,7 @@ def test_outputs_that_a_baseline_writes_start_from_poison() -> None:
     ],
     ids=["updated", "written-in-part", "moved"],
 )
-def test_outputs_that_a_baseline_needs_start_from_values(function: Callable[..., list[np.ndarray]]) -> None:
+def test_outputs_that_a_baseline_reads_start_from_random_values(function: Callable[..., list[np.ndarray]]) -> None:
     before, after = run_baseline(UPDATED, 0, lambda values: function(*values))
     assert np.isfinite(before[0]).all() and len(set(before[0].tolist())) == 6
     for x, y in zip(function(*before), after, strict=True):

@@ -63,7 +63,7 @@ def test_a_report_names_the_first_wrong_element() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_what_is_not_finite_must_be_the_same(dtype: Any) -> None:
+def test_non_finite_elements_must_match_exactly(dtype: Any) -> None:
     want = np.array([np.nan, np.inf, -np.inf, 2.0], dtype)
     assert mismatch(want.copy(), want, 1e-3) is None
     for i, other in ((0, 0.0), (1, 6e4), (1, -np.inf), (2, np.nan), (3, np.inf), (3, np.nan)):
@@ -73,13 +73,13 @@ def test_what_is_not_finite_must_be_the_same(dtype: Any) -> None:
         assert text is not None and f"1 of 4 elements are wrong, the first at [{i}]" in text
 
 
-def test_nothing_is_right() -> None:
+def test_empty_and_scalar_outputs() -> None:
     assert mismatch(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0) is None
     assert mismatch(np.zeros((), np.float32), np.zeros((), np.float32), 0.0) is None
     assert "the first at []: got 1.0, expected 0.0" in str(mismatch(np.ones((), np.float32), np.zeros((), np.float32), 0.1))
 
 
-def test_integers_are_equal_or_wrong() -> None:
+def test_integers_must_be_equal() -> None:
     want = np.array([5, 250], np.uint8)
     assert mismatch(want.copy(), want, 1.0) is None
     assert mismatch(np.array([5, 251], np.uint8), want, 1.0) == "1 of 2 elements are wrong, the first at [1]: got 251, expected 250 (equal)"
@@ -89,14 +89,14 @@ def test_integers_are_equal_or_wrong() -> None:
 PARAMS = [ParamSpec("A", "float32", (2,)), ParamSpec("C", "float32", (2,), True), ParamSpec("I", "int32", (1,), True)]
 
 
-def test_a_reference_must_fit() -> None:
+def test_mismatched_references_are_rejected() -> None:
     good = [np.array([1.0, 2.0]), np.array([3])]
     assert [x.dtype for x in check_reference(PARAMS, good)] == [np.float32, np.int32]
-    with pytest.raises(UserError, match="the reference gave 1 outputs; the function writes C, I"):
+    with pytest.raises(UserError, match="the reference returned 1 outputs; the function writes C, I"):
         check_reference(PARAMS, good[:1])
-    with pytest.raises(UserError, match=r"the reference gave float64\[2, 1\] for C, which is float32\[2\]"):
+    with pytest.raises(UserError, match=r"the reference returned float64\[2, 1\] for C, which is float32\[2\]"):
         check_reference(PARAMS, [good[0][:, None], good[1]])
-    with pytest.raises(UserError, match=r"the reference gave float64\[1\] for I, which is int32\[1\]"):
+    with pytest.raises(UserError, match=r"the reference returned float64\[1\] for I, which is int32\[1\]"):
         check_reference(PARAMS, [good[0], good[1].astype(float)])
 
 

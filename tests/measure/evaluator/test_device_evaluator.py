@@ -1,4 +1,4 @@
-"""Candidates on a device: right ones are timed by its clock, and whatever is wrong with one is in its result alone."""
+"""Test the device evaluator: timing by device events, verification, lost devices, and the device lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunesmith.codegen.device.host import detect_device
 from tunesmith.ir.target.target import Target
 from tunesmith.measure import device_lease as lease_module
 from tunesmith.measure.device_lease import device_lease
-from tunesmith.measure.evaluator import device_evaluator as device_bench
+from tunesmith.measure.evaluator import device_evaluator
 from tunesmith.measure.evaluator.blocking_kernel import BlockingKernel
 from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.evaluator.device_evaluator import DeviceEvaluator
@@ -50,7 +50,7 @@ TURNS = TimingPolicy(warmup=1, min_repeat_ms=0.2, repeats=3, limit_s=2.0)
 
 
 def code(body: str) -> Code:
-    """A kernel over 256 threads in one block, `i` its number."""
+    """A kernel with 256 threads in one block; `i` is the thread index."""
     text = f"__kernel void add_kernel(__global float* A, __global float* B, __global float* C) {{ int i = get_global_id(0); {body} }}"
     function = DeviceFunction("add", PARAMS, (), (Launch("add_kernel", (0, 1, 2), (1, 1, 1), (SIZE, 1, 1)),))
     return Code("add", DeviceProgram("opencl", "", text.encode(), (function,)).to_bytes())
@@ -88,7 +88,7 @@ def kind(result: RunResult) -> str | None:
     return None if result.error is None else result.error.kind
 
 
-def test_a_right_candidate_is_timed_and_verified(setup: RunSetup) -> None:
+def test_correct_candidate_is_timed_and_verified(setup: RunSetup) -> None:
     result = DeviceEvaluator().run(ask(setup, RIGHT))
     assert (kind(result), result.verified, len(result.samples)) == (None, True, 3)
     assert 0 < min(result.samples) < 0.1 and result.facts["calls"] >= 1
@@ -97,78 +97,80 @@ def test_a_right_candidate_is_timed_and_verified(setup: RunSetup) -> None:
 
 @pytest.mark.parametrize(("what", "message"), [(WRONG, "1 of 256 elements are wrong"), (PARTIAL, r"\[255\]: got nan"), (INPUT, "input A")])
 @pytest.mark.parametrize("verify", ["winner", "always"])
-def test_wrong_results_are_found(setup: RunSetup, what: Code, message: str, verify: str) -> None:
-    bench = DeviceEvaluator()
-    result = bench.run(ask(setup, what, verify=verify))
+def test_wrong_results_are_detected(setup: RunSetup, what: Code, message: str, verify: str) -> None:
+    evaluator = DeviceEvaluator()
+    result = evaluator.run(ask(setup, what, verify=verify))
     assert kind(result) == "wrong_result" and result.error is not None
     assert re.search(message, result.error.message)
-    assert kind(bench.run(ask(setup, RIGHT))) is None, "inputs that were written to are mended"
+    assert kind(evaluator.run(ask(setup, RIGHT))) is None, "overwritten inputs are restored"
 
 
-def test_a_loser_is_not_verified(setup: RunSetup) -> None:
+def test_slow_candidate_is_not_verified(setup: RunSetup) -> None:
     result = DeviceEvaluator().run(ask(setup, WRONG, best=1e-9))
     assert (kind(result), result.verified, len(result.samples)) == (None, False, 1)
 
 
-def test_code_that_does_not_build_is_a_run_error(setup: RunSetup) -> None:
-    bench = DeviceEvaluator()
-    result = bench.run(ask(setup, BROKEN))
+def test_invalid_code_is_a_run_error(setup: RunSetup) -> None:
+    evaluator = DeviceEvaluator()
+    result = evaluator.run(ask(setup, BROKEN))
     assert kind(result) == "run_error" and result.error is not None and "no kernel" in result.error.message
-    assert kind(bench.run(ask(setup, RIGHT))) is None
+    assert kind(evaluator.run(ask(setup, RIGHT))) is None
 
 
-def test_a_crash_costs_one_candidate(isolated: LocalRunner, setup: RunSetup) -> None:
+def test_crash_affects_one_candidate(isolated: LocalRunner, setup: RunSetup) -> None:
     bad, good = isolated.run([ask(setup, CRASH), ask(setup, RIGHT)])
     assert kind(bad) == "crash" and (kind(good), good.verified) == (None, True)
 
 
-def test_a_lost_device_is_a_crash_and_taints_the_bench(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = DeviceEvaluator()
-    bench.prepare(setup)
+def test_lost_device_is_a_crash_and_corrupts_the_evaluator(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = DeviceEvaluator()
+    evaluator.prepare(setup)
 
     def lost(*_: object, **__: object) -> None:
         raise DeviceLost("illegal address")
 
     monkeypatch.setattr(DEVICES.get("opencl"), "launch", lost)
-    result = bench.run(ask(setup, RIGHT))
-    assert kind(result) == "crash" and bench.corrupted
+    result = evaluator.run(ask(setup, RIGHT))
+    assert kind(result) == "crash" and evaluator.corrupted
 
 
-def test_leaders_take_turns(setup: RunSetup) -> None:
+def test_compare_interleaves_candidates(setup: RunSetup) -> None:
     right, wrong, slow = DeviceEvaluator().compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, SLOW)], TURNS)
     assert [kind(r) for r in (right, wrong, slow)] == [None, "wrong_result", None]
     assert right.verified and slow.verified and len(right.samples) >= 3 and min(slow.samples) > max(right.samples)
 
 
-def test_the_unscheduled_function_can_be_the_reference(setup: RunSetup) -> None:
+def test_unscheduled_function_serves_as_reference(setup: RunSetup) -> None:
     bare = replace(setup, key="bare", reference=None, baseline=RIGHT)
-    bench = DeviceEvaluator()
-    assert (kind(bench.run(ask(bare, RIGHT))), kind(bench.run(ask(bare, WRONG)))) == (None, "wrong_result")
+    evaluator = DeviceEvaluator()
+    assert (kind(evaluator.run(ask(bare, RIGHT))), kind(evaluator.run(ask(bare, WRONG)))) == (None, "wrong_result")
 
 
-def test_cold_calls_use_other_arrays(setup: RunSetup) -> None:
+def test_cold_calls_rotate_arrays(setup: RunSetup) -> None:
     policy = replace(QUICK, flush_bytes=SIZE * 12 * 4)
     result = DeviceEvaluator().run(ask(setup, RIGHT, policy=policy))
     assert (kind(result), result.verified) == (None, True)
 
 
-def test_small_arguments_have_many_sets_too(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_arguments_have_many_sets(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
-    made = device_bench._Timed.__init__
+    made = device_evaluator._TimedCalls.__init__
 
-    def count(self: device_bench._Timed, device: Device, calls: Sequence[BoundCall], lead: BlockingKernel | None) -> None:
+    def count(
+        self: device_evaluator._TimedCalls, device: Device, calls: Sequence[BoundCall], blocking_kernel: BlockingKernel | None
+    ) -> None:
         found.append(len(calls))
-        made(self, device, calls, lead)
+        made(self, device, calls, blocking_kernel)
 
-    monkeypatch.setattr(device_bench._Timed, "__init__", count)
-    bench, policy = DeviceEvaluator(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
-    results = [bench.run(ask(setup, RIGHT, policy=policy)) for _ in range(2)]
+    monkeypatch.setattr(device_evaluator._TimedCalls, "__init__", count)
+    evaluator, policy = DeviceEvaluator(), replace(QUICK, flush_bytes=SIZE * 12 * 200)
+    results = [evaluator.run(ask(setup, RIGHT, policy=policy)) for _ in range(2)]
     assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and found == [201, 201]
-    assert len(bench._places["add"]._others) == 200, "sets are made once"
+    assert len(evaluator._workloads["add"]._others) == 200, "argument sets are created once"
 
 
 @pytest.mark.parametrize("bound", [0.0, 1e9], ids=["the host is slower", "the device is slower"])
-def test_the_host_gets_a_lead_when_it_is_slower(setup: RunSetup, monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
+def test_blocking_kernel_runs_if_the_host_is_slower(setup: RunSetup, monkeypatch: pytest.MonkeyPatch, bound: float) -> None:
     asked: list[float] = []
     start = BlockingKernel.start
 
@@ -177,21 +179,21 @@ def test_the_host_gets_a_lead_when_it_is_slower(setup: RunSetup, monkeypatch: py
         start(self, seconds)
 
     monkeypatch.setattr(BlockingKernel, "start", count)
-    monkeypatch.setattr(device_bench, "LED", ("opencl",))
-    monkeypatch.setattr(device_bench, "AT_ONCE", 2)
-    monkeypatch.setattr(device_bench, "_HOST_BOUND", bound)
-    bench = DeviceEvaluator()
-    result = bench.run(ask(setup, RIGHT, policy=QUICK))
+    monkeypatch.setattr(device_evaluator, "LAUNCH_BOUND", ("opencl",))
+    monkeypatch.setattr(device_evaluator, "AT_ONCE", 2)
+    monkeypatch.setattr(device_evaluator, "_HOST_BOUND", bound)
+    evaluator = DeviceEvaluator()
+    result = evaluator.run(ask(setup, RIGHT, policy=QUICK))
     asked.clear()
-    compared = bench.compare([ask(setup, RIGHT), ask(setup, WRONG)], replace(TURNS, number=5))
+    compared = evaluator.compare([ask(setup, RIGHT), ask(setup, WRONG)], replace(TURNS, number=5))
     assert (kind(result), result.verified, [kind(r) for r in compared]) == (None, True, [None, "wrong_result"])
     assert min(compared[0].samples) > 0
-    assert (len(asked) >= 3 * 3 and min(asked) > 0) if bound == 0 else not asked, "three pieces of each of three samples of five calls"
+    assert (len(asked) >= 3 * 3 and min(asked) > 0) if bound == 0 else not asked, "three batches for each of three samples of five calls"
 
 
-def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    api, bench = DEVICES.get("opencl"), DeviceEvaluator()
-    bench.prepare(setup)
+def test_device_lost_during_compare_is_a_crash(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, evaluator = DEVICES.get("opencl"), DeviceEvaluator()
+    evaluator.prepare(setup)
     events, elapsed, asked = dict(api._events._things), api.elapsed, 0  # type: ignore[attr-defined]
 
     def lost(*arguments: int) -> float:
@@ -202,12 +204,12 @@ def test_a_device_that_is_lost_in_the_rounds_is_judged(setup: RunSetup, monkeypa
         return elapsed(*arguments)
 
     monkeypatch.setattr(api, "elapsed", lost)
-    right, wrong, other = bench.compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, RIGHT)], TURNS)
-    assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and bench.corrupted
-    assert api._events._things == events, "no mark is left"  # type: ignore[attr-defined]
+    right, wrong, other = evaluator.compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, RIGHT)], TURNS)
+    assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and evaluator.corrupted
+    assert api._events._things == events, "no event is leaked"  # type: ignore[attr-defined]
 
 
-def test_a_lost_device_costs_one_leader(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_lost_by_one_candidate_does_not_fail_the_others(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalRunner(2) as runner:
         first, ready = runner.compare([ask(setup, RIGHT), ask(setup, WRONG)], TURNS), runner._do
 
@@ -222,13 +224,13 @@ def test_a_lost_device_costs_one_leader(setup: RunSetup, monkeypatch: pytest.Mon
     assert [kind(r) for r in again] == [None, "wrong_result"] and again[0].verified
 
 
-def test_a_target_that_is_not_this_device_is_refused(setup: RunSetup) -> None:
+def test_target_of_another_device_is_rejected(setup: RunSetup) -> None:
     for target, message in ((Target("nvidia/h200"), "there is no cuda device"), (Target("opencl -max-threads-per-block=99999"), "99999")):
         with pytest.raises(RunError, match=message):
             DeviceEvaluator().prepare(replace(setup, target=json.dumps(target.to_json(facts=True))))
 
 
-def test_one_lease_at_a_time() -> None:
+def test_lease_is_exclusive() -> None:
     order: list[str] = []
     held, waiting = threading.Event(), threading.Event()
 
@@ -249,7 +251,7 @@ def test_one_lease_at_a_time() -> None:
     assert order == ["first", "second"]
 
 
-def test_waiting_for_a_device_is_not_a_candidates_time(
+def test_waiting_for_the_lease_does_not_count_towards_the_timeout(
     setup: RunSetup, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "_PATIENCE_S", 0.1)
@@ -276,7 +278,7 @@ def test_waiting_for_a_device_is_not_a_candidates_time(
     assert "waiting for opencl(0)" in capfd.readouterr().err
 
 
-def test_in_this_process_the_lease_is_taken_too(setup: RunSetup) -> None:
+def test_in_process_runner_takes_the_lease(setup: RunSetup) -> None:
     results: list[RunResult] = []
     with InProcessRunner() as runner:
         thread = threading.Thread(target=lambda: results.extend(runner.run([ask(setup, RIGHT)])))
@@ -288,7 +290,7 @@ def test_in_this_process_the_lease_is_taken_too(setup: RunSetup) -> None:
     assert kind(results[0]) is None
 
 
-def test_the_lock_is_the_same_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_file_is_independent_of_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got = threading.Event()
 
     def second() -> None:
@@ -305,7 +307,7 @@ def test_the_lock_is_the_same_for_everybody(tmp_path: Path, monkeypatch: pytest.
     assert Path("/tmp", f"tunesmith-opencl-{name}.lock").is_file()
 
 
-def test_the_lock_is_for_all_users_and_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_file_is_world_writable_and_no_symlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "_FOLDER", tmp_path)
     before = os.umask(0o077)
     try:
@@ -316,12 +318,12 @@ def test_the_lock_is_for_all_users_and_no_link(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_mode & 0o777 == 0o666
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="the lock of a device"), device_lease(opencl()):
+    with pytest.raises(RunError, match="the lock file of a device"), device_lease(opencl()):
         pass
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_known_by_its_address() -> None:
+def test_gpu_is_identified_by_its_pci_address() -> None:
     assert re.fullmatch(r"cuda-[0-9A-Fa-f]+-[0-9A-Fa-f]+-[0-9A-Fa-f]+\.[0-9]", lease_module._identity(cuda()))
 
 

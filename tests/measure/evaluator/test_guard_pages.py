@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from tunesmith.measure.evaluator import guard_pages as guarded_memory
+from tunesmith.measure.evaluator import guard_pages
 from tunesmith.measure.evaluator.guard_pages import ALIGNMENT, GuardedArray, round_to
 from tunesmith.support.errors import RunError
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint16", "float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 5), (64, 64)])
-def test_values_are_kept_and_the_start_is_aligned(dtype: str, shape: tuple[int, ...]) -> None:
+def test_values_round_trip_and_the_start_is_aligned(dtype: str, shape: tuple[int, ...]) -> None:
     array = GuardedArray(dtype, shape)
     values = round_to(dtype, np.arange(math.prod(shape)).reshape(shape) % 2)
     array.store(values)
@@ -31,7 +31,7 @@ def test_values_are_kept_and_the_start_is_aligned(dtype: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("offset", [-1, 240])
-def test_a_byte_beside_the_array_is_noticed_once(offset: int) -> None:
+def test_write_beside_the_array_is_reported_once(offset: int) -> None:
     array = GuardedArray("float32", (60,))
     array.store(np.ones(60, np.float32))
     ctypes.memset(array.data.ctypes.data + offset, 0, 1)
@@ -40,15 +40,15 @@ def test_a_byte_beside_the_array_is_noticed_once(offset: int) -> None:
     np.testing.assert_array_equal(array.data, 1)
 
 
-FENCE = guarded_memory._FENCE
+FENCE = guard_pages._FENCE
 
 
 @pytest.mark.parametrize("where", [256, 256 + FENCE - 1, 256 - 4096 - 1, 256 - 4096 - FENCE])
-def test_further_away_is_a_segmentation_fault(where: int) -> None:
+def test_write_far_outside_is_a_segmentation_fault(where: int) -> None:
     assert dies(f"a = GuardedArray('float32', (64,)); ctypes.memset(a.data.ctypes.data + {where}, 0, 1)")
 
 
-def test_a_sealed_array_can_be_read_only() -> None:
+def test_write_to_a_sealed_array_is_a_segmentation_fault() -> None:
     assert dies("a = GuardedArray('float32', (64,)); a.seal(); print(a.data.sum(), a.damaged(), flush=True); a.data[3] = 1", "0.0 False")
 
 
@@ -64,7 +64,7 @@ def test_bfloat16_rounds_to_even_and_keeps_nan() -> None:
     np.testing.assert_array_equal(round_to("bfloat16", values), np.array([1.0, 1.0, 1.015625, -np.inf, np.nan, np.inf], np.float32))
 
 
-def test_too_much_memory_is_refused() -> None:
+def test_too_large_allocation_is_rejected() -> None:
     with pytest.raises(RunError, match=r"cannot allocate 4611686018427387904 bytes for float32\[1152921504606846976\]: "):
         GuardedArray("float32", (1 << 60,))
 

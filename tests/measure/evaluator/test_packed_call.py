@@ -1,4 +1,4 @@
-"""Calls whose constants are elsewhere each time: what they compute, what they leave alone, and when there is nothing to rotate."""
+"""Test calls with cold constants: results, the original call, and cases without rotation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMON = np.frombuffer(b"\x3c\x3c\x3c\x3c", np.float32)[0]
 
 
 def dense(packed: bool) -> tuple[PackedCall, list[np.ndarray], tuple[ParamSpec, ...]]:
-    """A call of 3 x 5 times 5 x 20 whose weights are constant, packed or as they are."""
+    """A call of a 3 x 5 by 5 x 20 product with constant weights, packed or not."""
     w = workload("dense(m=3,n=20,k=5,bias=0)")
     sketch = next(s for s in generate(w.func, TARGET).sketches if ("const" in s.name) == packed)
     row = tuple([int(x) for x in sketch.space.sample(1, np.random.default_rng(0))[0]])
@@ -29,7 +29,7 @@ def dense(packed: bool) -> tuple[PackedCall, list[np.ndarray], tuple[ParamSpec, 
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_constants_come_from_another_place_each_time(packed: bool) -> None:
+def test_cold_calls_read_constants_from_rotating_addresses(packed: bool) -> None:
     call, arguments, params = dense(packed)
     y = arguments[-1]
     call()
@@ -38,7 +38,7 @@ def test_constants_come_from_another_place_each_time(packed: bool) -> None:
     size = 20 * 5 * 4 if not packed else next(iter(call._arrays.values())).data.nbytes
     assert 2 <= memory.nbytes // (size + 64)
     cold = call.cold([p if p.name == "W" else None for p in params], memory)
-    memory.view(np.float32)[:] = COMMON * np.arange(len(memory) // 4)  # so that places differ
+    memory.view(np.float32)[:] = COMMON * np.arange(len(memory) // 4)  # so that the copies differ
     seen = set()
     for _ in range(3 * (memory.nbytes // size)):
         y.fill(np.nan)
@@ -61,7 +61,7 @@ def test_bytes_of_cold_memory_are_ordinary_numbers() -> None:
         assert np.isfinite(values).all() and (values > 1e-20).all()
 
 
-def test_without_constants_or_room_the_call_is_the_same() -> None:
+def test_cold_call_without_constants_or_memory_is_unchanged() -> None:
     call, _, params = dense(packed=False)
     assert call.cold([None] * len(params), cold_memory(1 << 16)) is call
     assert call.cold([p if p.name == "W" else None for p in params], cold_memory(500)) is call

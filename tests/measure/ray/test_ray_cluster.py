@@ -1,4 +1,4 @@
-"""A Ray that is started here, found, or joined: what it leaves behind, and what is said when there is none."""
+"""Test Ray instances that are started, reused or joined: cleanup, and errors without a cluster."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def run(script: str, *arguments: str, mark: str = "", **environment: str) -> sub
 
 
 def left_over(processes: Callable[[str], dict[int, str]], mark: str) -> dict[int, str]:
-    """Processes that still bear the mark after a while."""
+    """Processes that still have the mark after 30 s."""
     until = time.monotonic() + 30
     while (found := processes(f"{_MARK}={mark}")) and time.monotonic() < until:
         time.sleep(0.1)
     return found
 
 
-def test_a_ray_that_is_there_is_used_and_left_alone(ray_cluster: RayCluster) -> None:
+def test_existing_ray_is_used_and_not_shut_down(ray_cluster: RayCluster) -> None:
     assert ray_cluster.started_here and ray_cluster.cpus >= 8 and ray_cluster.count(RUNNER) == 4
     with RayCluster(1) as second:
         assert not second.started_here and second.cpus == ray_cluster.cpus and second.count("moon") == 0
@@ -48,15 +48,15 @@ def test_a_ray_that_is_there_is_used_and_left_alone(ray_cluster: RayCluster) -> 
 
 
 @pytest.mark.parametrize(("workers", "runners"), [(0, 1), (None, 0)])
-def test_numbers_that_make_no_sense(workers: int | None, runners: int) -> None:
+def test_invalid_numbers_are_rejected(workers: int | None, runners: int) -> None:
     with pytest.raises(UserError, match="at least 1 worker and 1 runner"):
         RayCluster(workers, runners)
 
 
-def test_the_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_client_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
-    with pytest.raises(UserError, match=r"does not tell when a worker dies. Run this on a node of the cluster"):
+    with pytest.raises(UserError, match=r"does not report the death of workers. Run on a node of the cluster"):
         RayCluster()
 
 
@@ -65,20 +65,20 @@ import json, os, signal, sys, tempfile
 from tunesmith.measure.ray.ray_cluster import RayCluster, ray
 from tunesmith.measure.ray.ray_actor_pool import ActorPool, Actor, Job
 
-class Doing(Actor):
+class JobActor(Actor):
     def die(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
 handler = signal.getsignal(signal.SIGTERM)
 cluster = RayCluster(3)
 assert cluster.started_here and cluster.cpus == max(3, len(os.sched_getaffinity(0)))
-crew = ActorPool(Doing, (), 1, "worker")
-(result,) = crew.run([Job("die", (), 60.0)])
+pool = ActorPool(JobActor, (), 1, "worker")
+(result,) = pool.run([Job("die", (), 60.0)])
 assert result.error == "crash", result
 folder = [f for f in os.listdir(tempfile.gettempdir()) if f.startswith("tunesmith-ray-")]
 assert folder
 if sys.argv[1] == "close":
-    crew.close()
+    pool.close()
     cluster.close()
     cluster.close()
     assert not ray.is_initialized() and signal.getsignal(signal.SIGTERM) == handler
@@ -86,9 +86,9 @@ if sys.argv[1] == "close":
 
 
 @pytest.mark.parametrize("how", ["close", "exit"])
-def test_a_ray_that_was_started_here_is_quiet_and_leaves_nothing(processes: Callable[[str], dict[int, str]], how: str) -> None:
+def test_local_ray_is_quiet_and_cleans_up(processes: Callable[[str], dict[int, str]], how: str) -> None:
     mark = uuid4().hex
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a longer name has no room for the names of sockets
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # longer names exceed the limit of socket paths
     try:
         done = run(_LOCAL, how, mark=mark, TMPDIR=str(folder))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -98,13 +98,13 @@ def test_a_ray_that_was_started_here_is_quiet_and_leaves_nothing(processes: Call
         folder.rmdir()
 
 
-def test_without_ray_the_install_line_is_told() -> None:
+def test_missing_ray_reports_the_install_command() -> None:
     script = "import sys; sys.modules['ray'] = None\nimport tunesmith\ntunesmith.tune('relu(shape=8)', 'llvm', 1, None, workers='ray')"
     done = run(script)
     assert "MissingExtraError" in done.stderr and "pip install 'tunesmith[ray]'" in done.stderr
 
 
-def test_nothing_imports_ray_unless_it_is_asked_for() -> None:
+def test_ray_is_imported_only_on_demand() -> None:
     done = run(
         "import sys, tunesmith, tunesmith.driver.tune, tunesmith.search.samplers.registry, tunesmith.cli.main; print('ray' in sys.modules)"
     )
@@ -112,10 +112,12 @@ def test_nothing_imports_ray_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nowhere"])
-def test_an_address_where_nobody_is(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(module.ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(UserError, match=rf"cannot join the Ray cluster at RAY_ADDRESS={address}: .*without RAY_ADDRESS a Ray is started"):
+    with pytest.raises(
+        UserError, match=rf"cannot join the Ray cluster at RAY_ADDRESS={address}: .*without RAY_ADDRESS a Ray instance is started"
+    ):
         RayCluster()
 
 
@@ -123,7 +125,7 @@ _CLUSTER = """
 import json, os, sys, threading, time
 from ray.cluster_utils import Cluster
 
-# Nodes of one machine: a head that does nothing, one that compiles and one that compiles and runs.
+# Nodes of one machine: a head without CPUs, and two nodes that compile and run.
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
 nodes.add_node(num_cpus=1, resources={"tunesmith_cpu": 1})
 lost = nodes.add_node(num_cpus=1, resources={"tunesmith_cpu": 1})
@@ -161,14 +163,14 @@ nodes.shutdown()
 """
 
 
-def test_a_node_that_is_lost_costs_time_only(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
+def test_lost_node_loses_no_candidate(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
     mark = uuid4().hex
-    folder = tempfile.mkdtemp(prefix="t", dir="/tmp")  # a longer name has no room for the names of sockets
+    folder = tempfile.mkdtemp(prefix="t", dir="/tmp")  # longer names exceed the limit of socket paths
     try:
         done = run(_CLUSTER, str(tmp_path / "log.jsonl"), "12", mark=mark, RAY_TMPDIR=folder)
     finally:
         shutil.rmtree(folder)
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert (said["records"], said["errors"]) == (12, []), done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert (result["records"], result["errors"]) == (12, []), done.stderr
     assert left_over(processes, mark) == {}

@@ -1,4 +1,4 @@
-"""Runners as Ray actors: several devices, lost actors, machines of another kind.  What all runners do is in test_runner.py."""
+"""Test runners in Ray actors: several devices, lost actors, other machines.  test_runner.py has the tests common to all runners."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TARGET = Target("llvm")
 TARGET_TEXT = json.dumps(TARGET.to_json(facts=True))
 QUICK = RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)
 SLOW = RacePolicy(min_repeat_ms=150.0, repeats=3, quiet_fraction=1e9)
-"""Half a second: time enough to kill somebody."""
+"""Half a second of timing, in which a test can kill the actor."""
 NOISY = TimingPolicy(number=3, repeats=2, window_s=0.0, quiet_fraction=float("inf"))
 
 
@@ -59,7 +59,7 @@ def one(ray_cluster: RayCluster) -> Iterator[RayRunner]:
 
 @pytest.fixture(scope="module")
 def request_of(add_task: MeasureTask, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunRequest]:
-    """A request to run a right candidate; keyword arguments replace its fields."""
+    """Factory of requests to run a correct candidate; keyword arguments replace its fields."""
     folder = tmp_path_factory.mktemp("reference")
     a, b = make_inputs(add_task.params)
     save_reference(folder / "add.npz", [a + b])
@@ -75,15 +75,17 @@ def kind(result: RunResult) -> str | None:
 
 
 def pids(runner: RayRunner) -> list[int]:
-    return [m.greeting.pid for m in list(runner._crew._crew) if m.greeting is not None]
+    return [a.handshake.pid for a in list(runner._actors._actors) if a.handshake is not None]
 
 
 def working(runner: RayRunner) -> list[int]:
-    return [m.greeting.pid for m in list(runner._crew._crew) if m.greeting and any(s.index is not None for s in list(m.sent)[:1])]
+    return [
+        a.handshake.pid for a in list(runner._actors._actors) if a.handshake and any(c.index is not None for c in list(a.in_flight)[:1])
+    ]
 
 
 def kill_runs(runner: RayRunner, times: int, killed: list[int]) -> None:
-    """Kill the actors that have a candidate, each for the first time."""
+    """Kill actors that have a candidate, each of them once."""
     until = time.monotonic() + 60
     while len(killed) < times and time.monotonic() < until:
         for pid in [p for p in working(runner) if p not in killed][: times - len(killed)]:
@@ -92,7 +94,7 @@ def kill_runs(runner: RayRunner, times: int, killed: list[int]) -> None:
         time.sleep(0.01)
 
 
-def test_two_devices_share_the_candidates(two: RayRunner, request_of: Callable[..., RunRequest]) -> None:
+def test_candidates_are_distributed_over_two_devices(two: RayRunner, request_of: Callable[..., RunRequest]) -> None:
     assert two.slots == 2
     bad = request_of(code=Code("add", b"no object"))
     results = two.run([request_of(), bad] * 4)
@@ -100,13 +102,13 @@ def test_two_devices_share_the_candidates(two: RayRunner, request_of: Callable[.
     assert [r.verified for r in results] == [True, False] * 4
     assert all(r.host == environment().host for r in results)
     until = time.monotonic() + 60
-    while len(set(pids(two))) < 2 and time.monotonic() < until:  # an actor that is slow to start leaves all candidates to the other
-        assert two.run([request_of()])[0].verified  # greetings are heard while it runs
+    while len(set(pids(two))) < 2 and time.monotonic() < until:  # a slowly starting actor may get no candidate
+        assert two.run([request_of()])[0].verified  # handshakes are processed while it runs
     assert len(set(pids(two))) == 2
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_lost_actor_costs_time_only(one: RayRunner, request_of: Callable[..., RunRequest], times: int) -> None:
+def test_candidate_of_a_lost_actor_is_retried(one: RayRunner, request_of: Callable[..., RunRequest], times: int) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=kill_runs, args=(one, times, killed))
     killer.start()
@@ -120,7 +122,7 @@ def test_a_lost_actor_costs_time_only(one: RayRunner, request_of: Callable[..., 
     assert [(kind(r), r.verified) for r in one.run([request_of()])] == [(None, True)]
 
 
-def test_leaders_whose_actor_is_lost_are_compared_elsewhere(one: RayRunner, request_of: Callable[..., RunRequest]) -> None:
+def test_compare_is_retried_on_another_actor(one: RayRunner, request_of: Callable[..., RunRequest]) -> None:
     killed: list[int] = []
     killer = threading.Thread(target=kill_runs, args=(one, 1, killed))
     killer.start()
@@ -129,21 +131,21 @@ def test_leaders_whose_actor_is_lost_are_compared_elsewhere(one: RayRunner, requ
     assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2 and len(killed) == 1
 
 
-def test_leaders_that_lose_two_actors_are_run_one_by_one(
+def test_compare_falls_back_to_single_runs_after_two_lost_actors(
     one: RayRunner, request_of: Callable[..., RunRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = one._crew.run
+    run = one._actors.run
 
     def lossy(jobs: Any) -> Any:
         results = run(jobs)
         return [replace(r, error="crash", message="died") if j.method == "compare" else r for j, r in zip(jobs, results, strict=True)]
 
-    monkeypatch.setattr(one._crew, "run", lossy)
+    monkeypatch.setattr(one._actors, "run", lossy)
     results = one.compare([request_of(), request_of()], NOISY)
     assert [(kind(r), r.verified) for r in results] == [(None, True)] * 2
 
 
-def test_machines_of_another_kind_are_refused(ray_cluster: RayCluster, request_of: Callable[..., RunRequest]) -> None:
+def test_machines_of_another_kind_are_rejected(ray_cluster: RayCluster, request_of: Callable[..., RunRequest]) -> None:
     target = Target("llvm -mcpu=haswell -num-cores=1")
     with RayRunner(ray_cluster, target, 1) as runner:
         with pytest.raises(RunError, match=r"the runner on [0-9.]+ cannot be used: .*has mcpu \S+ instead of haswell.*nodes of one kind"):
@@ -162,18 +164,20 @@ def test_machines_of_another_kind_are_refused(ray_cluster: RayCluster, request_o
         (Target("cuda -arch=sm_90"), None, "arch unknown instead of sm_90"),
     ],
 )
-def test_what_makes_a_machine_another_kind(target: Target, machine: Target | None, message: str | None) -> None:
+def test_refusal_of_a_machine(target: Target, machine: Target | None, message: str | None) -> None:
     found = refusal(target, {} if machine is None else machine.to_json())
     assert (found is None) if message is None else (found is not None and message in found)
 
 
-def test_nobody_may_run_candidates(ray_cluster: RayCluster) -> None:
+def test_cluster_without_the_resource_is_rejected(ray_cluster: RayCluster) -> None:
     with pytest.raises(UserError, match=r"none has the resource 'gpu:H200'.*ray start --resources '\{\"gpu:H200\": 1\}'"):
         RayRunner(ray_cluster, TARGET, resource="gpu:H200")
 
 
-def test_references_travel_and_the_oldest_are_forgotten(two: RayRunner, request_of: Callable[..., RunRequest], tmp_path: Path) -> None:
-    """More workloads than are kept, each with inputs and a reference of its own, twice."""
+def test_references_are_sent_and_the_least_recently_used_evicted(
+    two: RayRunner, request_of: Callable[..., RunRequest], tmp_path: Path
+) -> None:
+    """More workloads than are cached, each with its own inputs and reference, run twice."""
     requests = []
     for seed in range(6):
         a, b = make_inputs(request_of().setup.params, seed)
@@ -189,7 +193,7 @@ def test_references_travel_and_the_oldest_are_forgotten(two: RayRunner, request_
         two.run([requests[0]])
 
 
-def test_only_the_driver_writes_records(two: RayRunner, add_task: MeasureTask, tmp_path: Path) -> None:
+def test_driver_writes_the_records(two: RayRunner, add_task: MeasureTask, tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     candidates = [(0, [4]), (1, [8]), (0, [16]), (0, np.array([5000])), (1, [4])]
     with Measurer(TARGET, InProcessBuilder(), two, MeasurePolicy(QUICK), log) as measurer:

@@ -1,4 +1,4 @@
-"""The database: the right best, never across targets, whatever the order of arrival."""
+"""Test the database: the best candidate, separation of targets, independence of the order of arrival."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_best_is_the_fastest_verified_record(make_record: Make) -> None:
     assert len(database) == 5
 
 
-def test_a_target_is_never_served_the_record_of_another(make_record: Make) -> None:
+def test_records_are_not_shared_between_targets(make_record: Make) -> None:
     database = Database([make_record()])
     assert database.best("w0", dict(reversed(CPU.items()))) is not None
     for target in (GPU, {**CPU, "num-cores": 4}, {"kind": "llvm"}, {}):
@@ -68,7 +68,7 @@ def test_a_target_is_never_served_the_record_of_another(make_record: Make) -> No
         database.best("w0", {"kind": object()})
 
 
-def test_copies_count_once_and_graver_verdicts_count(make_record: Make) -> None:
+def test_copies_count_once_and_the_highest_status_rank_counts(make_record: Make) -> None:
     record = _timed(make_record, 1, 1.0, verified=False)
     database = Database([record, _timed(make_record, 2, 2.0)])
     assert not database.add(record)
@@ -81,22 +81,22 @@ def test_copies_count_once_and_graver_verdicts_count(make_record: Make) -> None:
     assert len(database) == len(database.records()) == 2
 
 
-def test_a_later_measurement_overrules_a_lucky_one(make_record: Make) -> None:
+def test_later_measurement_replaces_a_lucky_one(make_record: Make) -> None:
     database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1), _timed(make_record, 3, 1.12)])
     assert _best_row(database) == 1
     database.add(_timed(make_record, 1, 1.2, timestamp=3.0))
-    assert _best_row(database) == 1  # the others would have lost to its lucky time, and were not measured again
+    assert _best_row(database) == 1  # the others lost to its lucky time and were not measured again
     database.add(_timed(make_record, 2, 1.15, timestamp=4.0))
     assert _best_row(database) == 2
-    database.add(_timed(make_record, 2, 0.5, timestamp=5.0, verified=False))  # an output nobody looked at proves nothing
+    database.add(_timed(make_record, 2, 0.5, timestamp=5.0, verified=False))  # an unverified output does not count
     assert [r.seconds for r in database.top("w0", CPU, 3)] == [1.15, 1.12, 1.2]
-    database.add(_timed(make_record, 4, 0.99, timestamp=6.0))  # better than all times of the best
+    database.add(_timed(make_record, 4, 0.99, timestamp=6.0))  # below all times of the best
     assert _best_row(database) == 4
 
 
-def test_noise_overrules_the_first_measurement_and_no_later_one(make_record: Make) -> None:
+def test_noisy_measurement_replaces_only_the_first(make_record: Make) -> None:
     database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1)])
-    database.add(_timed(make_record, 1, 1.04, timestamp=2.0, clean=False))  # it agrees
+    database.add(_timed(make_record, 1, 1.04, timestamp=2.0, clean=False))  # within the tolerance
     assert database.best("w0", CPU) == _timed(make_record, 1, 1.0)
     database.add(_timed(make_record, 2, 1.1, timestamp=3.0))
     database.add(_timed(make_record, 1, 1.5, timestamp=4.0, clean=False))
@@ -106,7 +106,7 @@ def test_noise_overrules_the_first_measurement_and_no_later_one(make_record: Mak
     assert [r.seconds for r in database.top("w0", CPU, 2)] == [1.05, 1.1]
 
 
-def test_the_order_of_the_log_counts_and_no_clock(make_record: Make) -> None:
+def test_log_order_counts_and_timestamps_do_not(make_record: Make) -> None:
     database = Database([_timed(make_record, 1, 1e-6, timestamp=4102444800.0)])  # the year 2100
     for k in range(3):
         database.add(_timed(make_record, 1, 5e-6, timestamp=1000.0 + k))
@@ -116,7 +116,7 @@ def test_the_order_of_the_log_counts_and_no_clock(make_record: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS)
-def test_a_failure_ends_the_standing_until_verified_again(make_record: Make, kind: str) -> None:
+def test_failure_invalidates_earlier_measurements(make_record: Make, kind: str) -> None:
     failed = make_record(row=(1,), samples=(), timestamp=2.0, verified=False, error=ErrorInfo(kind, "no more"))
     database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 2.0)])
     assert _best_row(database) == 1
@@ -127,7 +127,7 @@ def test_a_failure_ends_the_standing_until_verified_again(make_record: Make, kin
     assert _best_row(database) == 1
 
 
-def test_impossible_times_are_no_measurements(make_record: Make) -> None:
+def test_impossible_times_are_ignored(make_record: Make) -> None:
     func = workload("matmul(m=48,n=64,k=64)").func
     digest, target = structural.digest(func), Target("llvm -mcpu=znver5 -num-cores=2")
     mine = {"workload": digest, "target": target.to_json()}
@@ -136,7 +136,7 @@ def test_impossible_times_are_no_measurements(make_record: Make) -> None:
     for database in (Database(records, [line]), Database(records)):
         best = database.best(digest, target.to_json(), func)
         assert best is not None and best.row == (2,)
-    database = Database(records)  # without the program only what no program can do is known
+    database = Database(records)  # without the program only the shortest possible time is a bound
     assert database.best(digest, target.to_json()) == records[0]
     database.add_workload(line)
     assert database.best(digest, target.to_json()) == records[1]
@@ -147,7 +147,7 @@ def test_impossible_times_are_no_measurements(make_record: Make) -> None:
     assert Database(records, [WorkloadLine(digest, "matmul", "garbage")]).best(digest, target.to_json()) == records[0]
 
 
-def test_two_schedules_of_one_name_and_row_are_two_candidates(make_record: Make) -> None:
+def test_schedules_with_equal_name_and_row_are_distinct_candidates(make_record: Make) -> None:
     old, new = _timed(make_record, 1, 1.0, trace=[["old", {}, []]]), _timed(make_record, 1, 2.0, trace=[["new", {}, []]])
     database = Database([old, new])
     assert database.top("w0", CPU, 9) == [old, new]
@@ -155,7 +155,7 @@ def test_two_schedules_of_one_name_and_row_are_two_candidates(make_record: Make)
     assert database.best("w0", CPU) == old
 
 
-def test_last_candidate_losing_its_standing_leaves_no_best(make_record: Make) -> None:
+def test_no_best_after_the_last_candidate_fails(make_record: Make) -> None:
     record = make_record()
     database = Database([record])
     database.add(dataclasses.replace(record, verified=False, error=ErrorInfo("wrong_result", "off")))
@@ -163,7 +163,7 @@ def test_last_candidate_losing_its_standing_leaves_no_best(make_record: Make) ->
     assert database.records("w0", CPU)[0].error is not None
 
 
-def test_best_is_the_same_whenever_it_is_asked_for(make_record: Make, tmp_path: Path) -> None:
+def test_best_does_not_depend_on_the_time_of_the_query(make_record: Make, tmp_path: Path) -> None:
     draw = stream(0, "test-database")
     for case in range(40):
         asked, log = Database(), RecordLog(tmp_path / f"{case}.jsonl")
@@ -190,13 +190,13 @@ def test_best_is_the_same_whenever_it_is_asked_for(make_record: Make, tmp_path: 
             assert pruned.top("w0", CPU, 9) == top[:k]
 
 
-def test_the_order_in_which_logs_are_named_does_not_matter(tmp_path: Path, make_record: Make) -> None:
+def test_order_of_the_paths_does_not_matter(tmp_path: Path, make_record: Make) -> None:
     wrong = make_record(row=(1,), samples=(), timestamp=5.0, verified=False, error=ErrorInfo("wrong_result", "off"))
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     RecordLog(one).append(_timed(make_record, 1, 1.0, timestamp=9.0), wrong, _timed(make_record, 2, 2.0, timestamp=6.0))
     RecordLog(two).append(_timed(make_record, 1, 1.0, timestamp=7.0), _timed(make_record, 3, 3.0, timestamp=8.0), wrong)
     orders = [[r.timestamp for r in Database.from_log(paths).records()] for paths in ([one, two], [two, one], [one, two, one])]
-    assert orders == [[7.0, 8.0, 9.0, 5.0, 6.0]] * 3  # each log keeps its order
+    assert orders == [[7.0, 8.0, 9.0, 5.0, 6.0]] * 3  # the order of each log is kept
 
 
 def test_from_logs(tmp_path: Path, make_record: Make) -> None:
@@ -218,12 +218,12 @@ def test_from_logs(tmp_path: Path, make_record: Make) -> None:
         Database.from_log(tmp_path / "nowhere.jsonl")
 
 
-def test_the_first_definition_of_a_workload_stays() -> None:
+def test_first_definition_of_a_workload_is_kept() -> None:
     database = Database(workloads=[WorkloadLine("w0", "a", "1"), WorkloadLine("w0", "b", "2")])
     assert database.workloads()["w0"].script == "1"
 
 
-def test_threads_may_add_and_ask_at_once(make_record: Make) -> None:
+def test_concurrent_adds_and_queries(make_record: Make) -> None:
     database = Database()
     failures: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The log: everything written is found again, whatever else stands in the file."""
+"""Test the log: all written lines are loaded, regardless of other contents of the file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = [
 ]
 
 
-def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+def test_missing_log_is_empty(tmp_path: Path) -> None:
     contents = RecordLog(tmp_path / "log.jsonl").load()
     assert (contents.records, contents.workloads, contents.report.bad_count) == ([], {}, 0)
 
@@ -43,21 +43,21 @@ def test_append_and_load(tmp_path: Path, make_record: Make) -> None:
     log = RecordLog(tmp_path / "runs" / "log.jsonl")
     workload, first, second = WorkloadLine("w0", "matmul", "script"), make_record(seed=1), make_record(seed=2)
     log.append(workload, first)
-    log.append(workload, second, sync=True)  # a run that resumes writes the workload again
+    log.append(workload, second, sync=True)  # a resumed run writes the workload again
     contents = log.load()
     assert contents.records == [first, second]
     assert contents.workloads == {"w0": workload}
     assert str(contents.report) == "2 records, 1 workloads, 1 duplicates, 0 bad lines"
 
 
-def test_nothing_is_written_if_one_line_is_unsound(tmp_path: Path, make_record: Make) -> None:
+def test_append_is_atomic_if_a_line_is_invalid(tmp_path: Path, make_record: Make) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     with pytest.raises(RecordError, match="at least one sample"):
         log.append(make_record(), make_record(samples=()))
     assert log.load().records == []
 
 
-def test_torn_last_line_costs_itself_only(tmp_path: Path, make_record: Make) -> None:
+def test_torn_last_line_loses_only_itself(tmp_path: Path, make_record: Make) -> None:
     log = RecordLog(tmp_path / "log.jsonl")
     records = [make_record(seed=seed) for seed in range(3)]
     log.append(*records[:2])
@@ -83,7 +83,7 @@ def test_hostile_lines_are_counted_by_number(tmp_path: Path, make_record: Make) 
     assert f"{log.path}:2: not JSON" in str(contents.report)
 
 
-def test_bad_lines_are_all_counted_and_the_first_kept(tmp_path: Path) -> None:
+def test_bad_lines_are_counted_and_the_first_stored(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("x\n" * (MAX_BAD_LINES + 50))
     report = load([path]).report
@@ -97,24 +97,24 @@ def test_two_scripts_for_one_digest_are_reported(tmp_path: Path) -> None:
     contents = log.load()
     assert contents.workloads["w0"].script == "one"
     assert contents.report.bad[0].line == 2
-    assert "workload w0 was defined before with another script" in contents.report.bad[0].reason
+    assert "workload w0 is already defined with another script" in contents.report.bad[0].reason
 
 
-def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read .*nowhere.jsonl"):
         load([tmp_path / "nowhere.jsonl"])
     with pytest.raises(RecordError, match="cannot read"):
         RecordLog(tmp_path).load()
 
 
-def test_a_table_that_is_damaged_is_no_log_without_good_lines(tmp_path: Path) -> None:
-    for start, why in ((b"\x93\x81", "is no parquet file, or damaged"), (b"PAR1", "holds a record table, and a log is wanted")):
+def test_record_table_is_rejected_as_a_log(tmp_path: Path) -> None:
+    for start, why in ((b"\x93\x81", "is not a parquet file, or damaged"), (b"PAR1", "is a record table, but a log is expected")):
         (tmp_path / "bad.parquet").write_bytes(start + bytes(range(256)))
         with pytest.raises(RecordError, match=f"bad.parquet: it {why}"):
             load([tmp_path / "bad.parquet"])
 
 
-def test_graver_verdict_on_one_measurement_counts(tmp_path: Path, make_record: Make) -> None:
+def test_highest_status_rank_of_a_measurement_counts(tmp_path: Path, make_record: Make) -> None:
     plain = make_record(verified=False)
     verified = dataclasses.replace(plain, verified=True)
     wrong = dataclasses.replace(plain, error=ErrorInfo("wrong_result", "off"))
@@ -138,7 +138,7 @@ for seed in range(first, first + 50):
 """
 
 
-def test_many_processes_append_at_once(tmp_path: Path, make_record: Make) -> None:
+def test_many_processes_append_concurrently(tmp_path: Path, make_record: Make) -> None:
     path = tmp_path / "log.jsonl"
     record = json.dumps(make_record().to_json())
     processes = [subprocess.Popen([sys.executable, "-c", _APPEND, str(path), record, str(first)]) for first in (0, 50)]
@@ -150,7 +150,7 @@ def test_many_processes_append_at_once(tmp_path: Path, make_record: Make) -> Non
 
 
 def test_load_scales_to_large_logs(tmp_path: Path, make_record: Make) -> None:
-    """10,000 records of the usual 2 KB, all found; the time is printed (under a second on an idle machine), not asserted."""
+    """Load 10,000 records of typical 2 KB; the time is printed (under a second on an idle machine), not asserted."""
     step = {"kind": "split", "inputs": ["l1"], "attrs": {"factors": ["v0", "v1", "v2"]}, "outputs": ["l7", "l8", "l9"]}
     base = make_record(trace=[step] * 18).to_json()
     path = tmp_path / "log.jsonl"

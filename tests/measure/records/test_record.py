@@ -1,4 +1,4 @@
-"""Records: what is written is read back, and nothing else than a sound line is read."""
+"""Test records: round trips, and rejection of invalid lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.measure.records.environment import environment
-from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_ROW, MAX_SAMPLES, NewerRecordError, Pool
+from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_ROW, MAX_SAMPLES, NewerRecordError, ValuePool
 from tunesmith.measure.records.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine, parse_line, target_key
 from tunesmith.support.errors import RecordError
 
@@ -45,7 +45,7 @@ def test_workload_round_trip_keeps_unknown_fields() -> None:
     assert workload.to_json() == line
 
 
-def test_numpy_numbers_become_plain(make_record: Make) -> None:
+def test_numpy_numbers_are_converted(make_record: Make) -> None:
     record = make_record(row=np.array([4, 8]), samples=np.array([2e-6], np.float32), extra={"cycles": np.int64(5), "pair": (1, 2)})
     line = record.to_json()
     assert line["row"] == [4, 8] and line["extra"] == {"cycles": 5, "pair": [1, 2]}
@@ -59,7 +59,7 @@ def test_seconds_is_the_median(make_record: Make) -> None:
     assert make_record(samples=(), verified=False, error=ErrorInfo("crash", "")).seconds == math.inf
 
 
-def test_identity_is_of_the_measurement_not_of_the_verdict(make_record: Make) -> None:
+def test_identity_does_not_depend_on_the_status(make_record: Make) -> None:
     record = make_record()
     amended = dataclasses.replace(record, verified=False, error=ErrorInfo("wrong_result", "off by 1"), extra={}, host={})
     assert amended.identity == record.identity
@@ -78,7 +78,7 @@ def test_identity_is_of_the_measurement_not_of_the_verdict(make_record: Make) ->
     assert len({dataclasses.replace(record, **change).identity for change in changes} | {record.identity}) == 11  # type: ignore[arg-type]
 
 
-def test_candidate_without_a_sketch_is_its_trace(make_record: Make) -> None:
+def test_candidate_without_a_sketch_is_identified_by_its_trace(make_record: Make) -> None:
     by_hand, other = make_record(sketch="", row=()), make_record(sketch="", row=(), trace=["other"])
     assert by_hand.candidate == make_record(sketch="", row=(), seed=1).candidate != other.candidate
 
@@ -111,7 +111,7 @@ REFUSED: list[tuple[str, object, str]] = [
     ("row", [1.0], "`row`: expected an array of at most 4096 64-bit integers, got 1.0"),
     ("row", [True], "`row`:"),
     ("row", [1 << 63], "`row`:"),
-    ("row", [10**5000], "int too large to be shown"),
+    ("row", [10**5000], "int too large to show"),
     ("row", [0] * (MAX_ROW + 1), "`row`:"),
     ("samples", 1.0, "`samples`: expected an array"),
     ("samples", [], "`samples`: expected at least one sample"),
@@ -147,7 +147,7 @@ REFUSED: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), REFUSED, ids=[f"{i}-{r[0]}" for i, r in enumerate(REFUSED)])
-def test_unsound_lines_are_refused(make_record: Make, name: str, value: object, message: str) -> None:
+def test_invalid_lines_are_rejected(make_record: Make, name: str, value: object, message: str) -> None:
     line = {**make_record().to_json(), name: value}
     with pytest.raises(RecordError) as caught:
         parse_line(line)
@@ -164,7 +164,7 @@ def test_missing_fields_are_named(make_record: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("line", [None, 3, "record", [], {}, {"kind": "workload"}])
-def test_what_is_no_line_is_refused(line: object) -> None:
+def test_values_that_are_not_lines_are_rejected(line: object) -> None:
     with pytest.raises(RecordError, match="expected a JSON object|field `v` is missing"):
         parse_line(line)
 
@@ -172,14 +172,14 @@ def test_what_is_no_line_is_refused(line: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("digest", "a b"), ("digest", None), ("name", "x" * 257), ("script", 1), ("script", "x" * (4 << 20) + "x")]
 )
-def test_unsound_workloads_are_refused(name: str, value: object) -> None:
+def test_invalid_workloads_are_rejected(name: str, value: object) -> None:
     line = {**WorkloadLine("w0", "n", "s").to_json(), name: value}
     with pytest.raises(RecordError, match=f"workload line: field `{name}`: expected"):
         parse_line(line)
 
 
-def test_newer_version_is_told_from_a_broken_line(make_record: Make) -> None:
-    with pytest.raises(NewerRecordError, match="of format version 2, this tunesmith reads versions up to 1. Upgrade tunesmith"):
+def test_newer_version_is_distinguished_from_a_bad_line(make_record: Make) -> None:
+    with pytest.raises(NewerRecordError, match="format version 2 is newer than the supported version 1. Upgrade tunesmith"):
         Record.from_json({**make_record().to_json(), "v": 2})
     with pytest.raises(NewerRecordError):
         parse_line({"v": 3, "kind": "workload"})
@@ -203,15 +203,15 @@ def test_long_messages_are_cut_in_the_middle(make_record: Make) -> None:
     ("change", "message"),
     [
         ({"extra": {"a": [object()]}}, "field `extra.a[0]`: expected plain JSON data, got <object"),
-        ({"host": {1: 2}}, "field `host`: expected keys that are strings, got 1"),
+        ({"host": {1: 2}}, "field `host`: expected string keys, got 1"),
         ({"policy": {"a": math.nan}}, "field `policy.a`: expected a finite number, got nan"),
-        ({"trace": _deep(100_000)}, "field `trace`: nested too deeply to be written"),
-        ({"unknown": {"seed": 3}}, "`unknown` holds seed, which this version knows"),
+        ({"trace": _deep(100_000)}, "field `trace`: nested too deeply to write"),
+        ({"unknown": {"seed": 3}}, "`unknown` holds seed, which this version defines"),
         ({"samples": ()}, "`samples`: expected at least one sample"),
         ({"workload": "a/b"}, "`workload`: expected a digest"),
     ],
 )
-def test_what_could_not_be_read_back_is_not_written(make_record: Make, change: dict[str, object], message: str) -> None:
+def test_records_that_cannot_be_read_back_are_not_written(make_record: Make, change: dict[str, object], message: str) -> None:
     with pytest.raises(RecordError) as caught:
         make_record(**change).to_json()
     assert message in str(caught.value)
@@ -226,7 +226,7 @@ SOUND = Record("w", {}, [], "", (), (1.0,), True, None, True, {}, {}, 0, 0.0, {}
 
 
 @given(name=st.sampled_from(sorted(SOUND)), value=ANY)
-def test_any_value_in_any_field_is_read_or_refused(name: str, value: object) -> None:
+def test_any_value_in_any_field_is_read_or_rejected(name: str, value: object) -> None:
     try:
         entry = parse_line({**SOUND, name: value})
     except RecordError as error:
@@ -235,7 +235,7 @@ def test_any_value_in_any_field_is_read_or_refused(name: str, value: object) -> 
         assert parse_line(entry.to_json()) == entry
 
 
-def test_environment_tells_machine_and_versions() -> None:
+def test_environment_describes_machine_and_versions() -> None:
     host, versions = environment()
     assert host["cpu"] == detect_host().model_name
     assert host["cpu"] and isinstance(host["cores"], int) and host["cores"] >= 1 and host["kernel"]
@@ -245,33 +245,33 @@ def test_environment_tells_machine_and_versions() -> None:
     assert environment().host["cpu"] != "changed"
 
 
-def test_a_line_whose_schedule_was_changed_is_refused(make_record: Make) -> None:
+def test_line_with_a_changed_schedule_is_rejected(make_record: Make) -> None:
     line = json.loads(json.dumps(make_record().to_json()))
     assert line["schedule"] == make_record().schedule
     for changes in ({"trace": []}, {"row": [1]}, {"sketch": "other"}, {"workload": "w1"}, {"trace": [], "row": [], "sketch": ""}):
-        for pool in (None, Pool()):
+        for pool in (None, ValuePool()):
             with pytest.raises(RecordError, match="`schedule`: expected .*, which were changed after the line was written"):
                 Record.from_json({**line, **changes}, pool)
     with pytest.raises(RecordError, match="`schedule`"):
         Record.from_json({**line, "schedule": 3})
     amended = Record.from_json({**line, "verified": False, "samples": [1.0], "extra": {}})
     assert amended.schedule == make_record().schedule and amended.to_json()["schedule"] == line["schedule"]
-    old = {name: value for name, value in line.items() if name != "schedule"}  # of an earlier version
+    old = {name: value for name, value in line.items() if name != "schedule"}  # a line of an earlier version
     assert Record.from_json(old) == make_record() and Record.from_json(old).identity == make_record().identity
     assert Record.from_json({**old, "trace": []}).identity != make_record().identity
 
 
-def test_the_schedule_of_a_record_does_not_depend_on_how_it_was_read(make_record: Make) -> None:
+def test_schedule_digest_does_not_depend_on_the_reader(make_record: Make) -> None:
     trace = [["split", {"b": [1, 2.0, None], "a": "\u00e4"}, ["l0"]], ("as", {"tuple": (1,)}), 1, "x"]
     record = make_record(trace=trace)
     line = json.loads(json.dumps(record.to_json()))
     line["trace"][0][1] = dict(reversed(line["trace"][0][1].items()))
-    pool = Pool()
+    pool = ValuePool()
     assert {Record.from_json(line, p).schedule for p in (None, pool, pool)} == {record.schedule}
     assert make_record(trace=[["split", {"b": [1, 2, None], "a": "\u00e4"}, ["l0"]], *trace[1:]]).schedule != record.schedule
 
 
-def test_times_after_the_calendar_are_refused(make_record: Make) -> None:
+def test_timestamps_after_the_year_9999_are_rejected(make_record: Make) -> None:
     for late in (1e300, 253402300800):
         with pytest.raises(RecordError, match="`timestamp`: expected seconds since 1970, before the year 10000"):
             Record.from_json({**make_record().to_json(), "timestamp": late})

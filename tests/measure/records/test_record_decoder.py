@@ -1,4 +1,4 @@
-"""The quick reader of log lines says what the parser of JSON says, and calls it seldom."""
+"""Test the decoder of log lines: equal results to the JSON parser, with few parser calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def line_of(record: Record) -> bytes:
 
 
 def same(line: bytes) -> bool:
-    """Whether both readers agree; NaN is refused by both, so == will do.  Text tells 1 from 1.0."""
+    """True if decoder and parser agree; both reject NaN, so == suffices.  The text distinguishes 1 from 1.0."""
     quick, plain = LineReader().read(line), json_lines.parse(line)
     return type(quick) is type(plain) and (isinstance(plain, BadLine) or json.dumps(quick) == json.dumps(plain))
 
@@ -38,7 +38,7 @@ def same(line: bytes) -> bool:
 @pytest.mark.parametrize(
     "trace", [[], TRACE[:1], TRACE[:2], TRACE, [["a", {"x": '],["'}, []], ["b", {}, []]], [1, "x", ["a", {}, []]], [[]]]
 )
-def test_lines_in_the_layout_of_the_log_are_read_alike(make_record: Make, trace: list[object]) -> None:
+def test_lines_in_log_layout_decode_equally(make_record: Make, trace: list[object]) -> None:
     assert same(line_of(make_record(trace=trace)))
 
 
@@ -51,8 +51,8 @@ def test_steps_are_parsed_once_and_shared(make_record: Make) -> None:
     assert len({id(step) for line in read for step in line["trace"]}) == len(TRACE)  # type: ignore[call-overload,index]
 
 
-def test_a_log_is_read_with_one_short_parse_a_line(tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes large logs load quickly, in counts instead of seconds: bytes that the parser of JSON sees."""
+def test_each_line_needs_one_short_parse(tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load cost of large logs, as the number of JSON parser calls instead of seconds."""
     log = RecordLog(tmp_path / "log.jsonl")
     log.append(*[make_record(trace=[*TRACE * 10, ["sample_tile", {}, ["v1"], [i % 7]]], seed=i) for i in range(500)])
     seen: list[int] = []
@@ -90,7 +90,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("old", "new"), HOSTILE)
-def test_no_line_is_read_as_something_else(make_record: Make, old: bytes, new: bytes) -> None:
+def test_modified_lines_decode_equally(make_record: Make, old: bytes, new: bytes) -> None:
     line = line_of(make_record(trace=TRACE))
     assert old in line
     assert same(line.replace(old, new, 1)) and same(line.replace(old, new))
@@ -101,7 +101,7 @@ HEAD = b'{"v":1,"kind":"record","workload":"w","target":{'
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=24), st.lists(st.sampled_from(PIECES), max_size=12))
-def test_any_text_is_read_alike(inside: list[bytes], after: list[bytes]) -> None:
+def test_any_text_decodes_equally(inside: list[bytes], after: list[bytes]) -> None:
     text, tail = b"".join(inside), b"".join(after)
     assert same(HEAD + b'"k":1},"trace":[' + text + b'],"sketch":' + tail + b"}")
     assert same(HEAD + b'"k":1},"trace":[["a",{},[]],["' + text + b'"],["b",{},[]]],"sketch":"",' + tail + b'"z":0}')
@@ -109,7 +109,7 @@ def test_any_text_is_read_alike(inside: list[bytes], after: list[bytes]) -> None
 
 
 @given(st.data())
-def test_a_damaged_line_is_read_alike(data: st.DataObject) -> None:
+def test_damaged_lines_decode_equally(data: st.DataObject) -> None:
     line = json.dumps({"v": 1, "kind": "record", "workload": "w", "target": {"kind": "llvm"}, "trace": TRACE, "sketch": "s", "row": [1]})
     text = line.replace(" ", "").encode()
     place = data.draw(st.integers(0, len(text)))
@@ -117,6 +117,6 @@ def test_a_damaged_line_is_read_alike(data: st.DataObject) -> None:
     assert same(text[:place] + data.draw(st.sampled_from([b"", *PIECES])) + text[place + cut :])
 
 
-def test_a_line_that_is_too_long_is_bad_here_too(make_record: Make) -> None:
+def test_too_long_line_is_bad(make_record: Make) -> None:
     line = line_of(make_record(trace=TRACE)).replace(b'"tag":"x"', b'"tag":"' + b"x" * json_lines.MAX_LINE_BYTES + b'"')
     assert same(line) and isinstance(LineReader().read(line), BadLine)

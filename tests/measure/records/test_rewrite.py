@@ -1,4 +1,4 @@
-"""Merged and pruned logs: each measurement once, the same result in any order, nothing lost while others write."""
+"""Test merged and pruned logs: distinct measurements, independence of order, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_merge_keeps_each_measurement_once(tmp_path: Path, make_record: Make) ->
         assert next(r for r in contents.records if r.seed == 1).unknown == {"new": 1}
         assert (report.records, report.workloads) == (3, 1)
         assert any("torn" in entry.reason and entry.path == str(b) and entry.line == 5 for entry in report.bad)
-        assert any("The line was carried over" in entry.reason for entry in report.bad)
+        assert any("The line was preserved" in entry.reason for entry in report.bad)
     assert not list(tmp_path.glob("*.partial*"))
 
 
@@ -69,7 +69,7 @@ def test_merge_never_replaces_a_log(tmp_path: Path, make_record: Make) -> None:
     assert load([tmp_path / "out"]).records == []
 
 
-def test_the_merge_does_not_depend_on_the_order(tmp_path: Path, make_record: Make) -> None:
+def test_merge_does_not_depend_on_the_order_of_logs(tmp_path: Path, make_record: Make) -> None:
     base = make_record(seed=1)
     lines = [
         [WorkloadLine("w0", "name", "one").to_json(), base.to_json(), make_record(seed=2, timestamp=3.0).to_json()],
@@ -88,8 +88,8 @@ def test_the_merge_does_not_depend_on_the_order(tmp_path: Path, make_record: Mak
     assert len(seen) == 1
     kept = [json.loads(line) for line in seen.pop().splitlines()]
     assert [line.get("digest") for line in kept[:2]] == ["a", "w0"]
-    assert [line["timestamp"] for line in kept[2:5]] == [2.0, 1000.5, 3.0]  # each log keeps its order, whatever its clock says
-    assert kept[3]["error"]["kind"] == "wrong_result"  # the gravest verdict
+    assert [line["timestamp"] for line in kept[2:5]] == [2.0, 1000.5, 3.0]  # the order of each log is kept, regardless of timestamps
+    assert kept[3]["error"]["kind"] == "wrong_result"  # the highest status rank
     assert {line["kind"] for line in kept[5:]} == {"new", "other"}
 
 
@@ -100,26 +100,26 @@ def test_lines_are_copied_byte_by_byte(tmp_path: Path, make_record: Make) -> Non
     assert (tmp_path / "out").read_text() == text + "\n"
 
 
-def test_a_log_that_is_rewritten_while_it_is_merged_is_noticed(tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_rewritten_during_a_merge_is_detected(tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _write(tmp_path / "a", make_record().to_json(), make_record(seed=2).to_json())
     opened = json_lines.open_journal
     calls = []
 
-    def meddle(name: Path) -> object:
+    def rewrite_before_copy(name: Path) -> object:
         calls.append(name)
-        if len(calls) == 2:  # the second time is for the copy
+        if len(calls) == 2:  # the second call is for the copy
             path.write_text("x" * path.stat().st_size)
         return opened(name)
 
-    monkeypatch.setattr(json_lines, "open_journal", meddle)
-    with pytest.raises(RecordError, match="cannot copy line 1 of .*: it was changed meanwhile"):
+    monkeypatch.setattr(json_lines, "open_journal", rewrite_before_copy)
+    with pytest.raises(RecordError, match="cannot copy line 1 of .*: it was changed concurrently"):
         merge([path], tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
 
 
 @pytest.fixture
 def measured(tmp_path: Path, make_record: Make) -> Path:
-    """Two tasks and one that never succeeded; a leader whose second measurement is slower, failures, an unverified one, a bad line."""
+    """Two tasks and one without success; a best candidate with a slower second measurement, failures, an unverified record, a bad line."""
     times = {1: 5e-6, 2: 1e-6, 3: 3e-6, 4: 4e-6}
     lines: list[Record | WorkloadLine] = [WorkloadLine(w, w, f"script of {w}") for w in ("w0", "w1", "w2", "unused")]
     lines += [make_record(workload=w, row=(i,), samples=(t,), timestamp=float(i)) for w in ("w0", "w1") for i, t in times.items()]
@@ -135,7 +135,7 @@ def measured(tmp_path: Path, make_record: Make) -> Path:
     return path
 
 
-def test_prune_keeps_the_best_by_their_standing(tmp_path: Path, measured: Path) -> None:
+def test_prune_keeps_the_best_by_status(tmp_path: Path, measured: Path) -> None:
     before = measured.read_bytes()
     report = prune(measured, tmp_path / "small.jsonl", 2)
     assert measured.read_bytes() == before
@@ -144,7 +144,7 @@ def test_prune_keeps_the_best_by_their_standing(tmp_path: Path, measured: Path) 
     for workload in ("w0", "w1"):
         assert small.top(workload, target, 5) == whole.top(workload, target, 2)
         assert small.best(workload, target) == whole.best(workload, target)
-    assert [r.seconds for r in small.top("w0", target, 5)] == [2e-6, 3e-6]  # the later measurement of row 2 stands
+    assert [r.seconds for r in small.top("w0", target, 5)] == [2e-6, 3e-6]  # the later measurement of row 2 counts
     assert set(small.workloads()) == {"w0", "w1"}
     assert (report.kept, report.dropped, report.empty) == (5, 8, ("unused", "w2"))
     assert report.log.bad_count == 2
@@ -152,22 +152,22 @@ def test_prune_keeps_the_best_by_their_standing(tmp_path: Path, measured: Path) 
     assert set((tmp_path / "small.jsonl").read_bytes().splitlines()) < set(before.splitlines())
 
 
-def test_prune_in_place_only_when_it_is_named(tmp_path: Path, measured: Path) -> None:
+def test_prune_in_place_only_if_requested(tmp_path: Path, measured: Path) -> None:
     best = Database.from_log(measured).best("w0", load([measured]).records[0].target)
     (tmp_path / "link").symlink_to(measured)
-    assert prune(measured, tmp_path / "link", 1).kept == 3  # two of the leader that was measured again
+    assert prune(measured, tmp_path / "link", 1).kept == 3  # two of the best candidate, which was measured again
     assert (tmp_path / "link").is_symlink() and best in load([measured]).records
     assert prune(tmp_path / "link", measured, 1).dropped == 0
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_what_prune_refuses(tmp_path: Path, measured: Path) -> None:
+def test_errors_of_prune(tmp_path: Path, measured: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_text("mine\n")
     with pytest.raises(RecordError, match="cannot prune into .*other.jsonl: it exists. Name a new file, or the log itself"):
         prune(measured, other, 1)
     assert other.read_text() == "mine\n"
-    with pytest.raises(UserError, match="at least 1 record of each workload, not 0"):
+    with pytest.raises(UserError, match="at least 1 candidate of each workload, not 0"):
         prune(measured, measured, 0)
     with pytest.raises(RecordError, match="cannot read .*absent"):
         prune(tmp_path / "absent", tmp_path / "new", 1)
@@ -185,7 +185,7 @@ for seed in range(20):
 """
 
 
-def test_prune_in_place_loses_nothing_of_a_writer(measured: Path, make_record: Make) -> None:
+def test_prune_in_place_loses_no_line_of_a_concurrent_writer(measured: Path, make_record: Make) -> None:
     record = json.dumps(make_record().to_json())
     writer = subprocess.Popen([sys.executable, "-c", _APPEND, str(measured), record], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None and writer.stdout.readline() == "ready\n"

@@ -1,4 +1,4 @@
-"""Manifests: every run is there, with what it was and how it ended; git is asked and changes nothing."""
+"""Test manifests: facts and outcome of every run; git is queried without side effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.support.errors import RecordError, UserError
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 
 
-def test_a_run_says_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["tunesmith", "tune", "x"])
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -36,10 +36,10 @@ def test_a_run_says_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [json.loads(text)["kind"] for text in path.read_text().splitlines()] == ["run"]
 
 
-def test_begin_and_end_of_runs(tmp_path: Path) -> None:
+def test_start_and_end_of_runs(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "m.runs"
     with recorded_run(path, seed=1) as noted:
-        (begun,) = read_manifest(path)  # a run that is killed now has no end
+        (begun,) = read_manifest(path)  # a run killed at this point has no end
         assert begun["ended"] is None and "outcome" not in begun
         noted["trials"] = 4
     with pytest.raises(RecordError, match="broken"), recorded_run(path, seed=2):
@@ -67,12 +67,12 @@ def test_facts_can_be_added_to_a_run(tmp_path: Path) -> None:
     assert [(r["seed"], r.get("report")) for r in read_manifest(path)] == [(1, "report.html"), (2, None)]
 
 
-def test_nothing_is_kept_without_a_path() -> None:
+def test_nothing_is_recorded_without_a_path() -> None:
     with recorded_run(None, seed=1) as noted:
         noted["x"] = 1
 
 
-def test_a_manifest_from_anywhere_can_be_read(tmp_path: Path) -> None:
+def test_untrusted_manifest_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "m.runs"
     path.write_text('junk\n[1]\n{"kind":"run"}\n{"kind":"run","run":[]}\n{"kind":"run","run":"a","x":1}\n{"kind":"run","ru')
     assert read_manifest(path) == [{"kind": "run", "run": "a", "x": 1}]
