@@ -60,7 +60,6 @@ class ProposalGenerator:
         self.drafted = 0
         self.scored = 0
         self.draft_seconds = 0.0
-        self.verify_seconds = 0.0
 
     def draw(self, n: int, rng: np.random.Generator) -> Population:
         """About n random candidates, divided evenly among the sketches, with their analytic seconds."""

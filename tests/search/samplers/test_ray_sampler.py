@@ -85,9 +85,9 @@ def walk(sampler: Sampler, rounds: int) -> list[Candidate]:
 
 
 def kill_actor(sampler: RaySampler) -> None:
-    (actor,) = sampler._pool._crew
-    assert actor.greeting is not None
-    os.kill(actor.greeting.pid, signal.SIGKILL)
+    (actor,) = sampler._pool._actors
+    assert actor.handshake is not None
+    os.kill(actor.handshake.pid, signal.SIGKILL)
 
 
 def test_proposals_are_equal_and_survive_lost_actors(ray_cluster: RayCluster) -> None:
