@@ -38,7 +38,7 @@ class Pass:
     """One rewrite of a function, or a check of it.
 
     Attributes:
-        name: name of its file, the label in dumps, times and errors.
+        name: name of its function, the label in dumps, times and errors.
         run: the rewrite, `run(func, target, **options)`.
         needs: the stage the function must be in.
         gives: the stage it is in afterwards.
@@ -81,13 +81,13 @@ class Pass:
 
 
 def function_pass(needs: str, gives: str | None = None) -> Callable[[Callable[..., PrimFunc]], Pass]:
-    """Make a function a pass with the name of its file; without `gives` the stage stays.
+    """Make a function a pass of the same name; without `gives` the stage stays.
 
     Keyword-only parameters of the function are the options of the pass.
     """
 
     def wrap(f: Callable[..., PrimFunc]) -> Pass:
-        return Pass(f.__module__.rpartition(".")[2], f, needs, gives or needs)
+        return Pass(f.__name__, f, needs, gives or needs)
 
     return wrap
 

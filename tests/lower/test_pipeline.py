@@ -192,6 +192,7 @@ def test_without_and_insert_after(schedules: ModuleType) -> None:
         return func
 
     longer = CPU.insert_after("lower_blocks", look)
+    assert names(longer.passes)[names(longer.passes).index("lower_blocks") + 1] == "look"
     longer(row, schedules.target())
     assert len(seen) == 1 and "with T.block" not in str(seen[0])
 
