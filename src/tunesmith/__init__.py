@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tunesmith import script, te
     from tunesmith.driver.bench.bench import bench
-    from tunesmith.driver.compile import CompiledModule, build, compile
+    from tunesmith.driver.compile import build, compile
     from tunesmith.driver.compile_model import CompiledModel
+    from tunesmith.driver.compiled import Compiled, CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.replay import replay
     from tunesmith.driver.tune import tune
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tunesmith.support.errors import TunesmithError, UserError
 
 __all__ = [
+    "Compiled",
     "CompiledDeviceModule",
     "CompiledModel",
     "CompiledModule",
@@ -48,7 +50,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "CompiledDeviceModule": "tunesmith.driver.compiled_device",
     "CompiledModel": "tunesmith.driver.compile_model",
-    "CompiledModule": "tunesmith.driver.compile",
+    "Compiled": "tunesmith.driver.compiled",
+    "CompiledModule": "tunesmith.driver.compiled",
     "Database": "tunesmith.measure.records.database",
     "Schedule": "tunesmith.schedule.schedule",
     "Target": "tunesmith.ir.target.target",

@@ -171,7 +171,7 @@ def test_refusals() -> None:
 
 def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
     w = workload("relu(shape=4)")
-    refusal = "kind llvm, cuda, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
+    refusal = "kind cuda, llvm, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
     target = Target("c -num-cores=2 -mcpu=x86-64-v3")
     for refused in (
         lambda: tunesmith.build(w.func, target),

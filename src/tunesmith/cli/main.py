@@ -186,6 +186,7 @@ def compile_(
     from tunesmith.driver.compile import compile as run
     from tunesmith.driver.compile_model import CompiledModel
     from tunesmith.driver.compile_records import DamagedLogWarning
+    from tunesmith.driver.compiled import CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.workloads import find_module
 
@@ -204,6 +205,7 @@ def compile_(
             path = made.save(library)
         else:
             path = made.export_library(library)
+        assert isinstance(made, CompiledModule)
         functions = list(made.artifact.functions)
     covered = [c.function for c in made.coverage if c.status == "used"]
     for c in made.coverage:
