@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.replay import replay
     from tunesmith.driver.tune import tune
+    from tunesmith.driver.tune_options import Budget, Search
     from tunesmith.graph.importers.onnx.importer import from_onnx
     from tunesmith.graph.importers.torch.importer import from_torch
     from tunesmith.ir.target.target import Target
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from tunesmith.support.errors import TunesmithError, UserError
 
 __all__ = [
+    "Budget",
     "Compiled",
     "CompiledDeviceModule",
     "CompiledModel",
     "CompiledModule",
     "Database",
     "Schedule",
+    "Search",
     "Target",
     "TunesmithError",
     "UserError",
@@ -48,6 +51,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Budget": "tunesmith.driver.tune_options",
+    "Search": "tunesmith.driver.tune_options",
     "CompiledDeviceModule": "tunesmith.driver.compiled_device",
     "CompiledModel": "tunesmith.driver.compile_model",
     "Compiled": "tunesmith.driver.compiled",

@@ -74,22 +74,15 @@ def tune(
 ) -> None:
     """Search for fast schedules.  A search resumes from its log; Ctrl-C keeps all measurements."""
     from tunesmith.driver.tune import tune as run
+    from tunesmith.driver.tune_options import Budget, Search
 
     report = run(
         list(workloads),
         target,
-        trials,
         log,
-        seed,
-        sampler=sampler,
-        model=model,
-        batch=batch,
+        budget=Budget(trials, total_trials, seconds, early_stop),
+        search=Search(sampler, model, seed, batch, allocation=allocate, weights=_weights(weights)),
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
-        allocation=allocate,
-        total_trials=total_trials,
-        seconds=seconds,
-        early_stop=early_stop,
-        weights=_weights(weights),
         tensorboard=tensorboard,
     )
     finish(report.render(), report.to_json(), out, report.ok)
